@@ -79,9 +79,9 @@ class OurSteps:
         return self.state.tokens - tokens_before
 
     @property
-    def num_recordings(self) -> int:
+    def num_graphs(self) -> int:
         """How many shapes of batches have been recorded; 0 if steps are computed without recording."""
-        return getattr(self.stepper, "num_recordings", 0)
+        return getattr(self.stepper, "num_graphs", 0)
 
     def _note(self, state: TrainState, result: StepResult) -> None:
         means = state.take_means()
@@ -116,7 +116,7 @@ def train_ours(case: Case, started: float, measures_loader: bool = False) -> Tak
         losses["bf16"] = ours.loss
     norm = ours.gradient_norm
     ours.take(steps, WARM_STEPS + len(prepared), _as_it_is)
-    compiled, recorded = graphs_compiled(), ours.num_recordings
+    compiled, recorded = graphs_compiled(), ours.num_graphs
     seconds = timed_rounds(case, lambda number: ours.take(steps, number, _as_it_is))
     tokens = sum(batch.num_tokens for batch in prepared) / len(prepared)
     loader_share = None
@@ -134,7 +134,7 @@ def train_ours(case: Case, started: float, measures_loader: bool = False) -> Tak
         gradient_norm=norm if losses else None,
         first_step_s=first_step_s,
         recompilations=graphs_compiled() - compiled,
-        new_recordings=ours.num_recordings - recorded,
+        new_recordings=ours.num_graphs - recorded,
         loader_share=loader_share,
         notes=ours.notes,
     )

@@ -64,8 +64,8 @@ def split_words(text: str) -> Iterator[str]:
             cleaned += [" ", char, " "]
         else:
             cleaned.append(" " if is_space(char) else char)
-    for stretch in "".join(cleaned).split():
-        decomposed = unicodedata.normalize("NFD", stretch.lower())
+    for pre_token in "".join(cleaned).split():
+        decomposed = unicodedata.normalize("NFD", pre_token.lower())
         word: list[str] = []
         for char in decomposed:
             if unicodedata.category(char) == "Mn":

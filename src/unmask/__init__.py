@@ -11,7 +11,7 @@
         print(prediction["label"], prediction["score"])
 
     unmask.fill_mask("runs/bert", "the sky is [MASK] .")
-    unmask.generate("runs/gpt1", "once upon a time", 40, top_k=20)  # a left-to-right model goes on from a text
+    unmask.generate("runs/gpt1", "once upon a time", 40, top_k=20)  # a left-to-right model continues a text
     zero_shot = unmask.open_zero_shot("runs/gpt1", "test.tsv", "sst2")  # and answers without fine-tuning
     unmask.evaluate_zero_shot(zero_shot, "test.tsv")["metrics"]
 

@@ -7,7 +7,9 @@ the step was cut into micro-batches. (A run is one process today; sums over seve
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,14 +28,14 @@ class Batch:
         position_ids: (tokens,) int64, from 0 in every sequence.
         bounds: (sequences + 1,) int32, the first token of each sequence, then the number of tokens.
         lengths: the sequences' lengths as Python integers, known without asking the device; all at least 1. Empty in
-            a filled batch (`unmask.models.buckets`), whose lengths only the device knows.
+            a batch padded to a bucket (`unmask.models.buckets`), whose lengths only the device knows.
         keys: (sequences,) int64, the key from which all chance about a sequence is drawn (see `unmask.chance`);
             None where nothing is drawn.
         columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool,
             `next_sentence_label` (sequences,) int64, `labels` ...
         left_to_right: for each sequence, whether its tokens see only those before them, whatever the encoder; empty:
             none is read otherwise than the encoder reads.
-        longest: of a filled batch, the most tokens that any sequence may have; None in any other batch.
+        longest: of a padded batch, the most tokens that any sequence may have; None in any other batch.
     """
 
     input_ids: Tensor
@@ -55,13 +57,13 @@ class Batch:
         return self.bounds.shape[0] - 1
 
     @property
-    def is_filled(self) -> bool:
-        """Whether it is a filled batch, padded to a shape that other batches share (`unmask.models.buckets`)."""
+    def is_padded(self) -> bool:
+        """Whether it is padded to a shape that other batches share (`unmask.models.buckets`)."""
         return self.longest is not None
 
     @property
     def max_length(self) -> int:
-        """The length of the longest sequence; in a filled batch, an upper bound on it."""
+        """The length of the longest sequence; in a padded batch, an upper bound on it."""
         return max(self.lengths) if self.longest is None else self.longest
 
     @property
@@ -91,19 +93,25 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on `device`; copies from pinned memory are asynchronous."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=True)
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same batch with each of its tensors changed."""
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
+        columns = {name: changed.pop(f"columns.{name}") for name in self.columns}
+        return replace(self, **changed, columns=columns)
 
-        return replace(
-            self,
-            input_ids=move(self.input_ids),
-            token_type_ids=move(self.token_type_ids),
-            position_ids=move(self.position_ids),
-            bounds=move(self.bounds),
-            keys=None if self.keys is None else move(self.keys),
-            columns={name: move(column) for name, column in self.columns.items()},
-        )
+    def tensors(self) -> dict[str, Tensor]:
+        """All of its tensors by name, a column's as `columns.NAME`."""
+        keys = {} if self.keys is None else {"keys": self.keys}
+        return {
+            "input_ids": self.input_ids,
+            "token_type_ids": self.token_type_ids,
+            "position_ids": self.position_ids,
+            "bounds": self.bounds,
+            **keys,
+            **{f"columns.{name}": column for name, column in self.columns.items()},
+        }
 
 
 def pack(sequences: list[list[int]], segments: list[list[int]] | None = None, keys: list[int] | None = None) -> Batch:

@@ -37,7 +37,7 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 @dataclass(frozen=True)
 class OneOf:
-    """Marks a field whose settings are of one of several classes, which its key `name` tells apart.
+    """Marks a field whose settings are of one of several classes, which its key `name` distinguishes.
 
     Attributes:
         members: gives the classes by name, whenever settings are built; the first is meant where there is no name.
@@ -278,7 +278,7 @@ def _is_key(part: str) -> bool:
 
 
 def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
-    """For a key that only some members of a union have: the key that tells members apart, and its values in these."""
+    """For a key that only some members of a union have: the key that distinguishes members, and its values in these."""
     *parents, leaf = key.split(".")
     members = [cls]
     for parent in parents:
@@ -291,7 +291,7 @@ def _choice_of(cls: type[BaseModel], key: str) -> tuple[str, list[str]]:
         values = [value for of_member in choices.values() for value in of_member]
         if len(choices) == len(members) and all(choices.values()) and len(values) == len(set(values)):
             return ".".join([*parents, name]), [value for owner in owners for value in choices[owner]]
-    raise AssertionError(f"nothing tells apart the settings that {key} may belong to")
+    raise AssertionError(f"nothing distinguishes the settings that {key} may belong to")
 
 
 def _settings_of(field: FieldInfo) -> Iterator[type[BaseModel]]:

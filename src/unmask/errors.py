@@ -26,7 +26,7 @@ class UnmaskError(Exception):
 
 
 class UserError(UnmaskError):
-    """Something that the user can mend; the message says how."""
+    """Something that the user can fix; the message says how."""
 
     exit_code = 2
 
@@ -51,7 +51,7 @@ class OutputError(UserError):
     """An output exists already, cannot be written, or the disk is full."""
 
 
-class AnotherProcess(OutputError):  # noqa: N818  said as it is
+class AnotherProcess(OutputError):  # noqa: N818  named as it is
     """Another process works in a directory."""
 
 
@@ -71,7 +71,7 @@ class Interrupted(UnmaskError):  # noqa: N818  not a fault
     """Ctrl-C or SIGTERM arrived and everything worth keeping has been saved.
 
     Args:
-        message: what was saved and how to go on.
+        message: what was saved and how to continue.
         signal_number: 2 (SIGINT) or 15 (SIGTERM); the exit code is 128 plus it.
     """
 

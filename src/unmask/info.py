@@ -13,11 +13,13 @@ from typing import Any
 
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import InputError, ModelError
+from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
 from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import use_of
+from unmask.objectives.settings import GENERATOR
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name, read_manifest
@@ -30,8 +32,7 @@ SIZES = (
     *("projection_size", "cell_size"),  # ELMo's
 )
 SPAN_BOUNDARY = "span_boundary.safetensors"
-GENERATOR = "generator"
-"""Names in a model directory of SpanBERT and of ELECTRA; the modules that write them import torch."""
+"""SpanBERT's file in a model directory; the module that writes it imports torch."""
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -113,13 +114,13 @@ def _is_store(path: Path) -> bool:
 
 def _describe_store(path: Path) -> dict[str, Any]:
     if not (path / "manifest.json").is_file():
-        records = [_read_object(record) for record in sorted(path.glob("shard-*.json"))]
+        records = [read_object(record) for record in sorted(path.glob("shard-*.json"))]
         names = ("documents", "sentences", "tokens")
         return {
             "complete": False,
             "finished_shards": len(records),
             **{name: sum(int(record.get(name, 0)) for record in records) for name in names},
-            "next": "`unmask prepare` with the same words and --resume goes on with it",
+            "next": "`unmask prepare` with the same words and --resume continues it",
         }
     manifest = read_manifest(path)
     text = manifest["text"]
@@ -158,7 +159,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _describe_model(path: Path) -> dict[str, Any]:
-    config = _read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
+    config = read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
     is_google = not (path / CONFIGS[0]).is_file()
     use = use_of({"architectures": ["BertForPreTraining"]} if is_google else config)
     description: dict[str, Any] = {
@@ -241,7 +242,7 @@ def _describe_tokenizer(path: Path) -> dict[str, Any]:
         "fingerprint": tokenizer.fingerprint(),
     }
     if (path / "training.json").is_file():
-        training = _read_object(path / "training.json")
+        training = read_object(path / "training.json")
         description["trained_with"] = {
             key: training[key] for key in ("settings", "seed", "sources", "libraries") if key in training
         }
@@ -272,7 +273,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     description["last_metrics"] = {name: value for row in rows for name, value in row.items() if name != "tokens"}
     description["checkpoints"] = [checkpoint.name for checkpoint in checkpoints]
     if (path / "results.json").is_file():
-        description["results"] = {k: v for k, v in _read_object(path / "results.json").items() if k != "floors"}
+        description["results"] = {k: v for k, v in read_object(path / "results.json").items() if k != "floors"}
     description["sessions"] = [
         {name: session.get(name) for name in ("started", "recipe", "device", "git_commit")}
         for session in read_sessions(path / ENVIRONMENT)
@@ -289,7 +290,7 @@ def _is_search(path: Path) -> bool:
 
 
 def _describe_search(path: Path) -> dict[str, Any]:
-    summary = _read_object(path / SUMMARY)
+    summary = read_object(path / SUMMARY)
     metric = summary["metric"]
     description: dict[str, Any] = {
         "complete": summary["num_finished"] + summary["num_failed"] == summary["num_trials"],
@@ -314,7 +315,7 @@ def _is_ensemble(path: Path) -> bool:
 
 
 def _describe_ensemble(path: Path) -> dict[str, Any]:
-    return {"members": _read_object(path / ENSEMBLE).get("members")}
+    return {"members": read_object(path / ENSEMBLE).get("members")}
 
 
 def _progress(recipe: PretrainRecipe | FinetuneRecipe, checkpoints: list[Path], rows: list[dict[str, Any]]) -> float:
@@ -324,7 +325,7 @@ def _progress(recipe: PretrainRecipe | FinetuneRecipe, checkpoints: list[Path], 
     for row in rows:
         done |= {name: float(row[name]) for name in ("tokens",) if name in row} | {"steps": float(row["step"])}
     if checkpoints and (checkpoints[-1] / "state.json").is_file():
-        state = _read_object(checkpoints[-1] / "state.json")
+        state = read_object(checkpoints[-1] / "state.json")
         saved = {"steps": state["step"], "tokens": state["tokens"], "epochs": state["epochs"]}
         saved["minutes"] = state["seconds"] / 60
         done = {name: max(done[name], saved[name]) for name in done}
@@ -355,16 +356,6 @@ def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None
     }
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: expected a JSON object, found a {type(value).__name__}")
-    return value
 
 
 KINDS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], dict[str, Any]]]] = {

@@ -18,7 +18,7 @@ from unmask.batch import Batch
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import load_predictor
 from unmask.inference.windows import ExampleSet, measure, predict_window
-from unmask.models.buckets import Shapes, fill
+from unmask.models.buckets import Shapes, pad_batch
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import needs_pooler
 from unmask.models.settings import EncoderSettings
@@ -37,9 +37,9 @@ from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings
-from unmask.training.steppers import why_not_filled
+from unmask.training.steppers import why_not_padded
 
 COLOURS, THINGS = ("red", "green", "blue", "grey"), ("apple", "river", "stone", "cloud", "horse", "ladder")
 
@@ -229,23 +229,23 @@ def test_the_gradient_does_not_depend_on_micro_batches(case: Case) -> None:
         torch.testing.assert_close(whole[name], cut[name], rtol=1e-4, atol=1e-6)  # fp32 sums in another order
 
 
-def test_filled_batches_and_recorded_steps_change_nothing(case: Case) -> None:
-    """Three steps of 7 units in micro-batches of 4 and 3, as they come and in filled batches; fp32, dropout off.
+def test_padded_batches_and_captured_steps_change_nothing(case: Case) -> None:
+    """Three steps of 7 units in micro-batches of 4 and 3, as they come and in padded batches; fp32, dropout off.
 
     Tolerances: sums in another order; AdamW divides by the root of a mean square, whose rounding counts near 0.
     """
     eager, recorded = case.module(), case.module()
     assert isinstance(eager, nn.Module)
     assert isinstance(recorded, nn.Module)
-    if (why_not := why_not_filled(eager)) is not None:
+    if (why_not := why_not_padded(eager)) is not None:
         pytest.skip(why_not)
     loader = ExampleLoader(case.encoded, seed=1, batch_size=7, micro_batch_size=4)
     settings = OptimizerSettings(learning_rate=1e-3, epsilon=1e-4)
     optimizers = [build_optimizer(module.train(), settings) for module in (eager, recorded)]
     assert isinstance(optimizers[1], AdamW)
     by_hand = EagerStepper(eager, optimizers[0], 0.5, CPU)
-    fillings = recorded.fillings
-    stepper = RecordedStepper(recorded, optimizers[1], 0.5, None, CPU, fillings, longest=32, compiles=False)
+    paddings = recorded.paddings
+    stepper = CapturedStepper(recorded, optimizers[1], 0.5, None, CPU, paddings, longest=32, compiles=False)
     figures = []
     for step in islice(loader.steps(loader.start()), 3):
         counts = [eager.counts(batch)["task"] for batch in step.batches]
@@ -386,13 +386,13 @@ def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Case, countin
 def test_a_filled_batch_waits_for_no_value_of_the_device(case: Case, valueless: torch.device) -> None:
     module = case.module()
     assert isinstance(module, nn.Module)
-    if (why_not := why_not_filled(module)) is not None:
+    if (why_not := why_not_padded(module)) is not None:
         pytest.skip(why_not)
     module.to(valueless)
     batch = case.encoded.batch(range(len(case.encoded)))
-    fillings = module.fillings
-    filled = fill(batch, Shapes(fillings, longest=32).choose(batch), fillings)
-    assert_gradients(module, filled.to(valueless))
+    paddings = module.paddings
+    padded = pad_batch(batch, Shapes(paddings, longest=32).choose(batch), paddings)
+    assert_gradients(module, padded.to(valueless))
 
 
 def assert_gradients(module: Any, batch: Batch) -> None:

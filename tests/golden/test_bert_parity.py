@@ -133,7 +133,7 @@ def run_ours(model: LoadedModel, example: Example, only_needed: bool) -> Outcome
     assert masked_lm_head
     assert next_sentence_head
     assert encoder.pooler
-    names = hub_names(encoder, masked_lm_head, next_sentence_head)
+    names = hub_names(encoder, model.heads)
     for parameter in names:
         parameter.grad = None
     batch = example.batch

@@ -73,7 +73,7 @@ def padded(sequences: list[list[int]]) -> dict[str, Tensor]:
 
 def gradients(module: Any, head: Any = None) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-    for parameter, place in hub_names(module.encoder, head).items():
+    for parameter, place in hub_names(module.encoder, {"masked_lm_head": head} if head else None).items():
         assert parameter.grad is not None
         found |= split(place, parameter.grad)
     return found

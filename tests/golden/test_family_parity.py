@@ -198,9 +198,8 @@ def gradient_difference(model: LoadedModel, theirs: PreTrainedModel, batch: Batc
     """
     for loss_of in (run_ours(model, batch), run_theirs(theirs, batch, model.encoder.settings)):
         torch.stack([tensor.square().sum() for tensor in loss_of.values()]).sum().backward()
-    heads = (model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
     ours: dict[str, Tensor] = {}
-    for parameter, place in hub_names(model.encoder, *heads, model.head_kind).items():
+    for parameter, place in hub_names(model.encoder, model.heads).items():
         assert parameter.grad is not None
         ours |= split(place, parameter.grad)
     prefix = model.encoder.settings.family.weights.prefix if theirs.base_model is theirs else ""

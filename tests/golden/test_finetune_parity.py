@@ -234,7 +234,7 @@ def their_losses(
 
 def weight_difference(kind: Kind, module: Any, model: Any, start: dict[str, Tensor]) -> float:
     """The largest over all tensors that are not flat: how far apart, by how far ours went."""
-    ours = weights_of(module.encoder, head=module.head, head_kind=kind.task.head_kind)
+    ours = weights_of(module.encoder, {kind.task.head_kind: module.head})
     theirs = model.state_dict()
     assert set(ours) == set(theirs)
     flat = (*FLAT["every kind"], *FLAT.get(kind.task.kind, ()))

@@ -6,14 +6,16 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
+
+from support.commands import Command, Finished
 
 RECIPE = """
 seed: 3
@@ -99,14 +101,8 @@ def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
 
 
-class Finished(NamedTuple):
-    code: int
-    output: str
-    errors: str
-
-
 @pytest.fixture
-def unmask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Finished]]:
+def unmask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Runs `unmask` with these words, in this process."""
     former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", math.inf)  # however busy the machine is
@@ -136,51 +132,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, so that paths in messages are short."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def write_files(files: Mapping[str, str | bytes]) -> None:
-    for name, content in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-@pytest.fixture(scope="session")
-def write() -> Callable[[Mapping[str, str | bytes]], None]:
-    """Writes files, by name, into the folder that is worked in."""
-    return write_files
-
-
-def write_documents(path: Path, documents: Sequence[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="session")
-def write_text() -> Callable[[Path, Sequence[str]], Path]:
-    """Writes documents as JSON lines."""
-    return write_documents
-
-
-def tree_of(folder: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-@pytest.fixture(scope="session")
-def tree() -> Callable[[Path], dict[str, bytes | None]]:
-    """All that is in a folder: what each file holds, and None of a folder."""
-    return tree_of
-
-
-def check_refused(finished: Finished, message: str) -> None:
-    assert (finished.code, finished.output) == (2, ""), finished.errors
-    assert finished.errors.startswith(f"error: {message}"), finished.errors
-    assert len(finished.errors.splitlines()) == 1, finished.errors
-
-
-@pytest.fixture(scope="session")
-def refused() -> Callable[[Finished, str], None]:
-    """Checks for exit code 2 and nothing said but one message, which begins so."""
-    return check_refused
 
 
 def task_examples(kind: str) -> list[dict[str, Any]]:

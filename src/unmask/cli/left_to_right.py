@@ -20,7 +20,7 @@ Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
 @app.command("generate")
 def generate_command(
     model: Model,
-    prompt: Annotated[str, typer.Argument(help="a text to go on from, or - for all of standard input")],
+    prompt: Annotated[str, typer.Argument(help="a text to continue, or - for all of standard input")],
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="how many to add")] = 50,
     temperature: Annotated[
         float, typer.Option("--temperature", help="1 draws as the model says, less favours the likely, 0 takes them")

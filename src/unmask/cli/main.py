@@ -72,7 +72,7 @@ def main() -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _fail(f"the disk is full ({error.filename or 'while writing'}): free some space, or write elsewhere", 2)
         if error.errno in _PLACE_ERRORS and error.filename:
-            _fail(f"{error.filename}: {error.strerror}: read or write somewhere else, or mend the place", 2)
+            _fail(f"{error.filename}: {error.strerror}: read or write somewhere else, or fix the place", 2)
         _fail_with_log()
     except Exception:
         _fail_with_log()

@@ -26,7 +26,7 @@ Set = Annotated[
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", help="settings over the recipe's")]
 RunOut = Annotated[Path, typer.Option("--out", help="the run directory")]
-Resume = Annotated[bool, typer.Option("--resume", help="go on with the run in --out; start it where there is none")]
+Resume = Annotated[bool, typer.Option("--resume", help="continue the run in --out; start it where there is none")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace what is in --out")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="processes; all cores where left out")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON object")]

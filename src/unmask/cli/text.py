@@ -34,7 +34,7 @@ def tokenizer_train(
     overwrite: Overwrite = False,
 ) -> None:
     """Train a tokenizer on text; AutoTokenizer opens what it saves, unless it is of the kind word."""
-    from unmask.corpus.statistics import format_account
+    from unmask.corpus.statistics import format_statistics
     from unmask.recipe.loading import read_tokenizer_options
     from unmask.tokenization.learning.from_files import train_tokenizer
 
@@ -51,7 +51,7 @@ def tokenizer_train(
         cleaning=options.cleaning,
     )
     print(f"{out}: {report.summary()}")
-    print(format_account(json.loads((out / "training.json").read_text("utf-8"))["text"]))
+    print(format_statistics(json.loads((out / "training.json").read_text("utf-8"))["text"]))
 
 
 @tokenizer_app.command("extend")
@@ -61,7 +61,7 @@ def tokenizer_extend(
     out: Annotated[Path, typer.Option("--out", help="the new tokenizer's directory")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Add whole words to a tokenizer, behind its entries, for pre-training to go on in a new domain."""
+    """Add whole words to a tokenizer, behind its entries, for pre-training to continue in a new domain."""
     from unmask.tokenization.learning.extension import extend_tokenizer
 
     extension = extend_tokenizer(source, words, out, overwrite=overwrite)
@@ -128,11 +128,11 @@ def prepare_command(
     ] = None,
     sentences: Annotated[str, typer.Option("--sentences", help="found by built-in rules, or by kiwi")] = "rules",
     settings: Set = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted preparation in --out")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted preparation in --out")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Tokenize text once, into a store that every pre-training run reads; a .yaml is a mixture of corpora."""
-    from unmask.corpus.statistics import format_account
+    from unmask.corpus.statistics import format_statistics
     from unmask.io.progress import human_bytes
     from unmask.recipe.loading import read_corpus_options
     from unmask.store.preparation import describe_annotations, prepare
@@ -156,7 +156,7 @@ def prepare_command(
     for name, times in store.manifest.get("mixture", {}).items():
         print(f"the mixture takes {name} {times:.2f} times: {'some' if times < 1 else 'all'} of its documents")
     written = ("documents", "sentences", "tokens", "unknown_tokens", "documents_without_tokens")
-    print(format_account(store.manifest["text"], {name: store.manifest[name] for name in written}))
+    print(format_statistics(store.manifest["text"], {name: store.manifest[name] for name in written}))
     if store.manifest["text"]["annotations"] or store.manifest["text"]["annotations_removed"]:
         print(describe_annotations(store))
 

@@ -25,7 +25,9 @@ def pretrain_command(
     """Pre-train a model from a store (store=DIR) or straight from text (corpus=FILE)."""
     from unmask.recipe.loading import load_pretrain_recipe
 
-    load_pretrain_recipe(recipe, overrides or [])  # tells a wrong setting before the seconds that torch takes to import
+    load_pretrain_recipe(
+        recipe, overrides or []
+    )  # refuses a wrong setting before the seconds that torch takes to import
     from unmask.pretraining.run import pretrain
 
     model = pretrain(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite, workers=workers or cores())

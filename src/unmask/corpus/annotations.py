@@ -19,7 +19,7 @@ FIELD = "spans"
 
 EXPECTED = (
     f'expected "{FIELD}" to be a list of [start, end, kind], in characters of the text from 0, the end exclusive, and '
-    f"kind one of {', '.join(KINDS)}; mend that line, or give the field another name if it is something else"
+    f"kind one of {', '.join(KINDS)}; fix that line, or give the field another name if it is something else"
 )
 
 

@@ -1,4 +1,4 @@
-"""A corpus's documents, and their account: what came in, what was removed or dropped and why, what went out.
+"""A corpus's documents, and their statistics: what came in, what was removed or dropped and why, what went out.
 
     documents read = documents handed on + documents dropped (`dropped`, by reason)
     bytes read     = bytes handed on + bytes of documents dropped + bytes removed from those handed on (`removed`)
@@ -42,7 +42,7 @@ class Amount:
 
 @dataclass
 class CorpusCounts:
-    """The account of a corpus so far.
+    """The statistics of a corpus so far.
 
     Attributes:
         files: files begun.

@@ -23,7 +23,7 @@ from unmask.config import Settings, build_settings, read_settings_file
 from unmask.errors import InputError
 
 SUFFIXES = (".yaml", ".yml")
-"""The suffixes of mixtures, which tell them from corpora."""
+"""The suffixes of mixtures, which distinguish them from corpora."""
 
 Item = TypeVar("Item")
 

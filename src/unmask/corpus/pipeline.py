@@ -1,5 +1,5 @@
-"""A corpus as programs see it: reads files, cleans documents, leaves out repeated ones, and keeps the account; and the
-corpora that command-line arguments name, as files or as a mixture of several."""
+"""A corpus as programs see it: reads files, cleans documents, leaves out repeated ones, and keeps the statistics; and
+the corpora that command-line arguments name, as files or as a mixture of several."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_documents(
         files: from `find_files`.
         counts: updated while reading; it adds up whenever a document is yielded.
         reading: how files become documents.
-        cleaning: what is mended in documents, and which are left out.
+        cleaning: what is repaired in documents, and which are left out.
         work_directory: where hashes are sorted, in a folder that is removed afterwards; None is the system's place for
             temporary files.
         stdin: read for the file `-`; None is this process's standard input.
@@ -61,7 +61,7 @@ def read_documents(
 def _drafts(
     files: Iterable[Path], counts: CorpusCounts, reading: ReadingSettings, stdin: IO[bytes] | None
 ) -> Iterator[Draft]:
-    """Documents as read, not yet in the account: whether some stay is only decided after later ones were read."""
+    """Documents as read, not yet in the statistics: whether some stay is only decided after later ones were read."""
     found = replace(counts, documents_read=0, bytes_read=0, removed={})
     try:
         for document in read_files(files, found, reading, stdin):
@@ -74,7 +74,7 @@ def _drafts(
 
 
 def _book_reading(found: CorpusCounts, counts: CorpusCounts) -> None:
-    """Moves what the readers found into the account, except the last document, whose bytes stay in `found`."""
+    """Moves what the readers found into the statistics, except the last document, whose bytes stay in `found`."""
     counts.files = found.files
     counts.empty_files = found.empty_files
     counts.file_bytes = found.file_bytes
@@ -166,7 +166,7 @@ def read_corpora(
         corpora: from `find_corpora`. Duplicates are looked for within each.
         counts: updated while reading; a document counts once however often it is taken.
         reading: how files become documents.
-        cleaning: what is mended in documents, and which are left out.
+        cleaning: what is repaired in documents, and which are left out.
         work_directory: where hashes are sorted.
 
     Raises:

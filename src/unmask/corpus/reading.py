@@ -114,7 +114,7 @@ def _refuse_surrogate(source: CorpusFile, document: Document, surrogate: str) ->
         source.refuse(
             document.source,
             "half a surrogate pair",
-            f"half of a surrogate pair, \\u{ord(surrogate):04x}, which is no character: mend the JSON escape, or the "
+            f"half of a surrogate pair, \\u{ord(surrogate):04x}, which is no character: fix the JSON escape, or the "
             "program that wrote it",
         )
 

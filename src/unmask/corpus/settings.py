@@ -37,7 +37,7 @@ class ReadingSettings(TableSettings):
 
 
 class CleaningSettings(Settings):
-    """What is mended in documents, and which are left out; each step is counted and can be switched off."""
+    """What is repaired in documents, and which are left out; each step is counted and can be switched off."""
 
     nfc: bool = True
     """True composes characters (Unicode NFC)."""

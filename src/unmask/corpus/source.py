@@ -27,7 +27,7 @@ class CorpusFile:
         stream: its bytes, decompressed.
         compressed: True if the file is compressed.
         settings: how it becomes documents.
-        counts: the account to keep.
+        counts: the statistics to keep.
         head: the first lines, already read from the stream to inspect them.
         undecoded: the numbers of lines that do not decode, as far as `lines` has passed over them.
     """

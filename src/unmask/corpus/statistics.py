@@ -1,4 +1,4 @@
-"""The account of a corpus as a table: what came in, what was dropped or removed and why, what went out.
+"""The statistics of a corpus as a table: what came in, what was dropped or removed and why, what went out.
 
 Every column adds up from top to bottom, with the signs as printed.
 """
@@ -15,18 +15,18 @@ _HEADER = ("", "documents", "count", "bytes", "share")
 _MOST_NAME_CHARACTERS = 44
 
 
-def format_account(counts: CorpusCounts | Mapping[str, Any], written: Mapping[str, int] | None = None) -> str:
+def format_statistics(counts: CorpusCounts | Mapping[str, Any], written: Mapping[str, int] | None = None) -> str:
     """A table of at most 100 columns, for a terminal.
 
     Args:
-        counts: an account, or its `as_dict`, as a store's manifest has it under `text`.
+        counts: the statistics, or its `as_dict`, as a store's manifest has it under `text`.
         written: what was made of the corpus, by name: `{"sentences": 12, "tokens": 345}`.
 
     Returns:
         Lines without a newline at the end.
     """
-    account: Mapping[str, Any] = counts.as_dict() if isinstance(counts, CorpusCounts) else counts
-    lines = [*_describe_input(account), *_align([_HEADER, *_rows(account)])]
+    statistics: Mapping[str, Any] = counts.as_dict() if isinstance(counts, CorpusCounts) else counts
+    lines = [*_describe_input(statistics), *_align([_HEADER, *_rows(statistics)])]
     if written:
         amounts = [f"{count:,} {name.replace('_', ' ')}" for name, count in written.items()]
         lines.append(f"wrote {', '.join(amounts)}")
@@ -37,7 +37,7 @@ def describe_losses(counts: CorpusCounts | Mapping[str, Any]) -> str:
     """What was lost, in brackets, for a message: ` (3 records passed over: not JSON; ...)`; empty if nothing was.
 
     Args:
-        counts: as for `format_account`.
+        counts: as for `format_statistics`.
     """
     if isinstance(counts, CorpusCounts):  # in the order in which they were met, which a manifest does not keep
         skipped, dropped = counts.skipped, {reason: lost.count for reason, lost in counts.dropped.items()}
@@ -48,29 +48,29 @@ def describe_losses(counts: CorpusCounts | Mapping[str, Any]) -> str:
     return f" ({'; '.join(losses)})" if losses else ""
 
 
-def _describe_input(account: Mapping[str, Any]) -> Iterator[str]:
+def _describe_input(statistics: Mapping[str, Any]) -> Iterator[str]:
     """The files, and what is not in the table because it never was a document."""
-    empty = f", {account['empty_files']:,} without a document" if account["empty_files"] else ""
-    yield f"read {_counted(account['files'], 'file')}{empty}: {human_bytes(account['file_bytes'])}"
-    for reason, count in account["skipped"].items():
+    empty = f", {statistics['empty_files']:,} without a document" if statistics["empty_files"] else ""
+    yield f"read {_counted(statistics['files'], 'file')}{empty}: {human_bytes(statistics['file_bytes'])}"
+    for reason, count in statistics["skipped"].items():
         yield f"passed over {_counted(count, 'record')}: {reason}"
-    if account["long_lines"]:
-        yield f"met {_counted(account['long_lines'], 'line')} of more than a megabyte"
+    if statistics["long_lines"]:
+        yield f"met {_counted(statistics['long_lines'], 'line')} of more than a megabyte"
 
 
-def _rows(account: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    total = account["bytes_read"]
+def _rows(statistics: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    total = statistics["bytes_read"]
 
     def bytes_and_share(num_bytes: int, is_taken: bool) -> tuple[str, str]:
         share = f"{round(100 * num_bytes / total, 2) + 0.0:.2f} %" if total else ""  # + 0.0: no "-0.00"
         return _taken(num_bytes) if is_taken else f"{num_bytes:,}", share
 
-    yield ("came in", f"{account['documents_read']:,}", "", *bytes_and_share(total, False))
-    for reason, amount in account["dropped"].items():
+    yield ("came in", f"{statistics['documents_read']:,}", "", *bytes_and_share(total, False))
+    for reason, amount in statistics["dropped"].items():
         yield (f"  dropped: {reason}", _taken(amount["count"]), "", *bytes_and_share(amount["utf8_bytes"], True))
-    for what, amount in account["removed"].items():
+    for what, amount in statistics["removed"].items():
         yield (f"  removed: {what}", "", f"{amount['count']:,}", *bytes_and_share(amount["utf8_bytes"], True))
-    yield ("went out", f"{account['documents']:,}", "", *bytes_and_share(account["utf8_bytes"], False))
+    yield ("went out", f"{statistics['documents']:,}", "", *bytes_and_share(statistics["utf8_bytes"], False))
 
 
 def _taken(amount: int) -> str:

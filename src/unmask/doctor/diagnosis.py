@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.config import build_settings, merge, parse_overrides, read_settings_file
-from unmask.corpus.statistics import format_account
+from unmask.corpus.statistics import format_statistics
 from unmask.doctor.findings import Diagnosis, Finding, Sample, sorted_findings
 from unmask.doctor.recipe.material import load_recipe
 from unmask.doctor.samples import decode_samples, describe_step, first_step
@@ -205,7 +205,7 @@ def _text_statistics(store: TokenStore) -> tuple[tuple[str, str], ...]:
     if "documents_read" not in text:
         return ()
     written = {"sentences": store.manifest["sentences"], "tokens": store.num_tokens}
-    return (("From the files to the store", format_account(text, written)),)
+    return (("From the files to the store", format_statistics(text, written)),)
 
 
 def _text_length(settings: PretrainRecipe, tokenizer: TextTokenizer) -> int:

@@ -52,5 +52,5 @@ def _fingerprint(path: Path) -> str:
     if not path.is_dir():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    told = "".join(f"{file.relative_to(path)}\0{sha256(file)}\n" for file in files)
-    return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+    sums = "".join(f"{file.relative_to(path)}\0{sha256(file)}\n" for file in files)
+    return hashlib.sha256(sums.encode("utf-8", "surrogateescape")).hexdigest()

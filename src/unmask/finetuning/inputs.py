@@ -14,7 +14,7 @@ from unmask.errors import CheckpointError, ModelError, SettingsError
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.task_options import adjusted_task
-from unmask.inference.windows import ExampleSet, encode_windows, introduce
+from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import model_directory
 from unmask.io.progress import Progress
@@ -158,7 +158,7 @@ def build_module(
     if num_new_entries and tokenizer.vocab_size - num_new_entries <= encoder.settings.vocab_size:
         _add_rows(encoder, tokenizer, num_new_entries)
     sizes = encoder.settings
-    introduce(encoder, tokenizer, source.directory)
+    attach_tokenizer(encoder, tokenizer, source.directory)
     if task.head_kind not in sizes.family.heads:
         raise SettingsError(
             f"task.name={settings.task.name} and init_from={settings.init_from}, which is an {sizes.family.title}, do "
@@ -172,12 +172,12 @@ def build_module(
         )
     if settings.from_scratch:
         encoder = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
-        introduce(encoder, tokenizer, source.directory)
+        attach_tokenizer(encoder, tokenizer, source.directory)
     elif settings.transfer_layers is not None:
         fresh = new_encoder(sizes, pooler=needs_pooler(sizes, task.head_kind))
         transfer_layers(fresh, encoder, settings.transfer_layers)
         encoder = fresh
-        introduce(encoder, tokenizer, source.directory)
+        attach_tokenizer(encoder, tokenizer, source.directory)
     module = _on_kept_head(settings, task, encoder, source) if settings.keep_head else task.module(encoder)
     if settings.freeze_layers is not None:
         random_pooler = bool(loaded.fresh) or settings.transfer_layers is not None
@@ -189,7 +189,9 @@ def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> N
     """Gives the encoder fresh embeddings for the tokenizer's last entries, drawn as in GPT-1's released code."""
     assert not encoder.reads_words, "its tokenizer is whole"
     names = ", ".join(tokenizer.token_strings[-num_new_entries:])
-    logger.info("the vocabulary gets %s, with fresh embeddings: the model's has no tokens that frame inputs", names)
+    logger.info(
+        "the vocabulary gets %s, with fresh embeddings: the model's has no tokens that stand around inputs", names
+    )
     missing = tokenizer.vocab_size - encoder.settings.vocab_size
     if missing > 0:
         widen_vocabulary(encoder, (), tokenizer.vocab_size, [()] * missing)
@@ -270,7 +272,7 @@ def with_columns(task: Task[Any], columns: ColumnSettings, module: TaskModule) -
 def read_windows(
     task: Task[Any], name: str, file: InputFiles, tokenizer: Tokenizer, module: TaskModule
 ) -> list[ExampleSet]:
-    """Reads and encodes a file, and logs what was mended or skipped.
+    """Reads and encodes a file, and logs what was repaired or skipped.
 
     Raises:
         InputError: it cannot be read as the task requires.

@@ -20,12 +20,12 @@ from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.lengths import within_trained_length
 from unmask.finetuning.search.search import run_trials
-from unmask.inference.evaluation import tell_degenerate
+from unmask.inference.evaluation import warn_if_degenerate
 from unmask.inference.windows import ExampleSet, measure, predict_window
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
-from unmask.models.hub.config import told_length
+from unmask.models.hub.config import length_config
 from unmask.models.hub.directory import save_model
 from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
@@ -159,7 +159,7 @@ class Measurement:
     def __call__(self) -> dict[str, float]:
         """The module's loss and the task's metrics."""
         loss, self.score = measure(self.task, self.module, self.windows, self.compute)
-        tell_degenerate(self.score, self.name)
+        warn_if_degenerate(self.score, self.name)
         self.figures = {"loss": loss, **self.score.metrics()}
         return self.figures
 
@@ -265,7 +265,7 @@ def save_finetuned(
         head_kind=task.head_kind,
         labels=task.labels or None,
         problem_type=task.problem_type,
-        extra_config={"unmask_task": task.remembered(), **told_length(sizes, trained)},
+        extra_config={"unmask_task": task.remembered(), **length_config(sizes, trained)},
     )
     tokenizer.save(directory)
     fit_to_model(directory, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

@@ -39,6 +39,9 @@ _SAME_TASK = (
 )
 """What a model remembers of its task that decides how inputs are read and answered, once for all members."""
 
+_ANSWERS_BY_TOKEN = ("TokenClassification", "QuestionAnswering")
+"""Heads with an output for each token: their outputs can only be combined over the same tokens."""
+
 
 class EnsembleModule(nn.Module):
     """The module of an ensemble: its members' outputs for a batch, combined as their task prescribes.
@@ -143,8 +146,8 @@ def keep_null_threshold(directory: Path, threshold: float) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = json.loads(path.read_bytes())
-        members, threshold = said["members"], said.get("null_threshold")
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        members, threshold = content["members"], content.get("null_threshold")
         if not (isinstance(members, list) and members and all(isinstance(member, str) for member in members)):
             raise ValueError("`members` is not a list of paths")
         is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
@@ -152,7 +155,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError("`null_threshold` is not a number")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{path}: cannot be read ({error}): make it again with `unmask ensemble`") from error
-    return said
+    return content
 
 
 def check_members(models: Sequence[Path]) -> None:
@@ -163,12 +166,14 @@ def check_members(models: Sequence[Path]) -> None:
             if value != first[what]:
                 raise ModelError(
                     f"{model} and {models[0]} cannot answer together: {what} is {_shown(value)} in the one and "
-                    f"{_shown(first[what])} in the other: expected models of one task and one tokenizer"
+                    f"{_shown(first[what])} in the other: expected models of one task, and of one tokenizer where they "
+                    "tag or answer questions"
                 )
 
 
 def check_tokenizers(models: Sequence[Path]) -> None:
-    """Raises ModelError for pre-trained models that do not all have the tokenizer of the first."""
+    """Raises ModelError for pre-trained models that do not all have the tokenizer of the first, as members that tag or
+    answer questions must."""
     first = open_tokenizer(models[0]).fingerprint()
     for model in models[1:]:
         if open_tokenizer(model).fingerprint() != first:
@@ -184,14 +189,16 @@ def _answers(model: Path) -> dict[str, Any]:
     task = config.get("unmask_task", {})
     # `BertForMultipleChoice` and `RobertaForMultipleChoice` answer alike.
     architecture = str((config.get("architectures") or ["?"])[0])
-    return {
-        "head": architecture.partition("For")[2] or architecture,
+    head = architecture.partition("For")[2] or architecture
+    answers = {
+        "head": head,
         "labels": config.get("id2label"),
         "problem_type": config.get("problem_type"),
-        "segments": config.get("type_vocab_size", 2),
         **{f"task.{name}": task.get(name) for name in _SAME_TASK},
-        "tokenizer": open_tokenizer(model).fingerprint(),
     }
+    if head in _ANSWERS_BY_TOKEN:
+        answers |= {"segments": config.get("type_vocab_size", 2), "tokenizer": open_tokenizer(model).fingerprint()}
+    return answers
 
 
 def _shown(value: Any) -> str:

@@ -16,7 +16,7 @@ from unmask.inference.task_options import (
     check_task_settings,
     naming_columns_by_option,
 )
-from unmask.inference.windows import ExampleSet, encode_windows, measure
+from unmask.inference.windows import ExampleSet, encode_windows
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.io.reading import split_suffixes
@@ -80,9 +80,11 @@ def evaluate(
                 yield window
                 progress.advance(len(window.examples))
 
-        _, score = measure(its_task, predictor.module, read(), predictor.compute)
+        score = its_task.score()
+        for window in read():
+            score.add(window.examples, predictor.answer(window))
     _tell(counts, data)
-    tell_degenerate(score, str(data))
+    warn_if_degenerate(score, str(data))
     return named_figures(its_task, score)
 
 
@@ -90,11 +92,11 @@ def _tell(counts: ExampleCounts, data: str | DataPath) -> None:
     logger.log(logging.WARNING if counts.anything_to_report else logging.INFO, "%s: %s", data, counts.summary())
 
 
-def tell_degenerate(score: Score[Any], name: str) -> None:
+def warn_if_degenerate(score: Score[Any], name: str) -> None:
     """Warns if every prediction is the same: such a model distinguishes nothing, whatever its figures say."""
     fault = score.degenerate()
     if fault is not None:
-        logger.warning("%s: %s: the model tells nothing apart", name, fault)
+        logger.warning("%s: %s: the model gives every example the same answer", name, fault)
 
 
 @naming_columns_by_option()
@@ -150,8 +152,8 @@ def evaluate_predictions(
         return {"task": name, "n": num_examples, "metrics": metrics}
     if na_probs is not None:
         raise SettingsError("--na-probs stands beside predictions in .json ({id: answer}): leave it out")
-    told = _told_by(predictions, opened, are_stated=given.get("labels") is not None)
-    opened = open_task(build_task_settings({**given, **told}), columns)
+    found = _settings_from(predictions, opened, are_stated=given.get("labels") is not None)
+    opened = open_task(build_task_settings({**given, **found}), columns)
     told_by_data = not opened.labels
     opened = opened.fit_to(data)
     if isinstance(opened, Tagging):
@@ -174,7 +176,7 @@ def evaluate_predictions(
     return named_figures(opened, score)
 
 
-def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict[str, Any]:
+def _settings_from(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict[str, Any]:
     """What the first prediction shows of the task: which labels there are, and if a text has many. Their order in the
     file says nothing: whoever wrote it may have put the most probable first.
 
@@ -185,9 +187,9 @@ def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict
     first = next(_read_predictions(predictions), None)
     if first is None:
         raise InputError(f"{predictions}: there is nothing in it: expected one prediction a line")
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if isinstance(task, Tagging) and not task.tags_characters:
-        told |= {"units": "characters"} if _are_of_characters(predictions) else {}
+        found |= {"units": "characters"} if _are_of_characters(predictions) else {}
     probabilities = first.fields.get("probabilities")
     if task.kind == "classification" and isinstance(probabilities, Mapping):
         if are_stated and set(task.labels) != set(probabilities):
@@ -196,9 +198,9 @@ def _told_by(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict
                 f"{listed(sorted_labels(probabilities))}, in any order"
             )
         known = [label for label in task.labels if label in probabilities]
-        told["labels"] = [*known, *sorted_labels(set(probabilities).difference(known))]
-        told["multi_label"] = "labels" in first.fields
-    return told
+        found["labels"] = [*known, *sorted_labels(set(probabilities).difference(known))]
+        found["multi_label"] = "labels" in first.fields
+    return found
 
 
 def _predicted_tags(predictions: str | Path) -> Iterator[list[str]]:

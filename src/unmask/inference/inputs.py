@@ -35,7 +35,7 @@ _SAID_BY_SUFFIX = FORMATS
 
 
 _TOLD_BY_LINES = 100
-"""How many lines are looked at to tell what is in a `.txt`."""
+"""How many lines are looked at to see what is in a `.txt`."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def read_inputs(
             or compressed, or what `load_rows` reads; `-` is standard input: JSON lines if its first non-blank line
             begins with `{`, else one text per line.
         load_rows: a task's own reader; the default reads tables and JSON lines.
-        is_published_txt: tells from the first lines of a `.txt` whether `load_rows` reads it.
-        format: one of `INPUT_FORMATS`, for standard input and for files whose suffix does not tell.
+        is_published_txt: finds from the first lines of a `.txt` whether `load_rows` reads it.
+        format: one of `INPUT_FORMATS`, for standard input and for files whose suffix does not say.
         read_words: reads the format `conll`.
 
     Raises:
@@ -166,7 +166,7 @@ def _check_columns(row: Row, task: Task[Any]) -> None:
         what, names = "a question and its passage", ("question", "context")
     elif isinstance(task, Choice):
         layouts = [layout.needed for layout in task.layouts]
-        what, names = "a context and choices to go on with", ("context", "choices")
+        what, names = "a context and choices to continue with", ("context", "choices")
     else:
         return
     if any(all(name in row for name in layout) for layout in layouts):

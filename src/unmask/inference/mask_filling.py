@@ -34,7 +34,7 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
         filled while the others stay.
 
     Raises:
-        InputError: there is no mask in the text, or it is too long for the model.
+        InputError: this is not a text, there is no mask in it, or it is too long for the model.
         ModelError: there is no such model, it has no masked-LM head, or it does not load.
     """
     return MaskFiller(model).fill(text, top_k)
@@ -63,6 +63,8 @@ class MaskFiller:
     @torch.inference_mode()
     def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
         """See `fill_mask`; `source` says where the text stands, for messages."""
+        if not isinstance(text, str):
+            raise InputError(f"the text is {str(text)[:60]!r}: expected one text; for many, keep a MaskFiller")
         if top_k < 1:
             raise InputError(f"top_k is {top_k}: expected at least 1")
         where = f"{source}: " if source else ""

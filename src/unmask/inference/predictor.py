@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.inference.answer_table import table_lines
 from unmask.inference.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
@@ -21,13 +23,13 @@ from unmask.inference.task_options import (
     check_task_settings,
     naming_columns_by_option,
 )
-from unmask.inference.windows import ExampleSet, encode_windows, introduce, predict_window
+from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows, run_module
 from unmask.io.input_files import DataPath
 from unmask.io.paths import model_directory
 from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.directory import load_finetuned
-from unmask.tasks.base import ExampleCounts, Task, TaskModule
+from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import recall_task
@@ -46,17 +48,24 @@ class Predictor:
         module: encoder and head, in eval mode, on the device.
         tokenizer: of the model.
         compute: device and precision.
+        others: the other members of an ensemble in which not all have the same tokenizer; each reads the examples in
+            its own tokens.
     """
 
     task: Task[Any]
     module: TaskModule
     tokenizer: Tokenizer
     compute: Compute
+    others: tuple[Predictor, ...] = ()
 
     @property
     def num_segments(self) -> int:
-        """How many segments the encoder tells apart."""
+        """How many segments the encoder distinguishes."""
         return self.module.encoder.settings.type_vocab_size
+
+    def reads_other_tokens_than(self, other: Predictor) -> bool:
+        """Whether the same example is not the same ids and segments to both."""
+        return (self.tokenizer.fingerprint(), self.num_segments) != (other.tokenizer.fingerprint(), other.num_segments)
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
         """Predictions for rows that hold the texts the model reads; see `predict`."""
@@ -72,11 +81,20 @@ class Predictor:
             logger.warning("inputs: %s", counts.summary())
 
     def _predict_window(self, window: ExampleSet) -> Iterator[dict[str, Any]]:
-        predictions = predict_window(self.task, self.module, window, self.compute)
-        for example, prediction in zip(window.examples, predictions, strict=True):
+        for example, prediction in zip(window.examples, self.answer(window), strict=True):
             given_id = find_field(example.fields, self.task.id_column)
-            told = {"id": given_id, "input": dict(example.fields), **prediction}
-            yield {name: value for name, value in told.items() if name != "id" or value is not None}
+            answer = {"id": given_id, "input": dict(example.fields), **prediction}
+            yield {name: value for name, value in answer.items() if name != "id" or value is not None}
+
+    @torch.inference_mode()
+    def answer(self, window: ExampleSet) -> list[Prediction]:
+        """One prediction for each example of a window that was encoded with `tokenizer`."""
+        outputs = [run_module(self.task, self.module, window.encoded, self.compute)]
+        for member in self.others:
+            read = member.task.encode(window.examples, member.tokenizer, ExampleCounts(), member.num_segments)
+            outputs.append(run_module(member.task, member.module, read, member.compute))
+        combined = self.task.combine(outputs) if self.others else outputs[0]
+        return self.task.decode(window.examples, window.encoded, combined)
 
     def with_options(
         self, columns: ColumnSettings = NOTHING_SAID, settings: Mapping[str, Any] | None = None, use: Use = "predict"
@@ -93,7 +111,11 @@ class Predictor:
         """
         check_task_settings(settings or {}, use)
         num_positions = self.module.encoder.settings.num_positions
-        return replace(self, task=adjusted_task(self.task, columns, settings or {}, num_positions))
+        return replace(
+            self,
+            task=adjusted_task(self.task, columns, settings or {}, num_positions),
+            others=tuple(member.with_options(columns, settings, use) for member in self.others),
+        )
 
 
 def load_predictor(
@@ -119,13 +141,18 @@ def load_predictor(
     else:
         check_members(members)
         loaded = [_load_one(member, task, compute) for member in members]
-        for member, its in zip(members, loaded, strict=True):
-            introduce(its.module.encoder, loaded[0].tokenizer, member)
         its_task = _task_of_all([its.task for its in loaded], read_null_threshold(Path(model)))
-        module = EnsembleModule(its_task, [its.module for its in loaded]).eval()
-        predictor = Predictor(its_task, module, loaded[0].tokenizer, compute)
-    frozen, compute = freeze(predictor.module, compute, packs=precision != "fp32")
-    return replace(predictor, module=frozen, compute=compute)
+        if any(its.reads_other_tokens_than(loaded[0]) for its in loaded):
+            predictor = replace(loaded[0], others=tuple(_frozen(its, precision) for its in loaded[1:]))
+        else:
+            module = EnsembleModule(its_task, [its.module for its in loaded]).eval()
+            predictor = Predictor(its_task, module, loaded[0].tokenizer, compute)
+    return _frozen(predictor, precision)
+
+
+def _frozen(predictor: Predictor, precision: str) -> Predictor:
+    module, compute = freeze(predictor.module, predictor.compute, packs=precision != "fp32")
+    return replace(predictor, module=module, compute=compute)
 
 
 def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any]:
@@ -147,7 +174,7 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     except ModelError as error:
         raise ModelError(f"{directory}/{error}") from error
     tokenizer = open_tokenizer(directory)
-    introduce(loaded.encoder, tokenizer, directory)
+    attach_tokenizer(loaded.encoder, tokenizer, directory)
     module: Any = recalled.module(loaded.encoder, loaded.head)
     if loaded.head_weights is not None:
         module.head.load_state_dict(loaded.head_weights)

@@ -109,14 +109,14 @@ def adjusted_task(
         raise SettingsError(
             f"task.max_length {adjusted.max_length} is over the {num_positions} positions of the model: lower it"
         )
-    said = columns.model_dump(include=columns.model_fields_set)
+    given = columns.model_dump(include=columns.model_fields_set)
     with naming_columns_by_option() if said_in == "options" else nullcontext():
         if isinstance(task, TextTask):
             if columns.texts:
-                said = {name: own_columns[name] for name in ("label", "id") if name in own_columns} | said
-            return replace(task, settings=adjusted, files=task.files.with_columns(ColumnSettings(**said), False))
-        named = build_settings(ColumnSettings, {**own_columns, **said}, "columns")
-        return open_task(adjusted, named, lenient=not said)
+                given = {name: own_columns[name] for name in ("label", "id") if name in own_columns} | given
+            return replace(task, settings=adjusted, files=task.files.with_columns(ColumnSettings(**given), False))
+        named = build_settings(ColumnSettings, {**own_columns, **given}, "columns")
+        return open_task(adjusted, named, lenient=not given)
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def naming_columns_by_option() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        told = _IN_RECIPES.sub("--column ", str(error))
-        if told == str(error):
+        message = _IN_RECIPES.sub("--column ", str(error))
+        if message == str(error):
             raise
-        raise type(error)(told) from error
+        raise type(error)(message) from error

@@ -79,7 +79,7 @@ class Coverage:
     name: str
     tokens: int = 0
     unknown: int = 0
-    _is_told: bool = False
+    _has_warned: bool = False
 
     def add(self, input_ids: NDArray[np.int32]) -> None:
         """Counts the tokens of rows, and warns, once, where more than `MOST_UNKNOWN` are unknown."""
@@ -88,12 +88,12 @@ class Coverage:
         special_ids = [index for index in self.tokenizer.special_ids if index != self.tokenizer.unk_id]
         self.tokens += int((~np.isin(input_ids, special_ids)).sum())
         self.unknown += int((input_ids == self.tokenizer.unk_id).sum())
-        if self.unknown > MOST_UNKNOWN * self.tokens and not self._is_told:
-            self._is_told = True
+        if self.unknown > MOST_UNKNOWN * self.tokens and not self._has_warned:
+            self._has_warned = True
             logger.warning(
-                "%s: %.0f %% of the tokens (%s of %s) are %s: the vocabulary does not cover these texts, and the "
-                "model cannot tell one such token from another. Is the tokenizer one of another language? Take a model "
-                "whose tokenizer was made for such texts, or train one (`unmask tokenizer train`)",
+                "%s: %.0f %% of the tokens (%s of %s) are %s: the vocabulary does not cover these texts, and all "
+                "such tokens are the same to the model. Is the tokenizer one of another language? Take a model whose "
+                "tokenizer was made for such texts, or train one (`unmask tokenizer train`)",
                 self.name,
                 100 * self.unknown / self.tokens,
                 f"{self.unknown:,}",
@@ -111,7 +111,7 @@ class Coverage:
         return "" if unknown is None else self.tokenizer.token_strings[unknown]
 
 
-def introduce(encoder: Encoder, tokenizer: Tokenizer, where: object) -> None:
+def attach_tokenizer(encoder: Encoder, tokenizer: Tokenizer, where: object) -> None:
     """Gives an encoder that reads the characters of words (ELMo) those of its tokenizer's words.
 
     Args:
@@ -213,14 +213,14 @@ def run_module(
     with minus infinity.
     """
     parts: list[tuple[Any, Tensor]] = []
-    told: list[LossTerm] = []
+    terms: list[LossTerm] = []
     for units, batch in encoded.batches_by_length(BATCH_TOKENS[compute.device.type]):
         batch = batch.to(compute.device)
         with compute.autocast():
             outputs = module.outputs(batch)
-            told += [] if losses is None else module.loss(outputs, batch)
+            terms += [] if losses is None else module.loss(outputs, batch)
         parts.append((encoded.token_numbers(units) if task.per_token else units, outputs.float()))
-    for term in told:  # reading a figure waits for the device: not before all work is queued
+    for term in terms:  # reading a figure waits for the device: not before all work is queued
         assert losses is not None
         losses.totals[term.name] = losses.totals.get(term.name, 0.0) + float(term.total)
         losses.counts[term.name] = losses.counts.get(term.name, 0) + int(term.count)

@@ -20,7 +20,7 @@ NumberedLines = Iterable[tuple[int, str]]
 """Lines with their ends, numbered from 1."""
 
 SAMPLE_BYTES = 64 * 1024
-"""Most bytes looked at to tell which encoding fits."""
+"""Most bytes looked at to find which encoding fits."""
 
 _SCRIPTS = {
     "cp949": ("HANGUL",),
@@ -75,7 +75,6 @@ def read_utf8_lines(
 
     Args:
         lines: of a stream of decompressed bytes; of `as_utf8` where the encoding is another one.
-        name: the file's name, for messages.
         settings: name the encoding; None where there is no option for it.
         stream: what messages count bytes in.
         undecoded: the numbers of lines that do not decode are added here, and they are yielded with surrogates in place

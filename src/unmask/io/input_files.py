@@ -31,7 +31,6 @@ class InputFiles:
 
     Attributes:
         paths: at least one; `-` is standard input.
-        settings: how they are written.
     """
 
     paths: tuple[Path, ...]
@@ -51,17 +50,6 @@ class InputFiles:
     def suffixes(self) -> tuple[str, str]:
         """Those of the first file; see `split_suffixes`."""
         return split_suffixes(self.path)
-
-    @contextmanager
-    def open_raw(self) -> Iterator[IO[bytes]]:
-        """The bytes of the first file as they are on disk; raises InputError as `open_input`."""
-        try:
-            with open(self.path, "rb") as file:
-                yield file
-        except OSError as error:
-            if not error.errno:
-                raise
-            raise InputError(f"{self.path}: cannot be read: {error.strerror or error}") from error
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -95,7 +83,7 @@ def files_of(path: str | DataPath) -> Iterator[InputFiles]:
 
 
 def find_inputs(given: str | Path | Sequence[str], settings: TableSettings) -> InputFiles:
-    """The files that paths, globs and folders of shards name; a folder that holds no tables stands for itself, since
+    """The files that paths, globs and folders of shards name; a folder that holds no tables is returned itself, since
     some data sets are folders.
 
     Raises:

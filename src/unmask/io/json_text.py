@@ -6,9 +6,10 @@ import codecs
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any
 
-from unmask.errors import InputError
+from unmask.errors import InputError, UserError
 from unmask.io.input_files import InputFiles
 from unmask.io.rows import Row
 
@@ -23,7 +24,6 @@ class JsonText:
 
     Args:
         file: UTF-8.
-        name: the file's name, for messages.
         by_line: True: messages name lines, for files of many lines; False: characters.
 
     Raises (when read):
@@ -68,7 +68,7 @@ class JsonText:
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._held, self._at)
-                if self._ended or self._held[end : end + 1] in _DELIMITERS:  # else a number may go on
+                if self._ended or self._held[end : end + 1] in _DELIMITERS:  # else a number may continue
                     self._at = end
                     return value
             except (ValueError, RecursionError) as error:
@@ -174,3 +174,20 @@ def no_object(value: Any) -> str:
     """What is wrong with a JSON value that is no row."""
     shown = json.dumps(value, ensure_ascii=False)[:60]
     return f'expected a JSON object, such as {{"text": "..."}}; found {shown}'
+
+
+def read_object(path: Path, error: type[UserError] = InputError) -> dict[str, Any]:
+    """The object that a small JSON file holds.
+
+    Raises:
+        error: the file cannot be read, is not JSON, or holds something else.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as cause:
+        raise error(f"{path}: cannot be read ({cause.strerror})") from cause
+    except (ValueError, RecursionError) as cause:
+        raise error(f"{path}: not JSON ({cause}); is the file complete?") from cause
+    if not isinstance(value, dict):
+        raise error(f"{path}: expected a JSON object, found a {type(value).__name__}")
+    return value

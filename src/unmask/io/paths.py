@@ -27,7 +27,7 @@ def model_directory(path: str | Path) -> Path:
         if any((directory / name).is_file() for name in CONFIGS):
             return directory
     if (path / "recipe.yaml").is_file():
-        raise ModelError(f"{path}: this run has made no model yet: its command with --resume goes on to the end")
+        raise ModelError(f"{path}: this run has made no model yet: its command with --resume continues to the end")
     if not path.exists():
         hint = ""
         is_old_name = re.fullmatch(r"[a-z]+-[\w-]+", str(path)) is not None  # bert-base-uncased

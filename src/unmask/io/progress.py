@@ -89,9 +89,8 @@ class Progress:
         if elapsed >= FIRST_SHOWN_S:
             fraction = self._fraction_done()
             done = "done" if kind is None else "stopped" if fraction is None else f"stopped at {_percent(fraction)}"
-            amount = self._amount(self._count) + self._unit_suffix()
-            rate = self._rate((self._count - self._start_count) / elapsed)
-            self.note(f"{self._what}: {done} · {amount} · {human_duration(elapsed)} · {rate}")
+            amount, rate = self._amount(self._count), self._amount((self._count - self._start_count) / elapsed)
+            self.note(f"{self._what}: {done} · {amount} · {human_duration(elapsed)} · {rate}/s")
 
     def advance(self, count: float = 1) -> None:
         """Adds to what is done."""
@@ -137,11 +136,10 @@ class Progress:
         """The parts of the line that describe the present state, in order."""
         first, last = self._samples[0], self._samples[-1]
         seconds = last.at - first.at
-        of_total = "" if self._total is None else f" of {self._amount(self._total)}"
-        parts = [f"{self._amount(self._count)}{of_total}{self._unit_suffix()}"]
+        of_total = "" if self._total is None else f" of {self._number(self._total)}"
+        parts = [self._amount(self._count, of_total), f"{self._amount((last.units - first.units) / seconds)}/s"]
         if (fraction := self._fraction_done()) is not None:
             parts.insert(0, _percent(fraction))
-        parts.append(self._rate((last.units - first.units) / seconds))
         if last.fraction > first.fraction:
             left_s = (1.0 - min(last.fraction, 1.0)) * seconds / (last.fraction - first.fraction)
             parts.append(f"{human_duration(left_s)} left")
@@ -152,22 +150,16 @@ class Progress:
             return self._fraction
         return self._count / self._total if self._total else None
 
-    def _amount(self, count: float) -> str:
+    def _number(self, count: float) -> str:
         return human_bytes(count) if self._unit == "bytes" else human_count(count)
 
-    def _unit_suffix(self) -> str:
-        return "" if self._unit == "bytes" else f" {self._unit}"
-
-    def _rate(self, per_second: float) -> str:
-        return f"{self._amount(per_second)}{self._unit_suffix()}/s"
+    def _amount(self, count: float, of_total: str = "") -> str:
+        """A count with its unit: 3 MiB, 400k of 10M tokens."""
+        return self._number(count) + of_total + ("" if self._unit == "bytes" else f" {self._unit}")
 
 
 def open_bars(stream: TextIO, *, shows_time: bool = False) -> Bars | None:
     """Bars of `rich`, not yet shown: each has a task's description, how much of it is done, and its field `status`.
-
-    Args:
-        stream: where to show them.
-        shows_time: True shows how long each has been there.
 
     Returns:
         None if the stream is not a terminal, or is one that cannot move its cursor.

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -43,11 +44,6 @@ class Decompressor(Protocol):
 
 class DecompressedStream(io.RawIOBase):
     """The decompressed bytes of a file of any number of frames.
-
-    Args:
-        file: the compressed bytes.
-        new_frame: a decompressor for the next frame.
-        padding: meaningless bytes that may stand between and after frames.
 
     Raises (when read):
         DamagedData: a frame is damaged or incomplete, or is followed by something that is not a frame.
@@ -117,14 +113,6 @@ class Compression:
         return io.BufferedReader(DecompressedStream(file, self.new_frame, self.padding), BUFFER_BYTES)
 
 
-def _gzip_member() -> Decompressor:
-    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-
-
-def _xz_stream() -> Decompressor:
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=256 * 2**20)  # xz -9 needs 65 MiB
-
-
 def _zstd_frame() -> Decompressor:
     # Large public dumps are packed with `zstd --long=31`. A frame takes the memory it asks for, if it holds that much.
     return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(write_size=32 * 1024)
@@ -132,9 +120,10 @@ def _zstd_frame() -> Decompressor:
 
 COMPRESSIONS: dict[str, Compression] = {
     "": Compression(),
-    ".gz": Compression(_gzip_member, (b"\x1f\x8b",), padding=b"\0"),
+    ".gz": Compression(partial(zlib.decompressobj, 16 + zlib.MAX_WBITS), (b"\x1f\x8b",), padding=b"\0"),
     ".bz2": Compression(bz2.BZ2Decompressor, (b"BZh",)),
-    ".xz": Compression(_xz_stream, (b"\xfd7zXZ\0",), padding=b"\0"),
+    # xz -9 needs 65 MiB
+    ".xz": Compression(partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, 256 * 2**20), (b"\xfd7zXZ\0",), padding=b"\0"),
     ".zst": Compression(_zstd_frame, (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18")),  # a frame; pzstd's leading one
 }
 

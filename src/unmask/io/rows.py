@@ -17,13 +17,13 @@ Refuse = Callable[[str, str, str], None]
 """Is called with the place of a record that cannot be read, a fixed short reason, and what is wrong with it in full;
 raises, or takes note."""
 
-_MOST_TOLD = 5
+_MOST_REPORTED = 5
 _ABSENT = object()
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row as it stands in a file.
+    """One row as it is in a file.
 
     Attributes:
         fields: by column or JSON field.
@@ -45,11 +45,7 @@ class Row:
 
 
 def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> Any:
-    """The field of this name; where there is none, `labels.label` means the field `label` of the object `labels`.
-
-    Args:
-        otherwise: returned where there is neither.
-    """
+    """The field of this name; where there is none, `labels.label` means the field `label` of the object `labels`."""
     if name in fields:
         return fields[name]
     value: Any = fields
@@ -62,36 +58,31 @@ def find_field(fields: Mapping[str, Any], name: str, otherwise: Any = None) -> A
 
 @dataclass
 class RowFaults:
-    """Unusable rows of a file, to report the first few together with their total.
-
-    Attributes:
-        count: of all unusable rows.
-        first: what is wrong with the first few.
-    """
+    """Unusable rows of a file, to report the first few together with their total."""
 
     count: int = 0
     first: list[InputError] = field(default_factory=list)
 
     def add(self, fault: InputError) -> None:
         self.count += 1
-        if len(self.first) < _MOST_TOLD:
+        if len(self.first) < _MOST_REPORTED:
             self.first.append(fault)
 
     def refuse(self, place: str, reason: str, problem: str) -> None:
         """See `Refuse`."""
         self.add(InputError(f"{place}: {problem}"))
 
-    def tell(self) -> None:
+    def raise_any(self) -> None:
         """Raises InputError if there is a fault."""
         if self.count == 1:
             raise self.first[0]
         if self.count:
             lines: list[str] = []
-            told: set[str] = set()
+            reported: set[str] = set()
             for fault in self.first:
                 place, _, what = str(fault).partition(": ")
-                lines.append(f"{place}: the same" if what in told else str(fault))
-                told.add(what)
+                lines.append(f"{place}: the same" if what in reported else str(fault))
+                reported.add(what)
             raise InputError("\n  ".join([*lines, f"{self.count:,} rows in all cannot be used"]))
 
 
@@ -105,11 +96,9 @@ class Table:
     """A table that has been opened.
 
     Attributes:
-        names: of the columns.
         place: of the header, for messages.
         rows: below the header, to be read once.
         types: of the columns of a `.parquet`.
-        separator: between the cells of a line.
     """
 
     names: Sequence[str]
@@ -120,7 +109,7 @@ class Table:
 
 
 def is_sound_header(names: Sequence[str], place: str, settings: TableSettings, refuse: Refuse) -> bool:
-    """Whether the names of columns can be told apart, and are text; refuses them if not."""
+    """Whether the names of columns are distinct, and are text; refuses them if not."""
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if any("\0" in name for name in names):
         first = next(name for name in names if "\0" in name)

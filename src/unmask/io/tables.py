@@ -18,7 +18,7 @@ from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import DataPath, InputFiles, files_of
 from unmask.io.json_text import no_object, read_json
 from unmask.io.parquet import open_parquet, refusing_damage
-from unmask.io.reading import COMPRESSIONS
+from unmask.io.reading import COMPRESSIONS, open_input
 from unmask.io.rows import Refuse, Row, RowFaults, Table, is_sound_header, stop
 from unmask.io.settings import TableSettings
 
@@ -53,8 +53,8 @@ def read_rows(
         header: the columns of a `.tsv` without a header. Its first line is still taken for a header unless it has this
             many fields, and none of them is one of these names.
         short_rows: rows with too few fields are left out and their sources added here; None refuses them.
-        faults: records that hold no row are added here, and reading goes on; None refuses them, the first few together,
-            after the file has been read.
+        faults: records that hold no row are added here, and reading continues; None refuses them, the first few
+            together, after the file has been read.
 
     Raises:
         InputError: a file is missing, of another kind, damaged, empty, not in its encoding, or a row does not fit; file
@@ -68,7 +68,7 @@ def read_rows(
             if faults is not None or not found.count:
                 yield row
         if faults is None:
-            found.tell()
+            found.raise_any()
         if empty and not found.count:
             raise InputError(f"{file}: there is not a single row in it: expected examples")
 
@@ -81,7 +81,7 @@ def _rows_of(
     if form not in FORMATS and file.settings.separator is not None:
         form = ".tsv" if file.settings.separator == "\t" else ".csv"
     if form == ".parquet" and not compression:
-        with file.open_raw() as stream, refusing_damage(str(file), stop):
+        with open_input(file.path) as stream, refusing_damage(str(file), stop):
             yield from open_parquet(stream, str(file), stop).rows
     elif form == ".json":
         with file.open() as stream:
@@ -128,12 +128,7 @@ def open_table(
     header: Sequence[str] = (),
     short_rows: list[str] | None = None,
 ) -> Table | None:
-    """A `.csv` or `.tsv` after its header was read; None if there is none. Empty lines are skipped.
-
-    Args:
-        form: `.csv` or `.tsv`, which say what is usual.
-        header, short_rows: as for `read_rows`.
-    """
+    """A `.csv` or `.tsv` after its header was read; None if there is none. Empty lines are skipped."""
     quoted = form == ".csv" if settings.quoted is None else settings.quoted
     numbered = iter(lines)
     first = next((each for each in numbered if each[1].strip("\r\n")), None)
@@ -216,7 +211,7 @@ def _fitted(
             if cells != [""]:
                 short_rows.append(place)
         elif cells != [""]:
-            refuse(place, "ragged row", f"{len(cells)} fields where {expected}: mend the row ({_ADVICE[quoted]})")
+            refuse(place, "ragged row", f"{len(cells)} fields where {expected}: fix the row ({_ADVICE[quoted]})")
 
 
 # ---- JSON
@@ -229,7 +224,7 @@ def read_jsonl(lines: NumberedLines, name: str, refuse: Refuse = stop) -> Iterat
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             if not line.isspace():
-                problem = f"not JSON ({error}): expected one object a line; mend that line"
+                problem = f"not JSON ({error}): expected one object a line; fix that line"
                 refuse(f"{name}:{number}", "not JSON", problem)
             continue
         if type(value) is dict:

@@ -40,7 +40,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         OutputError: the disk is full, or the place cannot be written.
     """
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
-    with told_as_output_error(path):
+    with as_output_error(path):
         try:
             with open(unfinished, "wb") as file:
                 yield file
@@ -67,7 +67,7 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     refuse_existing(path, overwrite)
     path = path if path.name else path.resolve()  # "." has no name to put a neighbour beside
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
-    with told_as_output_error(path):
+    with as_output_error(path):
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         try:
@@ -139,7 +139,7 @@ def alone_in(directory: Path) -> Iterator[None]:
 
 def refuse_existing(path: Path, overwrite: bool, instead: str = "choose another name, or pass --overwrite") -> None:
     """Raises OutputError if `path` holds anything and `overwrite` is False; an empty directory counts as nothing."""
-    with told_as_output_error(path):
+    with as_output_error(path):
         if overwrite or not path.exists():
             return
         if path.is_dir() and not any(path.iterdir()):
@@ -151,11 +151,10 @@ def refuse_foreign(path: Path, own: Sequence[str], kind: str) -> None:
     """Raises OutputError if `path` is a file, or a directory that holds anything that we do not make.
 
     Args:
-        path: may be missing.
         own: names and globs of everything that the directory may hold.
         kind: what it should be, for the message: "a token store".
     """
-    with told_as_output_error(path):
+    with as_output_error(path):
         if not path.exists():
             return
         foreign = sorted(entry.name for entry in path.iterdir() if not any(entry.match(pattern) for pattern in own))
@@ -180,12 +179,12 @@ def remove_own(path: Path, marks: Sequence[str], kind: str) -> None:
         return
     if not path.is_dir() or (any(path.iterdir()) and not any(any(path.glob(mark)) for mark in marks)):
         raise OutputError(f"{path} is not {kind}, so --overwrite does not remove it: choose another name")
-    with told_as_output_error(path):
+    with as_output_error(path):
         shutil.rmtree(path)
 
 
 @contextmanager
-def told_as_output_error(path: Path) -> Iterator[None]:
+def as_output_error(path: Path) -> Iterator[None]:
     """Turns the system's errors about writing (full disk, no permission, read-only) into one with advice."""
     try:
         yield

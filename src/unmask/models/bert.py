@@ -1,7 +1,7 @@
 """BERT's encoder, pooler and pre-training heads on packed batches (Devlin et al. 2019, section 3).
 
 With `causal` it is the left-to-right model that section 5.1 compares with BERT, different only in its mask: `[CLS]`
-would see only itself, so the last token stands for a sequence there, as in GPT-1, and there is no pooler.
+would see only itself, so the last token represents a sequence there, as in GPT-1, and there is no pooler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unmask.models.heads.heads import NextSentenceHead
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
+from unmask.models.transformer import every_hidden_state, new_blocks, run_blocks
 
 
 class Pooler(nn.Module):
@@ -58,15 +58,7 @@ class BertEncoder(nn.Module):
                 "model.causal"
             )
         self.settings = settings
-        self.embeddings = Embeddings(
-            settings.vocab_size,
-            settings.hidden_size,
-            settings.max_position_embeddings,
-            settings.type_vocab_size,
-            settings.pad_token_id,
-            settings.hidden_dropout_prob,
-            settings.layer_norm_eps,
-        )
+        self.embeddings = Embeddings(settings, settings.hidden_size)
         self.blocks = new_blocks(settings, settings.causal)
         initialise(self, settings.initializer_range)
         self.pooler = Pooler(settings.hidden_size, settings.initializer_range) if pooler else None
@@ -87,10 +79,10 @@ class BertEncoder(nn.Module):
         Returns:
             (tokens, hidden), or (positions, hidden).
         """
-        return run_blocks(self.blocks, self._embed(batch), batch, positions)
+        return run_blocks(self, batch, positions)
 
     def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): what stands for each whole sequence: the first token, pooled if there is a pooler; in a
+        """(sequences, hidden): what represents each whole sequence: the first token, pooled if there is a pooler; in a
         causal encoder the last one."""
         if self.settings.causal:
             last: Tensor = self(batch, batch.last_tokens)
@@ -100,16 +92,9 @@ class BertEncoder(nn.Module):
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each block's, the last one the same as `forward`'s; each (tokens, hidden)."""
-        return every_hidden_state(self.blocks, self._embed(batch), batch)
-
-    def _embed(self, batch: Batch) -> Tensor:
-        check_lengths(batch, self.settings)
-        first = self.settings.first_position
-        position_ids = batch.position_ids + first if first else batch.position_ids
-        hidden: Tensor = self.embeddings(batch.input_ids, batch.token_type_ids, position_ids)
-        return hidden
+        return every_hidden_state(self, batch)
 
 
 def new_next_sentence_head(settings: EncoderSettings) -> NextSentenceHead:
     """A fresh next-sentence head for an encoder of these sizes."""
-    return NextSentenceHead(settings.hidden_size, settings.initializer_range)
+    return NextSentenceHead(settings)

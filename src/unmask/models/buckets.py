@@ -1,6 +1,6 @@
-"""Filled batches: padded so that many have the same shapes, and a step over one can be recorded once and replayed.
+"""Batches padded to buckets: many have the same shape, so that a step over one can be captured once and replayed.
 
-Packed batches differ in their numbers of tokens, sequences and targets. Here each number is filled up to a rounded
+Packed batches differ in their numbers of tokens, sequences and targets. Here each number is padded to a rounded
 size: with padding tokens, cut into sequences of their own, none of which is a target. They cost their share of the
 step (a few in a hundred tokens, see `rounded_up`) and change no loss and no gradient.
 """
@@ -18,11 +18,11 @@ from torch import Tensor
 from unmask.batch import IGNORE_INDEX, Batch
 
 LAST_TOKEN: Final = "last token"
-"""As a `Filling.value`: the place of the last token, which is padding in every filled batch."""
+"""As a `Padding.value`: the place of the last token, which is padding in every padded batch."""
 NO_LABEL: Final = "no label"
-"""As a `Filling.value`: no label, which is `IGNORE_INDEX`, or NaN in a column of floats."""
-IS_FILLER: Final = "is_filler"
-"""The column (tokens,) bool that is True for padding; a module that asks for it finds it in filled batches."""
+"""As a `Padding.value`: no label, which is `IGNORE_INDEX`, or NaN in a column of floats."""
+IS_PADDING: Final = "is_padding"
+"""The column (tokens,) bool that is True for padding; a module that names it finds it in padded batches."""
 TOKENS: Final = "tokens"
 SEQUENCES: Final = "sequences"
 
@@ -30,8 +30,8 @@ _FINEST, _COARSEST = 32, 512
 
 
 @dataclass(frozen=True)
-class Filling:
-    """How a column of a batch grows.
+class Padding:
+    """How a column of a batch is padded.
 
     Attributes:
         axis: what the column has one entry for: each of the `tokens`, of the `sequences`, or of another name that
@@ -43,19 +43,23 @@ class Filling:
     value: float | bool | str
 
 
-Fillings = Mapping[str, Filling]
-"""The filling of every column that a module reads, by the column's name."""
+Paddings = Mapping[str, Padding]
+"""The padding of every column that a module reads, by the column's name."""
 
 
 def rounded_up(size: int) -> int:
     """The next multiple above `size` of about a sixteenth of it: of 32 at least and of 512 at most."""
-    granule = min(_COARSEST, max(_FINEST, 1 << max(0, size.bit_length() - 5)))
+    granule = _granule(size)
     return (size // granule + 1) * granule
+
+
+def _granule(size: int) -> int:
+    return min(_COARSEST, max(_FINEST, 1 << max(0, size.bit_length() - 5)))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of filled batches.
+    """The sizes of padded batches.
 
     Attributes:
         sizes: the size of each axis.
@@ -77,44 +81,39 @@ class Shapes:
     and sequences, so a resumed run would draw others if it had to learn its shapes anew.
 
     Attributes:
-        fillings: of the module's columns.
+        paddings: of the module's columns.
         longest: the most tokens that any sequence of the run may have.
     """
 
-    fillings: Fillings
+    paddings: Paddings
     longest: int
 
     def choose(self, batch: Batch) -> Shape:
         """The shape for a batch: every size is larger than the batch's own."""
-        assert batch.max_length <= self.longest, f"a sequence of {batch.max_length} tokens, told {self.longest}"
+        assert batch.max_length <= self.longest, f"a sequence of {batch.max_length} tokens, over {self.longest}"
         num_tokens = rounded_up(batch.num_tokens)
         # The most sequences that the padding is cut into. One of them is in any case added by rounding up.
-        filled_sequences = -(-_most_added(num_tokens) // self.longest)
-        sizes = {TOKENS: num_tokens, SEQUENCES: rounded_up(batch.num_sequences + filled_sequences - 1)}
-        for name, filling in self.fillings.items():
-            if filling.axis not in sizes:
-                sizes[filling.axis] = rounded_up(len(batch.columns[name]))
+        padding_sequences = -(-_granule(num_tokens - 1) // self.longest)
+        sizes = {TOKENS: num_tokens, SEQUENCES: rounded_up(batch.num_sequences + padding_sequences - 1)}
+        for name, padding in self.paddings.items():
+            if padding.axis not in sizes:
+                sizes[padding.axis] = rounded_up(len(batch.columns[name]))
         return Shape(tuple(sorted(sizes.items())), self.longest)
 
 
-def _most_added(num_tokens: int) -> int:
-    """The most padding tokens that a batch filled up to `num_tokens` tokens can have."""
-    return min(_COARSEST, max(_FINEST, 1 << max(0, (num_tokens - 1).bit_length() - 5)))
+def pad_batch(batch: Batch, shape: Shape, paddings: Paddings) -> Batch:
+    """The batch padded to the sizes of a shape, with only those of its columns that `paddings` names.
 
-
-def fill(batch: Batch, shape: Shape, fillings: Fillings) -> Batch:
-    """The batch filled up to the sizes of a shape, with only those of its columns that `fillings` names.
-
-    Empty sequences stand between those of the batch and those of padding. Padding is entry 0 of the vocabulary,
+    Empty sequences come between those of the batch and those of padding. Padding is entry 0 of the vocabulary,
     whatever that is: nothing reads its outputs.
 
     Args:
         batch: smaller than the shape; on the CPU.
-        fillings: of its columns. One for `IS_FILLER` creates that column.
+        paddings: of its columns. One for `IS_PADDING` creates that column.
     """
     num_tokens, num_real = shape[TOKENS], batch.num_tokens
     num_added = num_tokens - num_real
-    assert num_added > 0, "a filled batch has at least one token of padding"
+    assert num_added > 0, "a padded batch has at least one token of padding"
     whole, rest = divmod(num_added, shape.longest)
     added = torch.tensor([shape.longest] * whole + [rest] * bool(rest))
     num_empty = shape[SEQUENCES] - batch.num_sequences - len(added)
@@ -122,13 +121,13 @@ def fill(batch: Batch, shape: Shape, fillings: Fillings) -> Batch:
     empty = batch.bounds.new_full((num_empty,), num_real)
     bounds = torch.cat([batch.bounds, empty, (num_real + torch.cumsum(added, 0)).int()])
     columns = {
-        name: _grown(column, shape[fillings[name].axis], _value(fillings[name].value, column, num_tokens))
-        for name, column in ((name, _column(batch, name)) for name in fillings)
+        name: _pad(column, shape[paddings[name].axis], _value(paddings[name].value, column, num_tokens))
+        for name, column in ((name, _column(batch, name)) for name in paddings)
     }
     return replace(
         batch,
-        input_ids=_grown(batch.input_ids, num_tokens, 0),
-        token_type_ids=_grown(batch.token_type_ids, num_tokens, 0),
+        input_ids=_pad(batch.input_ids, num_tokens, 0),
+        token_type_ids=_pad(batch.token_type_ids, num_tokens, 0),
         position_ids=torch.cat([batch.position_ids, torch.arange(num_added) % shape.longest]),
         bounds=bounds,
         lengths=(),
@@ -139,23 +138,15 @@ def fill(batch: Batch, shape: Shape, fillings: Fillings) -> Batch:
 
 
 def only_padding(batch: Batch, shapes: Shapes) -> Batch:
-    """A small filled batch with the columns of `batch` and none of its content: a pass over it costs next to nothing,
+    """A small padded batch with the columns of `batch` and none of its content: a pass over it costs next to nothing,
     and shows which terms a loss has and which parameters get a gradient."""
-    nothing = replace(
-        batch,
-        input_ids=batch.input_ids[:0],
-        token_type_ids=batch.token_type_ids[:0],
-        position_ids=batch.position_ids[:0],
-        bounds=batch.bounds[:1],
-        lengths=(),
-        columns={name: column[:0] for name, column in batch.columns.items()},
-        longest=shapes.longest,
-    )
-    return fill(nothing, shapes.choose(nothing), shapes.fillings)
+    empty = batch.map(lambda tensor: tensor[:0])
+    nothing = replace(empty, bounds=batch.bounds[:1], lengths=(), longest=shapes.longest)
+    return pad_batch(nothing, shapes.choose(nothing), shapes.paddings)
 
 
 def _column(batch: Batch, name: str) -> Tensor:
-    return torch.zeros(batch.num_tokens, dtype=torch.bool) if name == IS_FILLER else batch.columns[name]
+    return torch.zeros(batch.num_tokens, dtype=torch.bool) if name == IS_PADDING else batch.columns[name]
 
 
 def _value(value: float | bool | str, column: Tensor, num_tokens: int) -> float | bool:
@@ -167,5 +158,5 @@ def _value(value: float | bool | str, column: Tensor, num_tokens: int) -> float 
     return value
 
 
-def _grown(column: Tensor, size: int, value: float | bool) -> Tensor:
+def _pad(column: Tensor, size: int, value: float | bool) -> Tensor:
     return torch.cat([column, column.new_full((size - len(column), *column.shape[1:]), value)])

@@ -15,7 +15,7 @@ from unmask.models.heads.heads import DiscriminatorHead
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
+from unmask.models.transformer import every_hidden_state, new_blocks, run_blocks
 
 
 class ElectraEmbeddings(nn.Module):
@@ -23,30 +23,18 @@ class ElectraEmbeddings(nn.Module):
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
-        self.narrow = Embeddings(
-            settings.vocab_size,
-            settings.embedding_width,
-            settings.max_position_embeddings,
-            settings.type_vocab_size,
-            settings.pad_token_id,
-            settings.hidden_dropout_prob,
-            settings.layer_norm_eps,
-        )
+        self.narrow = Embeddings(settings, settings.embedding_width)
         is_projected = settings.embedding_width != settings.hidden_size
         self.projection = Linear(settings.embedding_width, settings.hidden_size) if is_projected else None
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """(tokens, hidden)."""
-        embedded: Tensor = self.narrow(input_ids, token_type_ids, position_ids)
+        embedded: Tensor = self.narrow(batch)
         return embedded if self.projection is None else self.projection(embedded)
 
 
 class ElectraEncoder(nn.Module):
-    """Embeddings and blocks.
-
-    Args:
-        settings: every size; kept as `encoder.settings`.
-    """
+    """Embeddings and blocks."""
 
     reads_words: Literal[False] = False
 
@@ -65,7 +53,7 @@ class ElectraEncoder(nn.Module):
 
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """The last hidden states, as `BertEncoder.forward`."""
-        return run_blocks(self.blocks, self._embed(batch), batch, positions)
+        return run_blocks(self, batch, positions)
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): the first token of each sequence."""
@@ -74,12 +62,7 @@ class ElectraEncoder(nn.Module):
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, projected, then each block's; each (tokens, hidden)."""
-        return every_hidden_state(self.blocks, self._embed(batch), batch)
-
-    def _embed(self, batch: Batch) -> Tensor:
-        check_lengths(batch, self.settings)
-        hidden: Tensor = self.embeddings(batch.input_ids, batch.token_type_ids, batch.position_ids)
-        return hidden
+        return every_hidden_state(self, batch)
 
 
 def generator_settings(settings: EncoderSettings, size: float, tied: bool) -> EncoderSettings:
@@ -119,5 +102,5 @@ def share_embeddings(generator: ElectraEncoder, discriminator: ElectraEncoder) -
 
 
 def new_discriminator_head(settings: EncoderSettings) -> DiscriminatorHead:
-    """A fresh head that tells replaced tokens, for an encoder of these sizes."""
-    return DiscriminatorHead(settings.hidden_size, settings.hidden_act, settings.initializer_range)
+    """A fresh head that detects replaced tokens, for an encoder of these sizes."""
+    return DiscriminatorHead(settings)

@@ -1,4 +1,4 @@
-"""What the program asks of an architecture. PyTorch is not imported: recipes are read without it.
+"""What the program needs to know of an architecture. PyTorch is not imported: recipes are read without it.
 
 An architecture is one file with a `Family` (`unmask.models.families`), which names the class of its encoder, and one
 line of `unmask.models.families.table.ARCHITECTURES`.
@@ -17,7 +17,7 @@ HeadKind = Literal["sequence_classification", "token_classification", "question_
 Part = (
     Literal["pooler", "masked_lm_head", "next_sentence_head", "discriminator_head", "causal_lm", "softmax"] | HeadKind
 )
-"""What stands beside embeddings and blocks. `causal_lm` has no weights of its own; `softmax` is ELMo's."""
+"""What a model has beside embeddings and blocks. `causal_lm` has no weights of its own; `softmax` is ELMo's."""
 
 HeadStyle = Literal[
     "linear",
@@ -29,7 +29,7 @@ HeadStyle = Literal[
     "deep_normalised",
     "layers",
 ]
-"""How a head of fine-tuning is built: see `unmask.models.heads.heads.BUILDERS`. `layers` reads those of ELMo."""
+"""How a head of fine-tuning is built: see `unmask.models.heads.heads.new_head`. `layers` reads those of ELMo."""
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "mish", "tanh"]
 """The names in `unmask.models.layers.ACTIVATIONS`: `gelu` is exact, `gelu_new` and `gelu_pytorch_tanh` approximate it
@@ -76,8 +76,8 @@ class ModelClass:
         may_be_left: parts whose weights may be there as well: released models call themselves masked LMs, and hold
             more.
         may_be_causal: whether `is_decoder` may be true. A class that also has the part `causal_lm` must have it true.
-        refused: keys with the one value that is supported, which is also meant if they are left out, and what it
-            stands for.
+        refused: keys with the one value that is supported, which is also meant if they are left out, and its
+            meaning.
         dropout_key: of its head, and what is meant if it is left out.
     """
 
@@ -93,9 +93,9 @@ class WeightNames:
     """The names of a family's weights in the Hugging Face layout.
 
     Attributes:
-        prefix: stands before the encoder's names in a directory that has a head.
+        prefix: comes before the encoder's names in a directory that has a head.
         embeddings: of the encoder.
-        layer: stands before the number of a block.
+        layer: comes before the number of a block.
         block: of each block.
         parts: of the other parts; the pooler belongs to the encoder, and has the prefix.
         tied: weights that some directories hold twice -> the one that they must equal.
@@ -131,7 +131,7 @@ class WeightNames:
 
 @dataclass(frozen=True)
 class Family:
-    """Everything that the program asks of an architecture.
+    """Everything that the program needs to know of an architecture.
 
     Attributes:
         name: the value of `model.architecture`.
@@ -151,7 +151,7 @@ class Family:
         pooled: kinds of heads that read the pooled first token.
         feed_forward_factor: `intermediate_size` / `hidden_size` where only the latter is given.
         masked_lm_activation: of its masked-LM head; None: `hidden_act`.
-        left_to_right: its tokens never see what stands behind them.
+        left_to_right: its tokens never see later ones.
         may_be_causal: so do those of a model with `causal` True.
         reads_bare_text: without special tokens around it (Radford et al. 2018, section 4.1).
         reads_words: by their characters, and the two texts of a pair apart, as ELMo does.

@@ -15,7 +15,7 @@ from unmask.models.dropout import dropout
 from unmask.models.kernels.products import to_autocast
 from unmask.models.layers import initialise, new_embedding
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import check_lengths, every_hidden_state, new_blocks, run_blocks
+from unmask.models.transformer import every_hidden_state, new_blocks, run_blocks
 
 
 class Gpt1Embeddings(nn.Module):
@@ -28,18 +28,14 @@ class Gpt1Embeddings(nn.Module):
         prob = settings.embedding_dropout_prob
         self.dropout_prob = settings.hidden_dropout_prob if prob is None else prob
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """(tokens, hidden)."""
-        summed = self.word(input_ids) + self.position(position_ids)
+        summed = self.word(batch.input_ids) + self.position(batch.position_ids)
         return dropout(to_autocast(summed), self.dropout_prob, self.training)
 
 
 class Gpt1Encoder(nn.Module):
-    """Embeddings and causal blocks; `token_type_ids` of a batch are ignored.
-
-    Args:
-        settings: every size; kept as `encoder.settings`.
-    """
+    """Embeddings and causal blocks; `token_type_ids` of a batch are ignored."""
 
     reads_words: Literal[False] = False
 
@@ -58,7 +54,7 @@ class Gpt1Encoder(nn.Module):
 
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """The last hidden states, as `BertEncoder.forward`."""
-        return run_blocks(self.blocks, self._embed(batch), batch, positions)
+        return run_blocks(self, batch, positions)
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): the last token of each sequence, the only one that sees all of it (section 3.2)."""
@@ -67,9 +63,4 @@ class Gpt1Encoder(nn.Module):
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each block's; each (tokens, hidden)."""
-        return every_hidden_state(self.blocks, self._embed(batch), batch)
-
-    def _embed(self, batch: Batch) -> Tensor:
-        check_lengths(batch, self.settings)
-        hidden: Tensor = self.embeddings(batch.input_ids, batch.position_ids)
-        return hidden
+        return every_hidden_state(self, batch)

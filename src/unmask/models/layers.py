@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unmask.batch import Batch
 from unmask.models.dropout import dropout
 from unmask.models.kernels.products import Linear, activated, to_autocast
-from unmask.models.settings import Activation
+from unmask.models.settings import Activation, EncoderSettings
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -59,33 +61,25 @@ def draw_truncated_normal(weight: Tensor, std: float) -> None:
 class Embeddings(nn.Module):
     """Word, position and segment embeddings: summed, normalised, dropped out (section 3, figure 2)."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int,
-        max_position_embeddings: int,
-        type_vocab_size: int,
-        pad_token_id: int | None,
-        dropout_prob: float,
-        layer_norm_eps: float,
-    ) -> None:
+    def __init__(self, settings: EncoderSettings, width: int) -> None:
         super().__init__()
-        self.word = new_embedding(vocab_size, hidden_size, pad_token_id)
-        self.position = new_embedding(max_position_embeddings, hidden_size)
-        self.token_type = new_embedding(type_vocab_size, hidden_size)
-        self.norm = nn.LayerNorm(hidden_size, layer_norm_eps)
-        self.dropout_prob = dropout_prob
+        self.word = new_embedding(settings.vocab_size, width, settings.pad_token_id)
+        self.position = new_embedding(settings.max_position_embeddings, width)
+        self.token_type = new_embedding(settings.type_vocab_size, width)
+        self.norm = nn.LayerNorm(width, settings.layer_norm_eps)
+        self.dropout_prob = settings.hidden_dropout_prob
+        self.first_position = settings.first_position
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """The first hidden states; all arguments and the result are by packed token.
+    def forward(self, batch: Batch) -> Tensor:
+        """The first hidden states, (tokens, width).
 
-        Under autocast the result has autocast's precision. On a CPU so do all hidden states after it, with no casts
-        between the layers; on a GPU autocast makes the outputs of a LayerNorm float32, except in recorded steps, which
+        Under autocast they have autocast's precision. On a CPU so do all hidden states after them, with no casts
+        between the layers; on a GPU autocast makes the outputs of a LayerNorm float32, except in captured steps, which
         do not use autocast. LayerNorm computes in fp32 whatever it is given.
         """
-        summed = self.word(input_ids) + self.token_type(token_type_ids) + self.position(position_ids)
-        hidden: Tensor = self.norm(summed)  # (tokens, hidden)
-        return dropout(to_autocast(hidden), self.dropout_prob, self.training)
+        positions = batch.position_ids + self.first_position if self.first_position else batch.position_ids
+        summed = self.word(batch.input_ids) + self.token_type(batch.token_type_ids) + self.position(positions)
+        return dropout(to_autocast(self.norm(summed)), self.dropout_prob, self.training)
 
 
 def new_embedding(num_entries: int, hidden_size: int, padding_idx: int | None = None) -> nn.Embedding:
@@ -111,3 +105,20 @@ class FeedForward(nn.Module):
         """down(activation(up(hidden))), (rows, hidden)."""
         output: Tensor = self.down(activated(self.up, hidden, self.activation))
         return output
+
+
+class Stack(Protocol):
+    """An encoder: embeddings, which take a batch to (tokens, hidden), and blocks."""
+
+    @property
+    def settings(self) -> EncoderSettings: ...
+    @property
+    def embeddings(self) -> nn.Module: ...
+    @property
+    def blocks(self) -> nn.ModuleList: ...
+
+
+def check_lengths(batch: Batch, settings: EncoderSettings) -> None:
+    """Asserts that no sequence is longer than the positions: longer texts are cut or refused where they are read."""
+    longest, limit = batch.max_length, settings.num_positions
+    assert longest <= limit, f"a sequence of {longest} tokens, and {limit} positions"

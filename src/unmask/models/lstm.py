@@ -1,9 +1,9 @@
-"""The LSTM that stands in the Transformer's place in GPT-1's ablation (Radford et al. 2018, section 5, table 5).
+"""The LSTM that replaces the Transformer in GPT-1's ablation (Radford et al. 2018, section 5, table 5).
 
 The paper says only "a single layer 2048 unit LSTM", and its code was not released. Chosen here: word embeddings as wide
 as GPT-1's (768), the LSTM with 2,048 units, and a linear projection of its output back to that width, so that the word
 embeddings are the decoder, as in GPT-1; with as many units as that, there is no projection. Everything else that a task
-or an objective asks of an encoder is as in GPT-1: the last token stands for a sequence, there are no segments and no
+or an objective needs of an encoder is as in GPT-1: the last token represents a sequence, there are no segments and no
 pooler. There are no positions either. The LSTM's weights start as PyTorch starts them. `transformers` has no such
 model: its directories are in a layout of our own.
 """
@@ -19,9 +19,8 @@ from unmask.batch import Batch
 from unmask.models.dropout import dropout
 from unmask.models.kernels.lstm_sequences import read_sequences
 from unmask.models.kernels.products import Linear, to_autocast
-from unmask.models.layers import initialise, new_embedding
+from unmask.models.layers import check_lengths, initialise, new_embedding
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import check_lengths
 
 
 class LstmEmbeddings(nn.Module):
@@ -32,9 +31,9 @@ class LstmEmbeddings(nn.Module):
         self.word = new_embedding(settings.vocab_size, settings.hidden_size)
         self.dropout_prob = settings.hidden_dropout_prob
 
-    def forward(self, input_ids: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """(tokens, hidden)."""
-        return dropout(to_autocast(self.word(input_ids)), self.dropout_prob, self.training)
+        return dropout(to_autocast(self.word(batch.input_ids)), self.dropout_prob, self.training)
 
 
 class LstmLayer(nn.Module):
@@ -96,7 +95,7 @@ class LstmEncoder(nn.Module):
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each layer's; each (tokens, hidden)."""
         check_lengths(batch, self.settings)
-        states = [self.embeddings(batch.input_ids)]
+        states = [self.embeddings(batch)]
         for layer in self.blocks:
             states.append(layer(states[-1], batch.lengths))
         return states

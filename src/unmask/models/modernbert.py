@@ -23,7 +23,7 @@ from unmask.models.kernels.rotary import rotate
 from unmask.models.kernels.row_layout import Layout
 from unmask.models.layers import ACTIVATIONS, initialise, new_embedding
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import check_lengths, every_hidden_state, run_blocks
+from unmask.models.transformer import every_hidden_state, run_blocks
 
 _RESIDUAL_OUTPUTS = ("attention.output.weight", "feed_forward.down.weight")
 """Weights whose outputs are added to the hidden states. Fresh ones are divided by sqrt(2 x layers), so that their
@@ -40,9 +40,9 @@ class ModernBertEmbeddings(nn.Module):
         prob = settings.embedding_dropout_prob
         self.dropout_prob = settings.hidden_dropout_prob if prob is None else prob
 
-    def forward(self, input_ids: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """(tokens, hidden)."""
-        return dropout(to_autocast(self.norm(self.word(input_ids))), self.dropout_prob, self.training)
+        return dropout(to_autocast(self.norm(self.word(batch.input_ids))), self.dropout_prob, self.training)
 
 
 class RotaryAttention(nn.Module):
@@ -64,7 +64,7 @@ class RotaryAttention(nn.Module):
         self.theta = theta
 
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
-        """(rows, hidden), or (positions, hidden) where only those are asked for."""
+        """(rows, hidden), or (positions, hidden) where only those are wanted."""
         parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (rows, 3, heads, head_size)
         parts = rotate(parts, layout, self.theta)
         context = attend(parts, layout, self.dropout_prob, self.training, window=self.window).flatten(1)
@@ -120,11 +120,7 @@ class ModernBertBlock(nn.Module):
 
 
 class ModernBertEncoder(nn.Module):
-    """Embeddings, blocks and the norm behind them.
-
-    Args:
-        settings: every size; kept as `encoder.settings`.
-    """
+    """Embeddings, blocks and the norm behind them."""
 
     reads_words: Literal[False] = False
 
@@ -148,7 +144,7 @@ class ModernBertEncoder(nn.Module):
 
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """The last hidden states, normalised, as `BertEncoder.forward`."""
-        hidden: Tensor = self.final_norm(run_blocks(self.blocks, self._embed(batch), batch, positions))
+        hidden: Tensor = self.final_norm(run_blocks(self, batch, positions))
         return hidden
 
     def summary(self, batch: Batch) -> Tensor:
@@ -164,10 +160,5 @@ class ModernBertEncoder(nn.Module):
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each block's, the last one normalised, the same as `forward`'s; each (tokens,
         hidden)."""
-        *states, last = every_hidden_state(self.blocks, self._embed(batch), batch)
+        *states, last = every_hidden_state(self, batch)
         return [*states, self.final_norm(last)]
-
-    def _embed(self, batch: Batch) -> Tensor:
-        check_lengths(batch, self.settings)
-        hidden: Tensor = self.embeddings(batch.input_ids)
-        return hidden

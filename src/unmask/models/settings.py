@@ -82,7 +82,7 @@ class EncoderSettings(BaseModel):
         attention_probs_dropout_prob: dropout of the attention probabilities.
         max_position_embeddings: rows of the position embeddings; `num_positions` is the longest sequence. An LSTM has
             no such rows, but gets no longer sequences either.
-        type_vocab_size: how many segments are told apart: 2 for A and B, 0 for GPT-1 and LSTMs, which have none.
+        type_vocab_size: how many segments are distinguished: 2 for A and B, 0 for GPT-1 and LSTMs, which have none.
         initializer_range: the standard deviation of fresh weights.
         pad_token_id: the id whose embedding gets no gradient as an input; None where there is no such id. RoBERTa's
             positions start after it.
@@ -93,7 +93,7 @@ class EncoderSettings(BaseModel):
         norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias: whether LayerNorms, attention, feed-forward,
             the dense layer of the heads and the decoder of the masked-LM head have a bias.
         classifier_activation: of the heads.
-        classifier_pooling: what stands for a sequence: its first token, or the mean of all.
+        classifier_pooling: what represents a sequence: its first token, or the mean of all.
         tie_word_embeddings: whether the masked-LM head decodes with the word embeddings.
     """
 
@@ -186,7 +186,6 @@ class EncoderSettings(BaseModel):
 
     @property
     def family(self) -> Family:
-        """What there is to know about the architecture."""
         return ARCHITECTURES[self.architecture]
 
     @property
@@ -294,7 +293,6 @@ class ModelSettings(BaseModel):
 
     @property
     def family(self) -> Family:
-        """What there is to know about the architecture."""
         return ARCHITECTURES[self.architecture]
 
     def resolve(self, vocab_size: int, pad_token_id: int | None = 0) -> EncoderSettings:
@@ -308,11 +306,7 @@ class ModelSettings(BaseModel):
             SettingsError: `vocab_size` here is not the tokenizer's, the hidden size cannot be divided among the heads,
                 or the padding token is not in the vocabulary.
         """
-        if self.vocab_size not in (None, vocab_size):
-            raise SettingsError(
-                f"model.vocab_size is {self.vocab_size} but the tokenizer has {vocab_size} entries: "
-                "leave model.vocab_size out, or use the tokenizer that it was meant for"
-            )
+        check_vocab_size(self.vocab_size, vocab_size)
         given = self.model_dump(exclude={"preset", "vocab_size"}, exclude_none=True)
         sizes = {**self.family.presets[self.preset], **given}
         if self.family.positions_after_padding and pad_token_id is not None:
@@ -321,10 +315,24 @@ class ModelSettings(BaseModel):
         try:
             return EncoderSettings(vocab_size=vocab_size, pad_token_id=pad_token_id, **sizes)
         except ValidationError as error:
-            raise SettingsError(
-                f"the model settings contradict each other (preset {self.preset!r}): {reasons(error)}: "
-                "change one of them under `model:`"
-            ) from error
+            raise contradiction(self.preset, error) from error
+
+
+def check_vocab_size(given: int | None, found: int) -> None:
+    """Raises SettingsError if a recipe names another size than its tokenizer has."""
+    if given not in (None, found):
+        raise SettingsError(
+            f"model.vocab_size is {given} but the tokenizer has {found} entries: "
+            "leave model.vocab_size out, or use the tokenizer that it was meant for"
+        )
+
+
+def contradiction(preset: str, error: ValidationError) -> SettingsError:
+    """The error for sizes that do not fit each other."""
+    return SettingsError(
+        f"the model settings contradict each other (preset {preset!r}): {reasons(error)}: "
+        "change one of them under `model:`"
+    )
 
 
 def reasons(error: ValidationError, keys: Mapping[str, str] | None = None) -> str:

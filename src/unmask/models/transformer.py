@@ -12,26 +12,26 @@ from unmask.models.attention import attend
 from unmask.models.dropout import add_dropout
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.row_layout import Layout, layout_for
-from unmask.models.layers import FeedForward
+from unmask.models.layers import FeedForward, Stack, check_lengths
 from unmask.models.settings import EncoderSettings
 
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention; queries, keys and values come from one matrix product."""
 
-    def __init__(self, hidden_size: int, num_heads: int, dropout_prob: float, causal: bool) -> None:
+    def __init__(self, settings: EncoderSettings, causal: bool) -> None:
         super().__init__()
-        self.query_key_value = Linear(hidden_size, 3 * hidden_size)
-        self.output = Linear(hidden_size, hidden_size)
-        self.num_heads = num_heads
-        self.dropout_prob = dropout_prob
+        hidden = settings.hidden_size
+        self.query_key_value = Linear(hidden, 3 * hidden)
+        self.output = Linear(hidden, hidden)
+        self.num_heads = settings.num_attention_heads
+        self.dropout_prob = settings.attention_probs_dropout_prob
         self.causal = causal
 
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
-        """(rows, hidden), or (positions, hidden) where only those are asked for."""
+        """(rows, hidden), or (positions, hidden) where only those are wanted."""
         parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (rows, 3, heads, head_size)
-        context = attend(parts, layout, self.dropout_prob, self.training, self.causal)
-        context = context.flatten(1)  # (rows, hidden)
+        context = attend(parts, layout, self.dropout_prob, self.training, self.causal).flatten(1)  # (rows, hidden)
         output: Tensor = self.output(context if positions is None else context[positions])
         return output
 
@@ -42,9 +42,7 @@ class Block(nn.Module):
     def __init__(self, settings: EncoderSettings, causal: bool = False) -> None:
         super().__init__()
         hidden, eps = settings.hidden_size, settings.layer_norm_eps
-        self.attention = SelfAttention(
-            hidden, settings.num_attention_heads, settings.attention_probs_dropout_prob, causal
-        )
+        self.attention = SelfAttention(settings, causal)
         self.attention_norm = nn.LayerNorm(hidden, eps)
         self.feed_forward = FeedForward(hidden, settings.intermediate_size, settings.hidden_act)
         self.feed_forward_norm = nn.LayerNorm(hidden, eps)
@@ -55,7 +53,6 @@ class Block(nn.Module):
 
         Args:
             hidden: (rows, hidden) float: the layout's rows.
-            layout: of the batch.
             positions: (positions,) int64: the rows whose output is wanted; None: all. They still attend to all tokens
                 of their sequences; outputs that are not wanted are not computed.
 
@@ -76,26 +73,18 @@ def new_blocks(settings: EncoderSettings, causal: bool = False) -> nn.ModuleList
     return nn.ModuleList(Block(settings, causal) for _ in range(settings.num_hidden_layers))
 
 
-def check_lengths(batch: Batch, settings: EncoderSettings) -> None:
-    """Asserts that no sequence is longer than the positions: longer texts are cut or refused where they are read."""
-    longest, limit = batch.max_length, settings.num_positions
-    assert longest <= limit, f"a sequence of {longest} tokens, and {limit} positions"
-
-
-def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions: Tensor | None) -> Tensor:
+def run_blocks(encoder: Stack, batch: Batch, positions: Tensor | None) -> Tensor:
     """The last hidden states.
 
     Args:
-        embedded: (tokens, hidden) float, the embeddings' output.
         positions: (positions,) int64: the tokens whose hidden states are wanted; None: all. The last block then
             computes only those, with the same result (which saves a tenth of a pre-training step of BERT-Small).
 
     Returns:
         (tokens, hidden), or (positions, hidden).
     """
-    *lower, last = blocks
-    layout = layout_for(batch, embedded)
-    hidden = layout.enter(embedded)
+    hidden, layout = _embed(encoder, batch)
+    *lower, last = encoder.blocks
     for block in lower:
         hidden = block(hidden, layout)
     if positions is None:
@@ -104,10 +93,17 @@ def run_blocks(blocks: nn.ModuleList, embedded: Tensor, batch: Batch, positions:
     return output[: len(positions)]
 
 
-def every_hidden_state(blocks: nn.ModuleList, embedded: Tensor, batch: Batch) -> list[Tensor]:
+def every_hidden_state(encoder: Stack, batch: Batch) -> list[Tensor]:
     """The embeddings' output, then each block's, the last one the same as `run_blocks`'; each (tokens, hidden)."""
-    layout = layout_for(batch, embedded)
-    states = [layout.enter(embedded)]
-    for block in blocks:
+    hidden, layout = _embed(encoder, batch)
+    states = [hidden]
+    for block in encoder.blocks:
         states.append(block(states[-1], layout))
     return [layout.leave(state) for state in states]
+
+
+def _embed(encoder: Stack, batch: Batch) -> tuple[Tensor, Layout]:
+    check_lengths(batch, encoder.settings)
+    embedded = encoder.embeddings(batch)
+    layout = layout_for(batch, embedded)
+    return layout.enter(embedded), layout

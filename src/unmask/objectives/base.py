@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.models.buckets import Fillings
+from unmask.models.buckets import Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.hub.source import LoadedModel
@@ -182,7 +182,7 @@ class Part(Protocol):
         head_name: of its head, in the weights of a checkpoint and in `save_model`.
         is_pooled: whether it reads first tokens through the encoder's pooler.
         is_over_vocabulary: whether its classes are the entries of the vocabulary.
-        fillings: how its columns are padded to a bucket.
+        paddings: how its columns are padded to a bucket.
     """
 
     term: str
@@ -190,7 +190,7 @@ class Part(Protocol):
     head_name: str
     is_pooled: bool
     is_over_vocabulary: bool
-    fillings: Fillings
+    paddings: Paddings
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module: ...
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
+from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import MaskedLMHead, new_masked_lm_head
@@ -111,9 +111,9 @@ class CausalLMModule(nn.Module):
         self.masked_lm_head = new_masked_lm_head(sizes) if sizes.family.has("masked_lm_head") else None
 
     @property
-    def fillings(self) -> Fillings:
+    def paddings(self) -> Paddings:
         """How the columns that `forward` reads are padded to a bucket."""
-        return {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
+        return {"labels": Padding(TOKENS, NO_LABEL), "target_positions": Padding("targets", LAST_TOKEN)}
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `lm`."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
-from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
+from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import new_masked_lm_head
@@ -212,14 +212,14 @@ class MaskedLMModule(nn.Module):
         return self.get_submodule(part.head_name)
 
     @property
-    def fillings(self) -> Fillings | None:
+    def paddings(self) -> Paddings | None:
         """How the columns that `forward` reads are padded to a bucket; None: they cannot be."""
         if not self._is_one_way:
             return None
-        fillings = {"labels": Filling(TOKENS, NO_LABEL), "target_positions": Filling("targets", LAST_TOKEN)}
+        paddings = {"labels": Padding(TOKENS, NO_LABEL), "target_positions": Padding("targets", LAST_TOKEN)}
         for part in self._parts:
-            fillings |= part.fillings
-        return fillings
+            paddings |= part.paddings
+        return paddings
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `mlm`, `lm` where sequences are read from left to right, and that of each part."""

@@ -32,7 +32,7 @@ from torch.nn import functional
 from unmask.batch import Batch, LossTerm
 from unmask.chance import uniform
 from unmask.errors import ModelError, SettingsError
-from unmask.models.buckets import IS_FILLER, LAST_TOKEN, NO_LABEL, TOKENS, Filling, Fillings
+from unmask.models.buckets import IS_PADDING, LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.electra import ElectraEncoder, generator_settings, new_discriminator_head, share_embeddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
@@ -261,13 +261,13 @@ class ReplacedTokenModule(nn.Module):
         self.train(self.training)
 
     @property
-    def fillings(self) -> Fillings:
+    def paddings(self) -> Paddings:
         """How the columns that `forward` reads are padded to a bucket."""
         return {
-            "labels": Filling(TOKENS, NO_LABEL),
-            "target_positions": Filling("targets", LAST_TOKEN),
-            "sample_fractions": Filling("targets", 0.0),
-            IS_FILLER: Filling(TOKENS, True),
+            "labels": Padding(TOKENS, NO_LABEL),
+            "target_positions": Padding("targets", LAST_TOKEN),
+            "sample_fractions": Padding("targets", 0.0),
+            IS_PADDING: Padding(TOKENS, True),
         }
 
     def forward(self, batch: Batch) -> list[LossTerm]:
@@ -279,7 +279,7 @@ class ReplacedTokenModule(nn.Module):
         if self.trains_discriminator:
             guesses, replaced = self.discriminator_logits(batch, logits)
             weight = self._settings.discriminator_weight if self.trains_generator else 1.0
-            total = _summed_loss(guesses, replaced, batch.columns.get(IS_FILLER))
+            total = _summed_loss(guesses, replaced, batch.columns.get(IS_PADDING))
             terms.append(LossTerm("discriminator", total, batch.num_tokens, weight))
         return terms
 
@@ -369,9 +369,9 @@ class ReplacedTokenModule(nn.Module):
         return self.discriminator_head(self.encoder(corrupted)), replaced
 
 
-def _summed_loss(logits: Tensor, replaced: Tensor, is_filler: Tensor | None = None) -> Tensor:
+def _summed_loss(logits: Tensor, replaced: Tensor, is_padding: Tensor | None = None) -> Tensor:
     """() float32: the sum over real tokens of the cross-entropy of (tokens,) logits and (tokens,) bool labels."""
-    if is_filler is None:
+    if is_padding is None:
         return functional.binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="sum")
     losses = functional.binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="none")
-    return losses.masked_fill(is_filler, 0).sum()
+    return losses.masked_fill(is_padding, 0).sum()

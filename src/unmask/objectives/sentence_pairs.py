@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.models.bert import new_next_sentence_head
-from unmask.models.buckets import NO_LABEL, SEQUENCES, Filling, Fillings
+from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import TokenEncoder
 from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
@@ -49,7 +49,7 @@ class SentencePairPart:
         self.term: str = question
         self.weight = weight
         self.column = LABEL_COLUMNS[question]
-        self.fillings: Fillings = {self.column: Filling(SEQUENCES, NO_LABEL)}
+        self.paddings: Paddings = {self.column: Padding(SEQUENCES, NO_LABEL)}
         self._answers, (self._short, self._called) = ANSWERS[question], _CALLED[question]
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module:

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.models.buckets import LAST_TOKEN, Filling, Fillings
+from unmask.models.buckets import LAST_TOKEN, Padding, Paddings
 from unmask.models.encoder import TokenEncoder
 from unmask.models.heads.span_boundary_head import (
     POSITION_SIZE,
     SpanBoundaryHead,
-    new_span_boundary_head,
     restore_span_boundary,
 )
 from unmask.models.hub.source import LoadedModel
@@ -46,14 +45,14 @@ class SpanBoundary:
     def __init__(self, max_targets: int, weight: float = 1.0) -> None:
         self._max_targets = max_targets
         self.weight = weight
-        self.fillings: Fillings = {
-            "boundary_positions": Filling("boundaries", LAST_TOKEN),
-            "boundary_targets": Filling("boundary targets", LAST_TOKEN),
-            **dict.fromkeys(("boundary_left", "boundary_right", "boundary_places"), Filling("boundary targets", 0)),
+        self.paddings: Paddings = {
+            "boundary_positions": Padding("boundaries", LAST_TOKEN),
+            "boundary_targets": Padding("boundary targets", LAST_TOKEN),
+            **dict.fromkeys(("boundary_left", "boundary_right", "boundary_places"), Padding("boundary targets", 0)),
         }
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module:
-        return new_span_boundary_head(sizes, self._max_targets)
+        return SpanBoundaryHead(sizes, self._max_targets)
 
     def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
         return with_boundaries(batch, chosen, self._max_targets)

@@ -12,7 +12,7 @@ from torch import nn
 
 from unmask.errors import CheckpointError, InputError
 from unmask.io.writing import writing_directory
-from unmask.models.hub.config import told_length
+from unmask.models.hub.config import length_config
 from unmask.models.hub.directory import save_model
 from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.table import new_objective
@@ -79,7 +79,7 @@ def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Pa
     for folder, kept in module.saved().items():
         sizes = kept.encoder.settings
         parts: dict[str, Any] = dict(kept.parts)
-        parts["extra_config"] = {**parts.get("extra_config", {}), **told_length(sizes, trained)}
+        parts["extra_config"] = {**parts.get("extra_config", {}), **length_config(sizes, trained)}
         save_model(directory / folder, kept.encoder, **parts)
         reads_bare_text = sizes.family.reads_bare_text
         (unframed(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)

@@ -34,7 +34,7 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
 from unmask.store.preparation import SKIPPED, describe_annotations, prepare
 from unmask.store.store import TokenStore
-from unmask.store.unknown_tokens import tell_unknown
+from unmask.store.unknown_tokens import unknown_warning
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -108,7 +108,7 @@ def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
     is_own = settings.corpus is not None and isinstance(settings.tokenizer, TokenizerSettings)
     batch_sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
     warnings = [
-        tell_unknown(store, is_own=is_own, goes_on=settings.init_from is not None),
+        unknown_warning(store, is_own=is_own, is_continued=settings.init_from is not None),
         batch_too_small(settings.optimizer, max(batch_sizes, default=settings.train.batch_size)),
     ]
     steps, num_stages = settings.train.steps, len(settings.objective.stages)

@@ -172,7 +172,7 @@ _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """The numbers of an axis for people: 500, 1k, 1.5k; with three digits, or more if needed to tell them apart.
+    """The numbers of an axis for people: 500, 1k, 1.5k; with three digits, or more if needed to distinguish them.
 
     Args:
         ticks: ascending.

@@ -75,13 +75,13 @@ def _sequence(
             **tokens.get(place, {}),
             "joined": place > start
             and not (special[place] or special[place - 1])
-            and _goes_on(tokenizer, originals[place - 1], originals[place]),
+            and _continues(tokenizer, originals[place - 1], originals[place]),
         }
         for place in range(start, end)
     ]
 
 
-def _goes_on(tokenizer: Tokenizer, before: int, index: int) -> bool:
+def _continues(tokenizer: Tokenizer, before: int, index: int) -> bool:
     """Whether an entry continues the word that the entry before it belongs to."""
     if tokenizer.marks_words:
         return bool(tokenizer.continuation[index])

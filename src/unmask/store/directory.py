@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError
-from unmask.io.writing import UNFINISHED, alone_in, told_as_output_error
+from unmask.io.writing import UNFINISHED, alone_in, as_output_error
 from unmask.store.shard_writer import remove_unfinished
 
 
@@ -33,7 +33,7 @@ def moved_aside(out: Path) -> Iterator[None]:
     aside = out.with_name(f"{UNFINISHED}replaced-{out.name}")
     with alone_in(out):
         pass
-    with told_as_output_error(out):
+    with as_output_error(out):
         if _is_complete(out) or not _is_complete(aside):
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(out, aside)
@@ -62,11 +62,11 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
         keeps_shards: False leaves nothing, since the store that was to be replaced is moved back.
     """
     existed = out.is_dir()
-    with told_as_output_error(out):
+    with as_output_error(out):
         out.mkdir(parents=True, exist_ok=True)
     try:
         with alone_in(out):
-            with told_as_output_error(out):
+            with as_output_error(out):
                 remove_unfinished(out)  # of an attempt that was killed
             yield
     except AnotherProcess:
@@ -82,7 +82,7 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
         num_kept = remove_unfinished(out)
         if not num_kept and not existed:
             out.rmdir()
-        kept = f"{num_kept} finished shard(s) are kept: the same command with --resume goes on"
+        kept = f"{num_kept} finished shard(s) are kept: the same command with --resume continues"
         if isinstance(error, Interrupted):
             message = f"{error}; {kept if num_kept else 'no shard was finished, so nothing is kept'}"
             raise Interrupted(message, error.signal_number) from error

@@ -31,7 +31,7 @@ def encoder_pool(
         encoder: encodes here if there is one worker.
         settings: make the same encoder in every worker.
         workers: 1 starts no process.
-        interruption: tells whether a broken pool was ended by a signal.
+        interruption: knows whether a broken pool was ended by a signal.
 
     Raises:
         OutputError: a worker was killed.
@@ -83,7 +83,7 @@ def _start_worker(settings: EncodingSettings) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends this worker once its parent is gone: a killed parent tells its workers nothing; they would wait forever."""
+    """Ends this worker once its parent is gone: a killed parent stops none of its workers; they would wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

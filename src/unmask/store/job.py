@@ -20,7 +20,7 @@ class Job:
     Attributes:
         corpora: in their order in the store.
         reading: how files become documents.
-        cleaning: what is mended and left out.
+        cleaning: what is repaired and left out.
         encoder: makes an encoder.
         out: the store's directory.
         dtype: of a token.

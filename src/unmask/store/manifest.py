@@ -87,7 +87,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         if any(directory.glob("tokens-*.bin")):
             raise StoreError(
-                f"{directory}: an unfinished store (no manifest.json): `unmask prepare ... --resume` goes on with it"
+                f"{directory}: an unfinished store (no manifest.json): `unmask prepare ... --resume` continues it"
             )
         has_one = (directory / "store" / "manifest.json").is_file()  # a run that made a store of its corpus
         expected = f"its store is {directory / 'store'}" if has_one else "expected the --out of `unmask prepare`"

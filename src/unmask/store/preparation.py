@@ -25,7 +25,7 @@ from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
-from unmask.io.writing import refuse_existing, refuse_foreign, told_as_output_error, writing
+from unmask.io.writing import as_output_error, refuse_existing, refuse_foreign, writing
 from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, digested
@@ -76,9 +76,9 @@ def prepare(
         ray_address: of a Ray cluster that encodes instead; `text`, `tokenizer` and `out` are in a folder that all of
             its machines share under the same name.
         overwrite: True replaces a store at `out` when the new one is complete; if anything fails, the old one stays.
-        resume: True goes on with an interrupted preparation at `out`: its finished shards are kept.
+        resume: True continues an interrupted preparation at `out`: its finished shards are kept.
         reading: how files become documents.
-        cleaning: what is mended in documents and which are left out.
+        cleaning: what is repaired in documents and which are left out.
         splitter: what finds sentences, a key of `unmask.corpus.sentences.splitters.SENTENCE_SPLITTERS`.
         shard_bytes: bytes of text in a shard.
 
@@ -93,7 +93,7 @@ def prepare(
     if workers < 1:
         raise InputError(f"workers={workers}: expected at least 1")
     if not resume:
-        refuse_existing(out, overwrite, "choose another name, or pass --resume to go on with it, or --overwrite")
+        refuse_existing(out, overwrite, "choose another name, or pass --resume to continue it, or --overwrite")
     corpora = find_corpora(text, reading, cleaning)
     text_tokenizer = open_tokenizer(tokenizer_path)
     job = Job(
@@ -183,7 +183,7 @@ def _prepare(
         skipped = stack.enter_context(SkippedList(out, counts))
         tokens_done = text_bytes = 0
 
-        def tell(num_tokens: int) -> None:
+        def advance(num_tokens: int) -> None:
             nonlocal tokens_done
             tokens_done += num_tokens
             progress.update(min(1.0, counts.file_bytes / total_bytes), tokens_done)
@@ -192,7 +192,7 @@ def _prepare(
         def watched(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
             nonlocal text_bytes
             for chunk in chunks:
-                tell(0)
+                advance(0)
                 text_bytes += chunk.bytes
                 yield chunk
 
@@ -200,11 +200,11 @@ def _prepare(
         chunks = watched(cut_chunks(documents, job.shard_bytes))
         if ray_address is None:
             encode = stack.enter_context(encoder_pool(encoder, job.encoder, workers, interruption))
-            records = [_write_shard(job, shard, some, encode, tell) for shard, some in groupby(chunks, _shard_of)]
+            records = [_write_shard(job, shard, some, encode, advance) for shard, some in groupby(chunks, _shard_of)]
         else:
             from unmask.store.ray_encoding import write_shards_on_ray
 
-            records = list(write_shards_on_ray(ray_address, job, chunks, tell))
+            records = list(write_shards_on_ray(ray_address, job, chunks, advance))
         skipped.finish()
     interruption.check()
     if num_records(out) > len(records):
@@ -214,7 +214,7 @@ def _prepare(
         raise InputError(
             f"{_named(job.files)}: no text with a sentence in it{describe_losses(counts)}: give text to prepare"
         )
-    with told_as_output_error(out):
+    with as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
     tokenizer.save(out / "tokenizer")
     side_arrays = word_arrays(tokenizer.vocab_size) if tokenizer.reads_words else {}
@@ -238,7 +238,7 @@ def _shard_of(chunk: Chunk) -> int:
     return chunk.shard
 
 
-def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, tell: Any) -> dict[str, Any]:
+def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, advance: Any) -> dict[str, Any]:
     """Writes a shard, unless it exists already; returns the record of what it holds."""
     digest = TextDigest()
     read = digested(chunks, digest)
@@ -247,12 +247,12 @@ def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, tel
         for _ in read:
             pass
         check_resumed(job, record, digest)
-        tell(record["tokens"])
+        advance(record["tokens"])
         return record
     with ShardWriter(job.out, shard, job.dtype) as writer:
         for encoded in encode(read):
             writer.add(encoded)
-            tell(len(encoded.tokens))
+            advance(len(encoded.tokens))
         return writer.finish(job.made_from(digest))
 
 
@@ -266,7 +266,7 @@ def _named(files: list[Path]) -> str:
 
 
 class SkippedList:
-    """Lists what a corpus's account books as skipped; writes nothing if nothing is skipped.
+    """Lists what a corpus's statistics count as skipped; writes nothing if nothing is skipped.
 
     Use in a `with` statement, and call `finish` inside it: a list that is not finished leaves no file.
     """

@@ -33,7 +33,7 @@ _ATTEMPT = f"{UNFINISHED}attempt-"
 
 
 def write_shards_on_ray(
-    address: str, job: Job, chunks: Iterator[Chunk], tell: Callable[[int], None]
+    address: str, job: Job, chunks: Iterator[Chunk], advance: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
     """Writes all shards of a store, several at a time.
 
@@ -41,7 +41,7 @@ def write_shards_on_ray(
         address: as for `ray.init`: `auto`, or `HOST:PORT`.
         job: its `out` and tokenizer must be in the shared folder.
         chunks: of the whole corpus.
-        tell: called often, with the number of tokens written since the last call; may raise to stop.
+        advance: called often, with the number of tokens written since the last call; may raise to stop.
 
     Yields:
         The record of each shard, in order.
@@ -59,7 +59,7 @@ def write_shards_on_ray(
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         raise SettingsError(
-            f"--ray {address}: no Ray cluster answers there ({error}): start one, or mend the address"
+            f"--ray {address}: no Ray cluster answers there ({error}): start one, or fix the address"
         ) from error
     write_shard = ray.remote(max_retries=_MOST_RETRIES)(_write_shard)
     most = max(2, int(ray.cluster_resources().get("CPU", 1)) + 1)  # type: ignore[no-untyped-call]
@@ -67,11 +67,11 @@ def write_shards_on_ray(
 
     def finished(future: Any) -> dict[str, Any]:
         while isinstance(future, ray.ObjectRef):
-            tell(0)
+            advance(0)
             ready, _ = ray.wait([future], timeout=_POLL_S)
             if ready:
                 future = ray.get(future)
-                tell(future["tokens"])
+                advance(future["tokens"])
         return future  # type: ignore[no-any-return]
 
     encoder = replace(job.encoder, tokenizer=job.encoder.tokenizer.resolve())  # workers have folders of their own

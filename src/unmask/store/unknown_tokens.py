@@ -17,31 +17,31 @@ def unknown_share(store: TokenStore) -> float:
     return float(store.manifest.get("unknown_tokens", 0) / max(1, store.num_tokens))
 
 
-def tell_unknown(store: TokenStore, *, is_own: bool = False, goes_on: bool = False) -> str | None:
+def unknown_warning(store: TokenStore, *, is_own: bool = False, is_continued: bool = False) -> str | None:
     """A warning, for before pre-training, about a store with too many unknown tokens; None if there are few.
 
     Args:
         is_own: the tokenizer was trained for this run, on this text.
-        goes_on: the run goes on from a model, whose entries stay.
+        is_continued: the run continues from a model, whose entries stay.
     """
     share = unknown_share(store)
     if share <= (MUCH_OF_WORDS if store.has_words else MUCH):
         return None
     if store.has_words:
-        told, kind, larger = "words of {} are unknown to its tokenizer, and <UNK> is", " --kind word", "vocabulary"
+        what, kind, larger = "words of {} are unknown to its tokenizer, and <UNK> is", " --kind word", "vocabulary"
     else:
-        told, kind, larger = "tokens of {} are unknown to its tokenizer, and [UNK] is", "", "alphabet"
-    if goes_on:
+        what, kind, larger = "tokens of {} are unknown to its tokenizer, and [UNK] is", "", "alphabet"
+    if is_continued:
         more = "" if store.has_words else "add words, `unmask tokenizer extend MODEL --words FILE --out DIR`, or "
-        mend = f"the model's entries stay: {more}take a model of such text"
+        advice = f"the model's entries stay: {more}take a model of such text"
     elif is_own:
-        mend = f"give more text, or set a larger tokenizer.{'vocab_size' if store.has_words else 'alphabet_size'}"
+        advice = f"give more text, or set a larger tokenizer.{'vocab_size' if store.has_words else 'alphabet_size'}"
     else:
-        mend = (
+        advice = (
             f"train one on this very text with a larger {larger}, `unmask tokenizer train TEXT{kind} --out DIR`, and "
             "prepare the text with it, `unmask prepare TEXT --tokenizer DIR --out STORE`"
         )
     return (
-        f"{share:.1%} of the {told.format(store.directory)} all that is learnt of them: {mend}; `unmask tokenizer "
+        f"{share:.1%} of the {what.format(store.directory)} all that is learnt of them: {advice}; `unmask tokenizer "
         "report` shows what is missing"
     )

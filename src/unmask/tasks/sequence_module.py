@@ -17,11 +17,11 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import SettingsError
-from unmask.models.buckets import IS_FILLER, NO_LABEL, SEQUENCES, TOKENS, Filling, Fillings
+from unmask.models.buckets import IS_PADDING, NO_LABEL, SEQUENCES, TOKENS, Padding, Paddings
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.encoder import Encoder
 from unmask.models.families.table import ARCHITECTURES
-from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
+from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.tasks.settings import TaskSettings
@@ -50,12 +50,12 @@ class SequenceModule(nn.Module):
         self._auxiliary_lm_weight = auxiliary_lm_weight
 
     @property
-    def fillings(self) -> Fillings | None:
+    def paddings(self) -> Paddings | None:
         """How the columns that `forward` reads are padded to a bucket; None if it needs the lengths."""
         if isinstance(self.head, BiLstmHead | ElmoClassifier | TwoOrderClassifier):
             return None
-        fillings = {"labels": Filling(SEQUENCES, NO_LABEL)}
-        return fillings | {IS_FILLER: Filling(TOKENS, True)} if self._auxiliary_lm_weight else fillings
+        paddings = {"labels": Padding(SEQUENCES, NO_LABEL)}
+        return paddings | {IS_PADDING: Padding(TOKENS, True)} if self._auxiliary_lm_weight else paddings
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder."""
@@ -111,8 +111,8 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
     sequences = batch.sequence_of_token()
     is_followed = sequences[:-1] == sequences[1:]
     num_targets = batch.bounds.diff() - 1  # (sequences,)
-    if batch.is_filled:  # all tokens; those without a next token get no label
-        labels = batch.input_ids[1:].where(is_followed & ~batch.columns[IS_FILLER][1:], IGNORE_INDEX)
+    if batch.is_padded:  # all tokens; those without a next token get no label
+        labels = batch.input_ids[1:].where(is_followed & ~batch.columns[IS_PADDING][1:], IGNORE_INDEX)
         weights = 1 / num_targets.clamp(min=1)[sequences[:-1]]
         total = summed_decoder_loss(Decoder(hidden[:-1], encoder.word_embeddings), labels, weights)
         return LossTerm("lm", total, (num_targets > 0).sum(), coefficient)
@@ -168,7 +168,7 @@ def new_sequence_module(
 def new_bilstm_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings: TaskSettings) -> BiLstmHead:
     """A new head for `task.encoder_top: bilstm`; removes the encoder's pooler, which is then unused."""
     encoder.pooler = None
-    return bilstm_head(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
+    return BiLstmHead(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

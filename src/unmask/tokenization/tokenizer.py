@@ -59,9 +59,9 @@ class TextTokenizer:
         token_strings: the entry of each id.
         continuation: (vocab_size,) bool, True for entries that continue a word: in WordPiece those with `##`, in
             byte-level BPE those without a leading space, special tokens excepted; there the first word of a text can
-            only be told by its place. All False where `marks_words` is False.
+            only be seen from its place. All False where `marks_words` is False.
         framing: where special tokens stand, in an input of one text and in one of two.
-        marks_words: False for BPE with an end-of-word mark, where the preceding entry tells whether a word begins.
+        marks_words: False for BPE with an end-of-word mark, where the preceding entry decides whether a word begins.
     """
 
     reads_words: Literal[False] = False

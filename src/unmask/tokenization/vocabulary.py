@@ -17,8 +17,8 @@ class Vocabulary:
         mask_id: the id of `[MASK]`; None if there is none.
         special_ids: ids that are never drawn as replacements, ascending. What may not be a target is another question,
             and a batch's `special_tokens_mask` answers it: an unknown word of a text may.
-        continuation: (size,) bool, True for an entry that continues a word (`##ing`); all False if entries do not tell.
-        marks_words: True if `continuation` tells where words begin; otherwise there is no whole-word masking.
+        continuation: (size,) bool, True for an entry that continues a word (`##ing`); all False if none show it.
+        marks_words: True if `continuation` shows where words begin; otherwise there is no whole-word masking.
     """
 
     size: int

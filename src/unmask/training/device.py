@@ -1,6 +1,6 @@
 """Chooses a run's device and precision: the one place that decides, says why, and describes the device.
 
-Nothing here touches CUDA where a recipe asks for the CPU.
+Nothing here touches CUDA where a recipe names the CPU.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ class Compute:
     """A device and a precision.
 
     Attributes:
-        device: where modules and batches are.
         dtype: of matrix products; weights are always float32.
-        reason: why, for the log.
         autocasts: False: a module's weights have been cast to `dtype`, once, and nothing is cast as it computes.
     """
 
@@ -65,10 +63,12 @@ class Compute:
         """One line for the log of a run: the device and its present state, the precision and why, versions."""
         about = describe_gpu(look_at_gpu(self.device)) if self.device.type == "cuda" else describe_cpu()
         precision = str(self.dtype).removeprefix("torch.")
+        num_threads = torch.get_num_threads()
+        threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
         versions = f"torch {torch.__version__}"
         if self.device.type == "cuda" and torch.version.cuda is not None:
             versions += f" for CUDA {torch.version.cuda}"
-        return f"{about}, {precision} ({self.reason}), {_counted_threads(torch.get_num_threads())}, {versions}"
+        return f"{about}, {precision} ({self.reason}), {threads}, {versions}"
 
 
 def without_free_memory(description: str) -> str:
@@ -83,9 +83,7 @@ class Gpu:
     Attributes:
         capability: major and minor number of its compute capability.
         index: among those that PyTorch sees.
-        num_visible: how many it sees.
         free: bytes of memory that this process can allocate, including what its own PyTorch keeps in reserve.
-        total: bytes of its memory.
     """
 
     name: str
@@ -105,8 +103,6 @@ class NoGpu:
     """Why there is none to compute on.
 
     Attributes:
-        problem: what is wrong.
-        remedy: what to do for a run on the GPU.
         is_fault: True: there is a GPU and it cannot be used; False: there is none.
     """
 
@@ -116,7 +112,7 @@ class NoGpu:
 
 
 def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
-    """Finds the device and precision that a recipe asks for.
+    """Finds the device and precision that a recipe names.
 
     A GPU that cannot be used (one that this build of PyTorch has no kernels for, or one that is full) is passed over by
     `auto`, and a GPU with little free memory is used: both with a warning in the log.
@@ -206,7 +202,6 @@ def has_kernels(capability: tuple[int, int], architectures: list[str]) -> bool:
     (`sm_90a`) runs on exactly that version; what is compiled when it is loaded (`compute_90`) runs on anything later.
 
     Args:
-        capability: of the GPU.
         architectures: that the build has code for; if none is NVIDIA's (a build for other GPUs), the build is assumed
             to fit.
     """
@@ -294,7 +289,3 @@ def _computes_bf16(gpu: Gpu | None) -> tuple[bool, str]:
 def _warn(message: str) -> None:
     """Logs a warning, once per process: many runs may follow each other."""
     logger.warning(message)
-
-
-def _counted_threads(number: int) -> str:
-    return "1 thread" if number == 1 else f"{number} threads"

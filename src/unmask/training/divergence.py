@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from unmask.batch import Batch
 from unmask.errors import OutputError
 from unmask.io.writing import write_json, writing_directory
+from unmask.training.stepper import StepFigures
+from unmask.training.steps import NumberedStep
 
 WINDOW = 100
 """Steps against whose losses a spike is judged."""
@@ -40,30 +41,25 @@ class BadStep:
     """A step whose update has not been taken.
 
     Attributes:
-        step: its number.
-        fault: what is wrong, in words.
-        batches: its micro-batches, prepared.
-        loss: of the step.
-        terms: the mean of each loss term, unweighted.
-        counts: the targets of each.
-        learning_rate: the one it would have been taken with.
-        gradient_norm: before clipping.
+        step: with its micro-batches, prepared.
+        figures: what it came to.
+        fault: what is wrong with it, in words.
         recent_losses: of the steps before, the newest last.
     """
 
-    step: int
+    step: NumberedStep
+    figures: StepFigures
     fault: str
-    batches: Sequence[Batch]
-    loss: float
-    terms: Mapping[str, float]
-    counts: Mapping[str, int]
-    learning_rate: float
-    gradient_norm: float
     recent_losses: Sequence[float]
 
     @property
-    def num_tokens(self) -> int:
-        return sum(batch.num_tokens for batch in self.batches)
+    def loss(self) -> float:
+        return self.figures.loss(self.step.prepared.counts)
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The mean of each loss term, unweighted."""
+        return self.figures.means(self.step.prepared.counts)
 
 
 def divergence_fault(
@@ -72,8 +68,6 @@ def divergence_fault(
     """What is wrong with a step, in words; None where nothing is.
 
     Args:
-        step: its number.
-        loss: of the step.
         gradient_norm: before clipping.
         recent_losses: of the steps taken before, at most `WINDOW`.
         spike_factor: a loss over this times their median is a spike; None: none is.
@@ -138,43 +132,31 @@ def keep_bad_step(directory: Path, bad: BadStep, num_before: int) -> Path:
     Raises:
         OutputError: the disk is full, or the place cannot be written.
     """
-    target = directory / (f"step-{bad.step:08d}" + (f"-again-{num_before}" if num_before else ""))
+    step, batches = bad.step, bad.step.prepared.batches
+    target = directory / (f"step-{step.number:08d}" + (f"-again-{num_before}" if num_before else ""))
     tensors = {
         f"{number}.{name}": tensor.clone(memory_format=torch.contiguous_format)  # none may share memory in a file
-        for number, batch in enumerate(bad.batches)
-        for name, tensor in _columns(batch).items()
+        for number, batch in enumerate(batches)
+        for name, tensor in batch.tensors().items()
     }
     figures: dict[str, Any] = {
-        "step": bad.step,
+        "step": step.number,
         "fault": bad.fault,
         "loss": _finite(bad.loss),
         **{f"loss/{name}": _finite(mean) for name, mean in bad.terms.items()},
-        "counts": dict(bad.counts),
-        "learning_rate": bad.learning_rate,
-        "gradient_norm": _finite(bad.gradient_norm),
-        "micro_batches": len(bad.batches),
+        "counts": {name: step.prepared.counts[name] for name in bad.figures.sums},
+        "learning_rate": step.learning_rate,
+        "gradient_norm": _finite(bad.figures.gradient_norm),
+        "micro_batches": len(batches),
         "recent_losses": list(bad.recent_losses),
     }
     with writing_directory(target, overwrite=True) as unfinished:
         try:
             save_file(tensors, unfinished / BATCHES)
         except SafetensorError as error:  # a full disk raises no OSError there
-            raise OutputError(f"cannot write the batches of step {bad.step:,} to {directory}: {error}") from error
+            raise OutputError(f"cannot write the batches of step {step.number:,} to {directory}: {error}") from error
         write_json(unfinished / FIGURES, figures)
     return target
-
-
-def _columns(batch: Batch) -> dict[str, Tensor]:
-    """All tensors of a batch, by name."""
-    keys = {} if batch.keys is None else {"keys": batch.keys}
-    return {
-        "input_ids": batch.input_ids,
-        "token_type_ids": batch.token_type_ids,
-        "position_ids": batch.position_ids,
-        "bounds": batch.bounds,
-        **keys,
-        **{f"columns.{name}": column for name, column in batch.columns.items()},
-    }
 
 
 def _finite(value: float) -> float | None:

@@ -38,7 +38,6 @@ class EagerStepper:
         self.prepares_ahead = self.compute.device.type == "cuda"
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
-        """See `Stepper`."""
         assert self._launched is None, "read comes after every launch"
         totals: dict[str, Tensor] = {}
         coefficients: dict[str, float] = {}
@@ -58,7 +57,6 @@ class EagerStepper:
         self._launched = figures, coefficients
 
     def read(self, may_take: Judge) -> list[StepFigures]:
-        """See `Stepper`."""
         assert self._launched is not None, "launch comes first"
         figures, coefficients = self._launched
         self._launched = None

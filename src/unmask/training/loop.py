@@ -37,7 +37,7 @@ class Hooks:
         on_bad_step: called in place of an update in which `divergence_fault` finds a fault; raises, or resets module,
             optimizer, schedule and state to where the next step is to begin. It returns the batches from
             `state.position` on again if they depend on what it has reset; None if they are those that come next
-            anyway. No function: faults are not looked for, which only steps that are not recorded allow.
+            anyway. No function: faults are not looked for, which only steps that are not captured allow.
         on_out_of_memory: called when a step does not fit into the device's memory, with the step and the error's
             message; raises, or returns the batches from `state.position` on again, in smaller micro-batches. None: the
             error is raised.
@@ -62,15 +62,10 @@ def train(
     """Trains until the budget is spent, or a hook has noted in `state.best` that evaluations get no better.
 
     Args:
-        learner: the module, with what prepares its batches and counts their targets.
         steps: the batches of each step, from `state.position` on. When a step's batches are requested, `state` is still
             as before that step; those of the next step are made ahead where the stepper leaves time for it, so that a
             budget in minutes, or a run that ends early, may read one step too many.
-        optimizer: sets the learning rate of each step.
-        stepper: takes the steps, of the same module and optimizer.
-        settings: the budget, and what counts as a spike.
         state: where the run stands; brought up to date after each step.
-        hooks: what else happens before and after steps.
     """
 
     def check(step: NumberedStep, figures: StepFigures) -> str | None:

@@ -37,7 +37,7 @@ _USED_SHARE = 0.9
 _MOMENTS_BYTES = 8
 """The optimizer's state for each trained parameter: two float32 numbers, allocated at the first update."""
 _ROUNDED_BYTES = 4
-"""More for each trained parameter where matrix products are in bfloat16 and steps are recorded: the rounded weight and
+"""More for each trained parameter where matrix products are in bfloat16 and steps are captured: the rounded weight and
 gradient."""
 
 
@@ -46,7 +46,6 @@ class Cut:
     """How the steps of a run are cut at some point of it.
 
     Attributes:
-        batch_size: sequences of a step.
         micro_batch_size: sequences of a micro-batch, at most.
         longest: upper bound on the tokens of a sequence.
         size_key, length_key: the settings of `micro_batch_size` and `longest`, for messages.
@@ -58,13 +57,12 @@ class Cut:
     size_key: str = "train.micro_batch_size"
     length_key: str = "packing.max_length"
 
+    def __str__(self) -> str:
+        return f"{self.micro_batch_size:,} of {self.batch_size:,} sequences"
+
     def at_most(self, tokens: int | None) -> Cut:
         """The same steps in micro-batches of at most so many tokens (every sequence counted as long as the longest) or
-        of one sequence, all of about the same size.
-
-        Args:
-            tokens: None: as many as a batch can hold.
-        """
+        of one sequence, all of about the same size."""
         tokens = MOST_TOKENS_AT_ONCE if tokens is None else tokens
         if self.micro_batch_size * self.longest <= tokens:
             return self
@@ -78,7 +76,7 @@ class StepSource(Protocol):
 
     @property
     def longest(self) -> int | None:
-        """Upper bound on the tokens of a sequence anywhere in the run; None: unknown, so no step is recorded."""
+        """Upper bound on the tokens of a sequence anywhere in the run; None: unknown, so no step is captured."""
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """How steps are cut; arguments as in `steps`."""
@@ -125,10 +123,8 @@ class MicroBatches:
     """Cuts the steps of one session of a run.
 
     Args:
-        source: of the steps.
         learner: its module, on the device; what the buffers carry from batch to batch is restored when a step is
             broken off.
-        compute: the device and the precision.
         progress: returns the share of the budget that is done.
     """
 
@@ -158,11 +154,11 @@ class MicroBatches:
         _restore_buffers(self._carried)
         self._release()
         cut = self._source.cut(step.after, state.micro_batch_tokens)
-        told = f"step {state.step + 1:,} does not fit into the memory ({_first_sentences(reason)})"
+        problem = f"step {state.step + 1:,} does not fit into the memory ({_first_sentences(reason)})"
         if cut.micro_batch_size == 1:
             longest = max(batch.max_length for batch in step.batches)
             raise UserError(
-                f"{told}, though a micro-batch is one sequence already, of {longest:,} tokens at most, in "
+                f"{problem}, though a micro-batch is one sequence already, of {longest:,} tokens at most, in "
                 f"{self._describe_model()}: {self._advise(cut)}"
             )
         state.micro_batch_tokens = cut.micro_batch_size // 2 * cut.longest
@@ -170,7 +166,7 @@ class MicroBatches:
         logger.warning(
             "%s: its micro-batches were of %s sequences, and are of %s from here on; the gradient is the same. "
             "%s=%s begins so",
-            told,
+            problem,
             f"{cut.micro_batch_size:,}",
             f"{smaller:,}",
             cut.size_key,
@@ -195,24 +191,19 @@ class MicroBatches:
         """
         whole = self._source.cut(state.position, None)
         if self._memory is None:
-            logger.info("train.micro_batch_size: %s of %s sequences, on the CPU", *_counted(whole))
+            logger.info("train.micro_batch_size: %s, on the CPU", whole)
             return
         free = self._memory.free
         state.micro_batch_tokens, measured = self._find_fitting(state.position, whole, free)
         cut = self._source.cut(state.position, state.micro_batch_tokens)
-        logger.info(
-            "train.micro_batch_size: %s of %s sequences: %s free, %s",
-            *_counted(cut),
-            human_bytes(free),
-            measured,
-        )
+        logger.info("train.micro_batch_size: %s: %s free, %s", cut, human_bytes(free), measured)
 
     def _find_fitting(self, position: Any, whole: Cut, free: int) -> tuple[int, str]:
         """Tokens of the largest micro-batch, and what was measured, in words."""
         assert self._memory is not None
         sequences = max(1, _PROBED_TOKENS // whole.longest)
         if 2 * sequences >= whole.batch_size:
-            return MOST_TOKENS_AT_ONCE, "and few are asked for"
+            return MOST_TOKENS_AT_ONCE, "and few are requested"
         taken = []
         for number in (sequences, 2 * sequences):
             batch = self._longest_batch(position, number * whole.longest)
@@ -227,8 +218,8 @@ class MicroBatches:
         is_rounded = self._compute.dtype != torch.float32
         to_come = num_trained * (_MOMENTS_BYTES + _ROUNDED_BYTES * is_rounded)
         fitting = int((_USED_SHARE * free - without_tokens - to_come) / per_token)
-        told = f"{human_bytes(round(per_token * whole.longest))} a sequence of {whole.longest:,} tokens"
-        return min(max(fitting, whole.longest), MOST_TOKENS_AT_ONCE), told
+        measured = f"{human_bytes(round(per_token * whole.longest))} a sequence of {whole.longest:,} tokens"
+        return min(max(fitting, whole.longest), MOST_TOKENS_AT_ONCE), measured
 
     def _longest_batch(self, position: Any, tokens: int) -> Batch:
         step = next(iter(self._source.steps(self._progress, position, tokens)))
@@ -285,10 +276,6 @@ def _copy_buffers(module: nn.Module) -> _Buffers:
 def _restore_buffers(copies: _Buffers) -> None:
     for part, name, buffer in copies:
         setattr(part, name, buffer)  # its size may have changed
-
-
-def _counted(cut: Cut) -> tuple[str, str]:
-    return f"{cut.micro_batch_size:,}", f"{cut.batch_size:,}"
 
 
 def _first_sentences(reason: str) -> str:

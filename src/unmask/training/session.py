@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,11 +65,7 @@ class RunContext:
 
     Attributes:
         what: the work, for the progress bar.
-        directory: the run directory.
-        compute: the device and the precision.
-        log: of the run.
-        interruption: noted signals.
-        checkpoint: what the run goes on from; None at its beginning.
+        checkpoint: what the run continues from; None at its beginning.
     """
 
     what: str
@@ -103,11 +100,10 @@ def run_session(
         learner: what is trained; its module is on the device.
         steps: the batches of each step; they begin where the checkpoint stands.
         settings: of the run: `train`, `optimizer` and `schedule`.
-        context: where the session takes place.
         evaluate: measures the module on held-out data; None where there is none.
         before_step: as in `unmask.training.loop.Hooks`; it returns whether a stage begins, so that the steps before it
             get a row of their own.
-        compiles: whether recorded steps are compiled where the recipe leaves it open.
+        compiles: whether captured steps are compiled where the recipe leaves it open.
         in_parts: the run has phases or stages, whose places depend on the budget, so that it cannot get a larger one.
 
     Returns:
@@ -149,17 +145,17 @@ def run_session(
             if before_step is not None and before_step(state, schedule):
                 session.log_rest(state)
 
-        def go_on_after(state: TrainState, bad: BadStep) -> Iterable[StepBatches]:
+        def continue_after(state: TrainState, bad: BadStep) -> Iterable[StepBatches]:
             session.handle_bad_step(state, bad)
             return micro_batches.steps(state)  # those made ahead may be of a later phase
 
-        hooks = Hooks(session, begin_step, session.is_due, go_on_after, micro_batches.halve)
+        hooks = Hooks(session, begin_step, session.is_due, continue_after, micro_batches.halve)
         try:
             train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks)
             session.finish(state)
         except torch.OutOfMemoryError as error:
             raise micro_batches.explain(state, error) from error
-    module.zero_grad(set_to_none=True)  # recorded steps would keep theirs
+    module.zero_grad(set_to_none=True)  # captured steps would keep theirs
     log_shortfalls(state, budget, settings.schedule)
     return session.last_evaluation if state.best is None else restore_best(module, state.best)
 
@@ -169,11 +165,9 @@ class Session:
     """The loop's hook, and what it needs; call it after each step, and `finish` after the last.
 
     Attributes:
-        context: where the session takes place.
         settings: how often to log, evaluate and save.
         learner, optimizer: what a checkpoint holds.
         stepper: takes the steps, and may free its memory for an evaluation.
-        progress: shown to the user.
         evaluate: measures the module on held-out data; None where there is none.
         last_evaluation: the newest held-out figures, by name.
     """
@@ -232,15 +226,18 @@ class Session:
             self._save(state)
         if signal_number is not None:
             self.log_rest(state)  # after the save: resumed, these steps are part of the next row
-            told = f"stopped at step {state.step:,}, {state.progress(settings):.0%} of the run; everything is saved in "
-            told += f"{self.context.directory}: the same command with --resume "
-            raise Interrupted(told + ("writes the model" if is_last else "goes on from here"), signal_number)
+            share, then = state.progress(settings), "writes the model" if is_last else "continues from here"
+            raise Interrupted(
+                f"stopped at step {state.step:,}, {share:.0%} of the run; everything is saved in "
+                f"{self.context.directory}: the same command with --resume {then}",
+                signal_number,
+            )
 
     def handle_bad_step(self, state: TrainState, bad: BadStep) -> None:
         """Keeps a step that has not been taken, then stops the run or puts it back to its newest checkpoint.
 
-        The text is not read again: the run goes on with what comes after the step. The state is saved at once: a
-        run that is stopped afterwards goes on from there.
+        The text is not read again: the run continues with what comes after the step. The state is saved at once: a
+        run that is stopped afterwards continues from there.
 
         Raises:
             UserError: the recipe says so, there is no checkpoint, or the run has gone back too often.
@@ -272,17 +269,17 @@ class Session:
         again = "Start it again with a lower optimizer.learning_rate or a longer warm-up (schedule.*)"
         has_checkpoint = bool(list_steps(self.checkpoints))
         if self.settings.on_divergence == "stop" and has_checkpoint:
-            past = "go on past this step with --resume and train.on_divergence=roll_back"
+            past = "continue past this step with --resume and train.on_divergence=roll_back"
             interval = " and a train.save_every" if self.settings.save_every is None else ""
             return f"{again}, or {past}{interval}; its earlier checkpoints are kept"
         if state.roll_backs:
             times = f"{state.roll_backs} times, as often as train.max_roll_backs allows"
             return f"The run has rolled back {times}. {again}; its earlier checkpoints are kept"
-        told = f"There is no checkpoint to roll back to yet. {again}"
+        nothing = f"There is no checkpoint to roll back to yet. {again}"
         if state.step == 1:
-            return told
+            return nothing
         how = "" if self.settings.on_divergence == "roll_back" else " and train.on_divergence=roll_back"
-        return f"{told}, or with a train.save_every under {state.step:,}{how}"
+        return f"{nothing}, or with a train.save_every under {state.step:,}{how}"
 
     def finish(self, state: TrainState) -> None:
         """Logs, evaluates and saves if that was not done after the last step: when a run is resumed under a budget that
@@ -314,14 +311,14 @@ class Session:
     def _log_bad_step(self, state: TrainState, bad: BadStep) -> None:
         """Writes its row, which shows where the curves end, after a row of the steps taken before it."""
         tokens_per_s = state.tokens_per_s
-        self.log_rest(replace(state, step=bad.step - 1, tokens=state.tokens - bad.num_tokens))
+        self.log_rest(replace(state, step=bad.step.number - 1, tokens=state.tokens - bad.step.prepared.num_tokens))
         self.context.log.write_training(
-            step=bad.step,
+            step=bad.step.number,
             tokens=state.tokens,
             loss=bad.loss,
             terms=bad.terms,
-            learning_rate=bad.learning_rate,
-            gradient_norm=bad.gradient_norm,
+            learning_rate=bad.step.learning_rate,
+            gradient_norm=bad.figures.gradient_norm,
             tokens_per_s=tokens_per_s,
         )
 
@@ -331,7 +328,9 @@ class Session:
             return
         module = self.learner.module
         module.eval()
-        measured = self._try_to_evaluate()
+        measured = None
+        with suppress(torch.OutOfMemoryError):  # an error that is kept would keep some of the memory
+            measured = self.evaluate()
         if measured is None:  # memory held for steps may be in its way
             self.stepper.release()
             gc.collect()
@@ -355,14 +354,6 @@ class Session:
                     f"{state.best.step:,}",
                     state.best.evaluations_since,
                 )
-
-    def _try_to_evaluate(self) -> dict[str, float] | None:
-        """The figures; None if memory runs out. The error is not kept: it would keep some of the memory."""
-        assert self.evaluate is not None
-        try:
-            return self.evaluate()
-        except torch.OutOfMemoryError:
-            return None
 
     def _save(self, state: TrainState) -> None:
         save_checkpoint(

@@ -38,10 +38,7 @@ class OptimizerSettings(Settings):
 
     @model_validator(mode="after")
     def _keys_belong_to_the_name(self) -> OptimizerSettings:
-        for key, names in ONLY_OF_OPTIMIZERS.items():
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and self.name not in names:
-                raise ValueError(f"{key}={value} is for {' and '.join(names)}, and name is {self.name}: leave one out")
+        _refuse_keys_of_others(self, ONLY_OF_OPTIMIZERS)
         if self.name == "adagrad" and self.weight_decay != 0:
             raise ValueError(f"adagrad has no weight decay, and weight_decay is {self.weight_decay}: set it to 0")
         return self
@@ -56,6 +53,13 @@ ONLY_OF_OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "initial_accumulator": ("adagrad",),
 }
 """Keys of `optimizer` that mean something only under some names."""
+
+
+def _refuse_keys_of_others(settings: OptimizerSettings | ScheduleSettings, table: dict[str, tuple[str, ...]]) -> None:
+    for key, names in table.items():
+        value = getattr(settings, key)
+        if value != type(settings).model_fields[key].default and settings.name not in names:
+            raise ValueError(f"{key}={value} is for {' and '.join(names)}, and name is {settings.name}: leave one out")
 
 
 _LEAST_FOR_LAMB = 512
@@ -96,10 +100,7 @@ class ScheduleSettings(Settings):
             raise ValueError("warmup_steps and warmup_ratio say the same thing twice: keep one")
         if self.name == "inverse_sqrt" and not self.warmup_steps and not self.warmup_ratio:
             raise ValueError("inverse_sqrt is counted from the end of the warm-up: give warmup_steps or warmup_ratio")
-        for key, names in ONLY_OF_SCHEDULES.items():
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and self.name not in names:
-                raise ValueError(f"{key}={value} is for {' and '.join(names)}, and name is {self.name}: leave one out")
+        _refuse_keys_of_others(self, ONLY_OF_SCHEDULES)
         if self.name == "wsd" and (self.warmup_ratio or 0) + self.decay_ratio > 1:
             raise ValueError(
                 f"warmup_ratio {self.warmup_ratio} + decay_ratio {self.decay_ratio} is over 1: lower one of them"
@@ -120,13 +121,13 @@ def warmup_shortfall(schedule: ScheduleSettings, steps: float, stages: int = 1) 
     """
     warmup, steps_of_stage = schedule.warmup_steps or 0, steps / stages
     part = "the run" if stages == 1 else f"each of its {stages} stages"
-    told = f"schedule.warmup_steps={warmup:,} of the {steps_of_stage:,.0f} steps of {part}"
+    too_long = f"schedule.warmup_steps={warmup:,} of the {steps_of_stage:,.0f} steps of {part}"
     if warmup >= steps_of_stage:
-        return f"{told}: {part} ends before its learning rate is reached"
+        return f"{too_long}: {part} ends before its learning rate is reached"
     if schedule.name == "wsd" and warmup > (1 - schedule.decay_ratio + 1e-9) * steps_of_stage:
         return (
-            f"{told}, whose last {schedule.decay_ratio:.0%} go down by schedule.decay_ratio={schedule.decay_ratio:g}: "
-            "the learning rate falls before it is reached"
+            f"{too_long}, whose last {schedule.decay_ratio:.0%} go down by schedule.decay_ratio="
+            f"{schedule.decay_ratio:g}: the learning rate falls before it is reached"
         )
     return None
 
@@ -150,18 +151,18 @@ class TrainSettings(Settings):
     """Sequences per forward and backward pass, at most; null, or more than the batch has, is the whole batch. `auto`:
     on a GPU the most that fit into its free memory, found by measuring before the first step; elsewhere the whole
     batch. Changes memory use and which elements dropout zeroes, nothing else in the gradient; so it is halved when a
-    GPU runs out of memory, and the run goes on."""
+    GPU runs out of memory, and the run continues."""
     record_steps: bool = True
-    """Whether a GPU replays recorded steps where it can; false computes every batch as it comes. The gradient is the
+    """Whether a GPU replays captured steps where it can; false computes every batch as it comes. The gradient is the
     same but for rounding and which elements dropout zeroes."""
     compile_blocks: bool | None = None
-    """Whether the blocks of recorded steps are compiled, which takes a while before the first step; null: in
+    """Whether the blocks of captured steps are compiled, which takes a while before the first step; null: in
     pre-training they are, in fine-tuning not."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are scaled down to this norm; null switches clipping off."""
     on_divergence: Literal["stop", "roll_back"] = "stop"
     """What happens at a step whose loss or gradient is not finite, or whose loss is a spike. Its update is never taken,
-    and its batches are kept in the run's `divergence/`. `roll_back`: the run goes on from its newest checkpoint with
+    and its batches are kept in the run's `divergence/`. `roll_back`: the run continues from its newest checkpoint with
     the text after that step."""
     spike_factor: float | None = Field(None, gt=1)
     """A loss over this times the median of the last 100 steps is a spike, from the 21st step on; null: none is."""
@@ -177,7 +178,7 @@ class TrainSettings(Settings):
     save_every: int | None = Field(1000, ge=1)
     """Steps between checkpoints; null saves at the end only."""
     keep_last: int = Field(2, ge=1)
-    """Checkpoints kept; the newest that `save_every` asked for always is."""
+    """Checkpoints kept; the newest at a multiple of `save_every` always is."""
     patience: int | None = Field(None, ge=1)
     """Evaluations without a better figure after which the run stops and its best weights become the model; null: never.
     Fine-tuning only."""
@@ -209,7 +210,7 @@ class TrainSettings(Settings):
 
 
 class SearchSettings(Settings):
-    """Several fine-tuning runs in place of one: every combination of what is listed, each `restarts` times."""
+    """Several fine-tuning runs in place of one: every configuration of what is listed, each `restarts` times."""
 
     learning_rates: list[Annotated[float, Field(gt=0)]] = Field(default_factory=list)
     """In place of optimizer.learning_rate; empty: that one."""
@@ -222,10 +223,10 @@ class SearchSettings(Settings):
     checkpoints: list[str] = Field(default_factory=list)
     """Models to start from, in place of init_from."""
     restarts: int = Field(1, ge=1)
-    """Runs of each combination: the same checkpoint, new shuffling and head (Devlin et al. 2019, section 4.1), seeds
+    """Runs of each configuration: the same checkpoint, new shuffling and head (Devlin et al. 2019, section 4.1), seeds
     counted up from `seed`."""
     ensemble: bool = False
-    """True: the runs of the best combination of learning rate, batch size, epochs and layers, from every checkpoint,
+    """True: the runs of the best configuration of learning rate, batch size, epochs and layers, from every checkpoint,
     answer together as well."""
     parallel: int = Field(1, ge=1)
     """Runs at a time, at most, each in a process of its own with its share of the processor's threads."""
@@ -237,7 +238,7 @@ class SearchSettings(Settings):
             if twice := [value for place, value in enumerate(listed) if value in listed[:place]]:
                 raise ValueError(f"{name} holds {twice[0]} twice: keep one")
         if self.ensemble and self.restarts * max(1, len(self.checkpoints)) == 1:
-            raise ValueError("ensemble needs several runs of one combination: set restarts, or list checkpoints")
+            raise ValueError("ensemble needs several runs of one configuration: set restarts, or list checkpoints")
         return self
 
     @property
@@ -249,4 +250,4 @@ class SearchSettings(Settings):
 BUDGETS = ("steps", "tokens", "epochs", "minutes")
 
 MOST_TOKENS_AT_ONCE = 2**31 - 1024
-"""The most tokens of a batch: its bounds are int32, and recorded steps add some tokens to it."""
+"""The most tokens of a batch: its bounds are int32, and captured steps add some tokens to it."""

@@ -18,12 +18,10 @@ logger = logging.getLogger("unmask")
 
 @dataclass(frozen=True)
 class StepResult:
-    """What the hook is told about a step.
+    """What the hook gets about a step.
 
     Attributes:
-        learning_rate: the rate of the step.
         gradient_norm: before clipping.
-        tokens: tokens shown in the step.
         coefficients: of each loss term.
     """
 
@@ -39,7 +37,6 @@ class TrainState:
 
     Attributes:
         step: optimizer updates done.
-        tokens: tokens shown.
         epochs: passes over the data done.
         seconds: time spent training, evaluations and stops not counted.
         position: the loader's next position; JSON if it has just been restored.
@@ -140,9 +137,9 @@ def log_resumed(state: TrainState, settings: TrainSettings, *, in_parts: bool) -
             f"{state.step:,}",
             budget,
             getattr(settings, budget),
-            "a new run goes on from its model with init_from="
+            "a new run continues from its model with init_from="
             if in_parts
-            else f"a larger train.{budget} goes on from there",
+            else f"a larger train.{budget} continues from there",
         )
     elif state.is_over(settings):
         logger.info("nothing is left to train: the run has ended at step %s by train.patience", f"{state.step:,}")
@@ -159,8 +156,8 @@ def log_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resume
             "time that they take; each step's rate is in metrics.jsonl",
             "a resumed run" if is_resumed else "a run",
         )
-    if settings.steps is not None and (told := warmup_shortfall(schedule, settings.steps)) is not None:
-        logger.warning(told)
+    if settings.steps is not None and (shortfall := warmup_shortfall(schedule, settings.steps)) is not None:
+        logger.warning(shortfall)
 
 
 def log_shortfalls(state: TrainState, settings: TrainSettings, schedule: ScheduleSettings) -> None:

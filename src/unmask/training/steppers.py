@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.models.buckets import Fillings
+from unmask.models.buckets import Paddings
 from unmask.models.kernels.attention_backends import choose_backend
 from unmask.models.transformer import Block
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
-from unmask.training.recorded.recording import first_line
+from unmask.training.recorded.capture import first_line
 from unmask.training.recorded.restoring import random_state, set_random_state
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.stepper import Judge, StepFigures, Stepper
 
@@ -25,54 +25,47 @@ logger = logging.getLogger("unmask")
 
 
 class CautiousStepper:
-    """Replays recorded steps or, where the first one cannot be recorded, computes all of them as they come.
+    """Replays captured steps or, where the first one cannot be captured, computes all of them as they come."""
 
-    Args:
-        recorded: tried at the first step.
-        eager: of the same module and optimizer.
-    """
-
-    def __init__(self, recorded: RecordedStepper, eager: EagerStepper) -> None:
-        self._recorded, self._eager = recorded, eager
-        self._chosen: Stepper = recorded
+    def __init__(self, captured: CapturedStepper, eager: EagerStepper) -> None:
+        self._captured, self._eager = captured, eager
+        self._chosen: Stepper = captured
         self._has_begun = False
 
     @property
     def runs_ahead(self) -> bool:
-        """See `Stepper`."""
         return self._chosen.runs_ahead
 
     @property
     def prepares_ahead(self) -> bool:
-        """See `Stepper`."""
         return self._chosen.prepares_ahead
 
     @property
-    def num_recordings(self) -> int:
-        """How many shapes are recorded."""
-        return self._recorded.num_recordings
+    def num_graphs(self) -> int:
+        """How many shapes are captured."""
+        return self._captured.num_graphs
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
-        """See `Stepper`."""
         if self._has_begun:
             self._chosen.launch(batches, counts)
             return
         random, device = random_state(self._eager.compute.device), self._eager.compute.device
-        if (why_not := self._why_not_recorded(batches, counts)) is not None:
+        if (why_not := self._why_not_captured(batches, counts)) is not None:
             logger.warning(
-                "steps cannot be recorded here, and are computed as they come, as with train.record_steps=false: %s",
+                "steps cannot be captured as CUDA graphs here, and are computed as they come, as with "
+                "train.record_steps=false: %s",
                 why_not,
             )
-            self._recorded.leave()
+            self._captured.leave()
             set_random_state(random, device)  # a replay may have drawn from the generator
             self._chosen = self._eager
             self._chosen.launch(batches, counts)
         self._has_begun = True
 
-    def _why_not_recorded(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> str | None:
+    def _why_not_captured(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> str | None:
         """Launches the first step; returns what is wrong if that fails, not the error itself, which keeps memory."""
         try:
-            self._recorded.launch(batches, counts)
+            self._captured.launch(batches, counts)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -80,15 +73,12 @@ class CautiousStepper:
         return None
 
     def read(self, may_take: Judge) -> list[StepFigures]:
-        """See `Stepper`."""
         return self._chosen.read(may_take)
 
     def restart(self, recent_losses: Sequence[float]) -> None:
-        """See `Stepper`."""
         self._chosen.restart(recent_losses)
 
     def release(self) -> None:
-        """See `Stepper`."""
         self._chosen.release()
 
 
@@ -101,53 +91,51 @@ def choose_stepper(
     *,
     compiles: bool = True,
 ) -> tuple[Stepper, str]:
-    """Chooses recorded steps on a GPU, unless something rules them out.
+    """Chooses captured steps on a GPU, unless something rules them out.
 
     Args:
-        module: on the device.
-        optimizer: over its parameters.
         longest: upper bound on the tokens of any sequence of the run.
         compiles: what `train.compile_blocks` means if the recipe leaves it open.
 
     Returns:
         The stepper, and a line for the log.
     """
-    why_not = why_not_recorded(module, optimizer, settings, compute)
+    why_not = why_not_captured(module, optimizer, settings, compute)
     eager = EagerStepper(module, optimizer, settings.max_grad_norm, compute)
     if why_not is not None:
-        unheard = "; train.compile_blocks=true is for recorded steps" if settings.compile_blocks else ""
-        return eager, f"steps: computed as they come ({why_not}){unheard}"
+        unused = "; train.compile_blocks=true is for captured steps" if settings.compile_blocks else ""
+        return eager, f"steps: computed as they come ({why_not}){unused}"
     assert isinstance(optimizer, AdamW), "others are computed as they come"
     compiles = compiles if settings.compile_blocks is None else settings.compile_blocks
     why_not_compiled = None if not compiles else _why_not_compiled()
-    recorded = RecordedStepper(
+    captured = CapturedStepper(
         module,
         optimizer,
         settings.max_grad_norm,
         settings.spike_factor,
         compute,
-        _fillings(module) or {},
+        _paddings(module) or {},
         longest,
         compiles and why_not_compiled is None,
     )
     how = "blocks compiled" if compiles else "blocks not compiled"
-    return CautiousStepper(recorded, eager), "steps: recorded once a shape and replayed (CUDA graphs), " + (
+    return CautiousStepper(captured, eager), "steps: captured once a shape and replayed (CUDA graphs), " + (
         why_not_compiled or how
     )
 
 
-def why_not_recorded(
+def why_not_captured(
     module: nn.Module, optimizer: torch.optim.Optimizer, settings: TrainSettings, compute: Compute
 ) -> str | None:
-    """Why the steps of a run are not recorded, in words; None if they are."""
+    """Why the steps of a run are not captured, in words; None if they are."""
     if not settings.record_steps:
         return "train.record_steps is false"
     if compute.device.type != "cuda":
-        return "recording is for GPUs"
-    if (why_not := why_not_filled(module)) is not None:
+        return "CUDA graphs are for GPUs"
+    if (why_not := why_not_padded(module)) is not None:
         return why_not
     if not isinstance(optimizer, AdamW):
-        return f"{type(optimizer).__name__} is not recorded, AdamW is"
+        return f"{type(optimizer).__name__} is not captured, AdamW is"
     for attention in (block.attention for block in _blocks(module)):
         head_size = attention.output.in_features // attention.num_heads
         backend, why = choose_backend(compute.device, compute.dtype, attention.dropout_prob, head_size)
@@ -156,11 +144,11 @@ def why_not_recorded(
     return None
 
 
-def why_not_filled(module: nn.Module) -> str | None:
+def why_not_padded(module: nn.Module) -> str | None:
     """Why a module's batches cannot be padded to recurring shapes, in words; None if they can."""
     if not _blocks(module):
         return "the encoder is no Transformer"
-    if _fillings(module) is None:
+    if _paddings(module) is None:
         return "the shapes of this model's batches follow from their lengths"
     if len(getattr(module, "stages", (1.0,))) > 1:
         return "what is trained changes in the run"
@@ -171,9 +159,9 @@ def _blocks(module: nn.Module) -> list[Block]:
     return [part for part in module.modules() if isinstance(part, Block)]
 
 
-def _fillings(module: nn.Module) -> Fillings | None:
-    fillings: Fillings | None = getattr(module, "fillings", None)
-    return fillings
+def _paddings(module: nn.Module) -> Paddings | None:
+    paddings: Paddings | None = getattr(module, "paddings", None)
+    return paddings
 
 
 def _why_not_compiled() -> str | None:

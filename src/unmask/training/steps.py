@@ -29,11 +29,6 @@ class StepBatches(Protocol):
         """Passes over the data when the step is done."""
 
 
-def as_it_is(batch: Batch) -> Batch:
-    """The `prepare` of a module that needs no masks."""
-    return batch
-
-
 @dataclass(frozen=True)
 class Learner:
     """A module in training.
@@ -41,12 +36,12 @@ class Learner:
     Attributes:
         module: takes a prepared batch, returns its `LossTerm`s.
         counts: the number of targets in a prepared batch, for each loss term that the module may return.
-        prepare: draws masks and labels; called once for each batch.
+        prepare: draws masks and labels, where the module needs any; called once for each batch.
     """
 
     module: nn.Module
     counts: Callable[[Batch], dict[str, int]]
-    prepare: Callable[[Batch], Batch] = as_it_is
+    prepare: Callable[[Batch], Batch] = lambda batch: batch
 
 
 def set_training_mode(module: nn.Module) -> None:

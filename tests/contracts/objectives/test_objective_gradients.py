@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from unmask.batch import Batch
-from unmask.models.buckets import Shapes, fill
+from unmask.models.buckets import Shapes, pad_batch
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.lstm import LstmEncoder
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings
 from unmask.training.stepper import StepFigures, Stepper
-from unmask.training.steppers import why_not_filled
+from unmask.training.steppers import why_not_padded
 
 
 def gradients(case: Any, *steps: Sequence[Batch]) -> dict[str, Tensor]:
@@ -103,18 +103,18 @@ states, embeddings and LayerNorms are rounded where autocast keeps some of them.
 
 
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
-def test_filled_batches_and_recorded_steps_change_nothing(case: Any, dtype: torch.dtype) -> None:
-    """Three steps in two micro-batches each, as they come and in filled batches of one shape; dropout is off."""
+def test_padded_batches_and_captured_steps_change_nothing(case: Any, dtype: torch.dtype) -> None:
+    """Three steps in two micro-batches each, as they come and in padded batches of one shape; dropout is off."""
     compute, near = Compute(torch.device("cpu"), dtype, "test"), NEAR[dtype]
     eager, recorded = case.module(), case.module()
-    if (why_not := why_not_filled(eager)) is not None:
+    if (why_not := why_not_padded(eager)) is not None:
         pytest.skip(why_not)
     settings = OptimizerSettings(learning_rate=1e-3, epsilon=1e-4)
     optimizers = [build_optimizer(module.train(), settings) for module in (eager, recorded)]
     assert isinstance(optimizers[1], AdamW)
     steppers: list[Stepper] = [
         EagerStepper(eager, optimizers[0], 0.5, compute),
-        RecordedStepper(recorded, optimizers[1], 0.5, 1e9, compute, recorded.fillings, longest=32, compiles=False),
+        CapturedStepper(recorded, optimizers[1], 0.5, 1e9, compute, recorded.paddings, longest=32, compiles=False),
     ]
     found: list[list[StepFigures]] = [[], []]
     for stepper, figures in zip(steppers, found, strict=True):
@@ -147,11 +147,11 @@ def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Any, counting
 
 def test_a_filled_batch_waits_for_no_value_of_the_device(case: Any, valueless: torch.device) -> None:
     module = case.module().to(valueless)
-    if (why_not := why_not_filled(module)) is not None:
+    if (why_not := why_not_padded(module)) is not None:
         pytest.skip(why_not)
     batch = case.batch()
-    filled = fill(batch, Shapes(module.fillings, longest=32).choose(batch), module.fillings)
-    assert_gradients(module, filled.to(valueless))
+    padded = pad_batch(batch, Shapes(module.paddings, longest=32).choose(batch), module.paddings)
+    assert_gradients(module, padded.to(valueless))
 
 
 def assert_gradients(module: Any, batch: Batch) -> None:

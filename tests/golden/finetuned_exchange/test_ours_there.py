@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from support.finetuned_exchange import KINDS, assert_equal, load_whole, write_rows
 from unmask.finetuning.run import finetune
 from unmask.inference.left_to_right.generation import generate
 from unmask.inference.predictor import load_predictor
@@ -28,16 +28,12 @@ def test_what_we_save_opens_there(
     tmp_path: Path,
     family: str,
     name: str,
-    kinds: dict[str, Any],
-    write: Callable[[list[dict[str, Any]], Path], Path],
-    load_theirs: Callable[[Any, Path], Any],
-    check_equal: Callable[[str, Path, Any], None],
 ) -> None:
-    kind, data = kinds[name], write(kinds[name].rows, tmp_path / "train.jsonl")
+    kind, data = KINDS[name], write_rows(KINDS[name].rows, tmp_path / "train.jsonl")
     words = [f"init_from={bases[family]}", f"data.train={data}", *kind.settings, "train.steps=2", "train.batch_size=6",
              "optimizer.learning_rate=1e-3", "schedule.warmup_ratio=0", "device=cpu", "precision=fp32"]  # fmt: skip
     directory = finetune(f"finetune/{kind.recipe}", words, out=tmp_path / "run")
-    model = load_theirs(kind, directory)
+    model = load_whole(kind, directory)
     assert type(model).__name__ == json.loads((directory / "config.json").read_text())["architectures"][0]
     if kind.config is not None and "id2label" in kind.config:
         labels = list(kind.config["id2label"].values())
@@ -45,17 +41,15 @@ def test_what_we_save_opens_there(
         if name != "tagging":
             assert list(model.config.id2label.values()) == labels
         assert {model.config.label2id[label] for label in labels} == set(range(len(labels)))
-    check_equal(name, directory, model)
+    assert_equal(name, directory, model)
 
 
 @pytest.fixture(scope="module")
-def gpt1(
-    tmp_path_factory: pytest.TempPathFactory, kinds: dict[str, Any], write: Callable[[list[dict[str, Any]], Path], Path]
-) -> Path:
+def gpt1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-1 that `pretrain` saved."""
     directory = tmp_path_factory.mktemp("gpt1")
-    texts = [row["text"] for row in kinds["classification"].rows]
-    corpus = write([{"text": ". ".join(texts[n:] * 4)} for n in range(4)], directory / "corpus.jsonl")
+    texts = [row["text"] for row in KINDS["classification"].rows]
+    corpus = write_rows([{"text": ". ".join(texts[n:] * 4)} for n in range(4)], directory / "corpus.jsonl")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
         return pretrain(
@@ -93,17 +87,13 @@ def test_a_finetuned_gpt1_frames_its_inputs(
     tmp_path: Path,
     name: str,
     is_framed: bool,
-    kinds: dict[str, Any],
-    write: Callable[[list[dict[str, Any]], Path], Path],
-    load_theirs: Callable[[Any, Path], Any],
-    check_equal: Callable[[str, Path, Any], None],
 ) -> None:
     """Whether the frame stood beside the pre-trained model, as in the store it was trained on, or not."""
-    source, kind = gpt1, kinds[name]
+    source, kind = gpt1, KINDS[name]
     if is_framed:
         source = Path(shutil.copytree(gpt1, tmp_path / "framed"))
         load_tokenizer(gpt1.parent / "store" / "tokenizer").save(source)
-    data = write(kind.rows, tmp_path / "train.jsonl")
+    data = write_rows(kind.rows, tmp_path / "train.jsonl")
     words = [f"init_from={source}", f"data.train={data}", *kind.settings, "train.steps=2", "train.batch_size=6",
              "schedule.warmup_ratio=0", "device=cpu", "precision=fp32"]  # fmt: skip
     directory = finetune(f"finetune/{kind.recipe}", words, out=tmp_path / "run")
@@ -111,4 +101,4 @@ def test_a_finetuned_gpt1_frames_its_inputs(
     theirs: Any = AutoTokenizer.from_pretrained(directory)
     tokens = theirs.convert_ids_to_tokens(framed.input_ids)
     assert (tokens[0], tokens[-1], "_delimiter_" in tokens) == ("_start_", "_classify_", True)
-    check_equal(name, directory, load_theirs(kind, directory))
+    assert_equal(name, directory, load_whole(kind, directory))

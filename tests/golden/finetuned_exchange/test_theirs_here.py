@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer, pipeline
 
+from support.finetuned_exchange import KINDS, assert_equal, batch_of, outputs_of, write_rows
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict
 
@@ -26,33 +27,26 @@ QUESTION = "Where did they write it?"
 """That of all examples."""
 
 
-@pytest.fixture(scope="session")
-def finetune_there(
-    kinds: dict[str, Any], their_batch: Callable[[str, Any, list[dict[str, Any]]], dict[str, Tensor]]
-) -> Callable[[str, Path, Path], Any]:
+def finetune_there(name: str, base: Path, directory: Path) -> Any:
     """A step of `transformers` on a fresh head, saved by it with its tokenizer."""
-
-    def take_step(name: str, base: Path, directory: Path) -> Any:
-        kind = kinds[name]
-        torch.manual_seed(1)
-        model = kind.model.from_pretrained(base, **(kind.config or {})).train()
-        tokenizer = AutoTokenizer.from_pretrained(base)
-        with torch.no_grad():  # fresh biases are all 0, and hide mistakes
-            for parameter_name, parameter in model.named_parameters():
-                if parameter_name.endswith("bias") and parameter_name.startswith(("classifier", "qa_outputs")):
-                    parameter.normal_()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        batch = their_batch(name, tokenizer, kind.rows)
-        if name == "choice":
-            batch = {key: value.view(-1, len(kind.rows[0]["choices"]), value.shape[-1]) for key, value in batch.items()}
-        outputs = model(**batch)
-        sum(tensor.square().sum() for tensor in outputs.values()).backward()
-        optimizer.step()
-        model.save_pretrained(directory)
-        tokenizer.save_pretrained(directory)
-        return model.eval()
-
-    return take_step
+    kind = KINDS[name]
+    torch.manual_seed(1)
+    model = kind.model.from_pretrained(base, **(kind.config or {})).train()
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    with torch.no_grad():  # fresh biases are all 0, and hide mistakes
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith("bias") and parameter_name.startswith(("classifier", "qa_outputs")):
+                parameter.normal_()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batch = batch_of(name, tokenizer, kind.rows)
+    if name == "choice":
+        batch = {key: value.view(-1, len(kind.rows[0]["choices"]), value.shape[-1]) for key, value in batch.items()}
+    outputs = model(**batch)
+    sum(tensor.square().sum() for tensor in outputs.values()).backward()
+    optimizer.step()
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return model.eval()
 
 
 def test_what_they_save_answers_here(
@@ -60,25 +54,19 @@ def test_what_they_save_answers_here(
     tmp_path: Path,
     family: str,
     name: str,
-    kinds: dict[str, Any],
-    write: Callable[[list[dict[str, Any]], Path], Path],
-    their_batch: Callable[[str, Any, list[dict[str, Any]]], dict[str, Tensor]],
-    their_outputs: Callable[[str, Any, dict[str, Tensor]], Tensor],
-    check_equal: Callable[[str, Path, Any], None],
-    finetune_there: Callable[[str, Path, Path], Any],
 ) -> None:
-    directory, kind = tmp_path / "theirs", kinds[name]
+    directory, kind = tmp_path / "theirs", KINDS[name]
     model = finetune_there(name, bases[family], directory)
     if name == "qa":  # it does not say how long its windows are: each passage is one
         kind = replace(kind, rows=[row for row in kind.rows if len(row["context"]) < 60])
     else:
-        check_equal(name, directory, model)
+        assert_equal(name, directory, model)
     said = list(predict(directory, kind.rows, device="cpu"))
     labels, tokenizer = model.config.id2label, AutoTokenizer.from_pretrained(directory)
     right = []
     for row, answer in zip(kind.rows, said, strict=True):
         whole = tokenizer(QUESTION, row["context"], return_tensors="pt") if name == "qa" else None
-        logits = their_outputs(name, model, their_batch(name, tokenizer, [row]) if whole is None else dict(whole))
+        logits = outputs_of(name, model, batch_of(name, tokenizer, [row]) if whole is None else dict(whole))
         if name == "regression":
             assert answer["value"] == pytest.approx(float(logits), abs=TOLERANCE)
         elif name == "choice":
@@ -97,7 +85,7 @@ def test_what_they_save_answers_here(
         else:
             assert answer["label"] == labels[int(logits.argmax())]
             right.append(answer["label"] == row["label"])
-    measured = evaluate(directory, write(kind.rows, tmp_path / "dev.jsonl"), device="cpu")
+    measured = evaluate(directory, write_rows(kind.rows, tmp_path / "dev.jsonl"), device="cpu")
     assert measured["task"] == ("classification" if name in ("pairs", "multi-label") else name)
     assert measured["n"] == len(kind.rows)
     if right:
@@ -126,13 +114,11 @@ def test_their_pipeline_finds_the_same_entities(
     bases: dict[str, Path],
     tmp_path: Path,
     family: str,
-    kinds: dict[str, Any],
-    finetune_there: Callable[[str, Path, Path], Any],
 ) -> None:
     """Where words stand between blanks and have no marks at their edges: there the pipeline makes units of their parts
     for BERT's tokenizer, and none for RoBERTa's, and here marks are units of their own."""
     finetune_there("tagging", bases[family], tmp_path)
-    texts = [" ".join(row["tokens"]) for row in kinds["tagging"].rows]
+    texts = [" ".join(row["tokens"]) for row in KINDS["tagging"].rows]
     found = 0
     for text, said in zip(texts, predict(tmp_path, [{"text": text} for text in texts], device="cpu"), strict=True):
         ours = [(entity["label"], entity["text"]) for entity in said["entities"]]
@@ -149,12 +135,10 @@ def test_their_pipeline_gives_the_same_scores(
     bases: dict[str, Path],
     tmp_path: Path,
     name: str,
-    kinds: dict[str, Any],
-    finetune_there: Callable[[str, Path, Path], Any],
 ) -> None:
     """Of one label and of many; a regression's value is what it calls a score."""
     finetune_there(name, bases["bert"], tmp_path)
-    rows = kinds[name].rows
+    rows = KINDS[name].rows
     answer = pipeline("text-classification", str(tmp_path), device="cpu", top_k=None)
     for row, said in zip(rows, predict(tmp_path, rows, device="cpu"), strict=True):
         pair = {"text": row["text_a"], "text_pair": row["text_b"]} if name == "regression" else row["text"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.corpus.documents import Amount, CorpusCounts
-from unmask.corpus.statistics import describe_losses, format_account
+from unmask.corpus.statistics import describe_losses, format_statistics
 
 COUNTS = CorpusCounts(
     files=3,
@@ -28,7 +28,7 @@ COUNTS = CorpusCounts(
 
 
 def test_the_table_says_what_came_in_what_went_and_what_is_left() -> None:
-    assert format_account(COUNTS, {"sentences": 60_000, "documents_without_tokens": 2}).splitlines() == [
+    assert format_statistics(COUNTS, {"sentences": 60_000, "documents_without_tokens": 2}).splitlines() == [
         "read 3 files, 1 without a document: 5 MiB",
         "passed over 2 records: not JSON",
         "met 1 line of more than a megabyte",
@@ -44,11 +44,11 @@ def test_the_table_says_what_came_in_what_went_and_what_is_left() -> None:
 
 
 def test_a_manifest_tells_the_same() -> None:
-    assert format_account(json.loads(json.dumps(COUNTS.as_dict()))) == format_account(COUNTS)
+    assert format_statistics(json.loads(json.dumps(COUNTS.as_dict()))) == format_statistics(COUNTS)
 
 
 def test_nothing_read_is_told_as_well() -> None:
-    assert format_account(CorpusCounts()).splitlines() == [
+    assert format_statistics(CorpusCounts()).splitlines() == [
         "read 0 files: 0 B",
         "          documents  count  bytes  share",
         "came in           0             0",
@@ -73,7 +73,7 @@ def test_columns_add_up_within_100_columns(
         documents=documents,
         utf8_bytes=utf8_bytes,
     )
-    lines = format_account(counts).splitlines()
+    lines = format_statistics(counts).splitlines()
     assert all(len(line) <= 100 for line in lines)
     header = next(line for line in lines if line.endswith("share"))
     ends = {name: header.index(name) + len(name) for name in ("documents", "bytes")}

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.finetuning.run import save_finetuned
 from unmask.inference.ensemble import (
     EnsembleModule,
     check_tokenizers,
@@ -23,7 +24,15 @@ from unmask.inference.ensemble import (
     read_null_threshold,
     write_ensemble,
 )
+from unmask.inference.evaluation import evaluate
+from unmask.inference.predictor import predict
+from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import Task, TaskModule
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import load_tokenizer
 
 
 class Averaging:
@@ -164,11 +173,13 @@ def test_a_damaged_threshold_is_told(tmp_path: Path, value: str) -> None:
         read_null_threshold(tmp_path)
 
 
-def test_models_of_two_tokenizers_are_refused(tmp_path: Path, members: list[Path]) -> None:
+def test_taggers_of_two_tokenizers_are_refused(tmp_path: Path, members: list[Path]) -> None:
     path = members[1] / "model" / "tokenizer.json"
     said = json.loads(path.read_text())
     said["normalizer"] = None
     path.write_text(json.dumps(said))
+    for member in members:
+        change(member / "model", architectures=["BertForTokenClassification"])
     with pytest.raises(ModelError, match="tokenizer is"):
         write_ensemble(members, tmp_path / "all")
     with pytest.raises(ModelError, match=r"run1/model has another tokenizer than .*run0/model"):
@@ -192,3 +203,33 @@ def test_nothing_is_overwritten_that_is_no_ensemble(tmp_path: Path, members: lis
     with pytest.raises(OutputError, match="is no ensemble"):
         write_ensemble(members[:2], members[2], overwrite=True)
     assert (members[2] / "model" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["classification", "regression", "choice"])
+def test_members_of_two_tokenizers_read_in_their_own_tokens(tmp_path: Path, tiny_model: Path, name: str) -> None:
+    """Their outputs are combined as those of members of one tokenizer are: mean probabilities, mean values."""
+    texts = ("A dog runs.", "a man", "two women and a child")
+    rows = [{"text": text, "context": text, "choices": ["sit", "The men run"], "label": 0} for text in texts]
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    other, _ = train_tokenizer(iter(["A dog and a man run ; two women sit ."] * 3), TokenizerSettings(), seed=0)
+    labels = ["0", "1"] if name == "classification" else None
+    task = open_task(TaskSettings.model_validate({"name": name, "max_length": 64, "labels": labels}), ColumnSettings())
+    members = []
+    for seed, tokenizer in enumerate((load_tokenizer(tiny_model), other)):
+        torch.manual_seed(seed)
+        module: Any = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
+        torch.nn.init.normal_(next(module.head.parameters()), std=0.3)
+        members.append(tmp_path / f"member{seed}")
+        save_finetuned(module, task, tokenizer, members[-1])
+    together = write_ensemble(members, tmp_path / "together")
+    first, second, both = ([_figures(answer) for answer in predict(model, rows)] for model in (*members, together))
+    assert abs(torch.tensor(first) - torch.tensor(second)).max() > 0.01
+    torch.testing.assert_close(torch.tensor(both), (torch.tensor(first) + torch.tensor(second)) / 2, rtol=0, atol=1e-5)
+    assert evaluate(together, str(data))["n"] == len(rows)
+
+
+def _figures(answer: dict[str, Any]) -> list[float]:
+    if "value" in answer:
+        return [answer["value"]]
+    return list(answer["probabilities"].values() if "label" in answer else answer["probabilities"])

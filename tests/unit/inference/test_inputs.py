@@ -125,7 +125,7 @@ def test_pairs_on_standard_input_are_a_table(monkeypatch: pytest.MonkeyPatch) ->
         (
             TaskSettings(name="choice"),
             ColumnSettings(),
-            "choice, reads a context and choices to go on with a row, from 'context' and 'choices'. Name yours with "
+            "choice, reads a context and choices to continue with a row, from 'context' and 'choices'. Name yours with "
             "--column context=... and --column choices=...",
         ),
     ],

@@ -1,4 +1,4 @@
-"""Filling masks: the answers of the fill-mask pipeline of `transformers`, and a start that imports little."""
+"""Padding masks: the answers of the fill-mask pipeline of `transformers`, and a start that imports little."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
         filler.fill("a man")
     with pytest.raises(InputError, match="the text has 82 tokens and the model takes 64"):
         filler.fill("a " * 79 + "[MASK]")
+    with pytest.raises(InputError, match=r"the text is .*: expected one text; for many, keep a MaskFiller"):
+        filler.fill(["[MASK]"])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="top_k is 0"):
         filler.fill("[MASK]", 0)
     with pytest.raises(ModelError, match="no such directory"):

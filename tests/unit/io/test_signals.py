@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
-def test_a_signal_is_noted_and_told_when_asked(number: int, name: str) -> None:
+def test_a_signal_is_noted_and_reported_when_asked(number: int, name: str) -> None:
     former = [signal.getsignal(each) for each in SIGNALS]
     with Interruption() as interruption:
         interruption.check()

@@ -248,7 +248,7 @@ def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("a.tsv", b"text\tlabel\na\t0\nb\n", r"a\.tsv:3: 1 fields where the header has 2 \(text, label\)"),
         ("a.tsv", b"text\tlabel\na\tb\t0\n", r"a\.tsv:2: 3 fields where the header has 2"),
@@ -274,26 +274,28 @@ def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
         ("a.txt", b"text", r"a\.txt: unknown kind of file"),
     ],
 )
-def test_refused(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+def test_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         fields(path)
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "told"),
+    ("name", "rows", "message"),
     [
         ("a.tsv", ["text\tlabel", "a\t0", "b", "c\t1", "d"], "1 fields where the header has 2"),
         ("a.csv", ["text,label", "a,0", "b", "c,1", "d"], "1 fields where the header has 2"),
         ("a.jsonl", ["", '{"text": "a"}', "b", '{"text": "c"}', "[]"], "not JSON"),
     ],
 )
-def test_all_lines_that_hold_no_row_are_told(tmp_path: Path, name: str, rows: list[str], told: str) -> None:
+def test_all_lines_that_hold_no_row_are_reported(tmp_path: Path, name: str, rows: list[str], message: str) -> None:
     path = write(tmp_path / name, "\n".join(rows) + "\n")
     found = read_rows(path)
     assert next(found).fields["text"] == "a"
-    with pytest.raises(InputError, match=rf"{name}:3: {told}(.|\n)*{name}:5: (.|\n)*\n  2 rows in all cannot be used$"):
+    with pytest.raises(
+        InputError, match=rf"{name}:3: {message}(.|\n)*{name}:5: (.|\n)*\n  2 rows in all cannot be used$"
+    ):
         next(found)
 
 
@@ -378,7 +380,7 @@ def test_the_encoding_that_fits(text: str, encoding: str) -> None:
     assert fitting_encoding(b"\xff\x81\x8d") is None
 
 
-def test_a_wrong_encoding_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_wrong_encoding_is_reported_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\na,x\n안녕하세요 여러분,y\n")
     with pytest.raises(InputError, match=r"a\.csv:3: not cp949: .*data\.encoding=NAME, or leave it out for UTF-8"):
         fields(with_settings(path, encoding="cp949"))
@@ -438,7 +440,7 @@ def test_a_folder_without_tables_stands_for_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "is_told"),
+    ("cells", "is_reported"),
     [
         (['"a"', '"b"', '"c"', "d"], True),
         (['"a ""b"" c"', '"""x"""', '"so ""it"" is"', *"defghijk"], True),
@@ -446,12 +448,12 @@ def test_a_folder_without_tables_stands_for_itself(tmp_path: Path) -> None:
         (['"a" and "b"', '"c" or "d"', '"e', '"f" "g"'], False),
     ],
 )
-def test_a_tsv_that_was_written_with_quotes_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, cells: list[str], is_told: bool
+def test_a_tsv_that_was_written_with_quotes_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cells: list[str], is_reported: bool
 ) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{cell}\tx\n" for cell in cells))
     warn_of_quotes(find_inputs(path, TableSettings()))
-    assert ("data.quoted=true" in caplog.text) == is_told
+    assert ("data.quoted=true" in caplog.text) == is_reported
     caplog.clear()
     warn_of_quotes(find_inputs(path, TableSettings(quoted=False)))
     assert not caplog.text

@@ -12,11 +12,11 @@ import pytest
 from unmask.errors import OutputError
 from unmask.io.writing import (
     UNFINISHED,
+    as_output_error,
     refuse_existing,
     refuse_foreign,
     remove_own,
     sha256,
-    told_as_output_error,
     write_json,
     write_text,
     writing,
@@ -179,13 +179,13 @@ def test_anything_foreign_is_named(tmp_path: Path) -> None:
         (errno.EFBIG, "cannot write .*f: File too large"),
     ],
 )
-def test_the_systems_refusals_are_told(tmp_path: Path, number: int, message: str) -> None:
-    with pytest.raises(OutputError, match=message), told_as_output_error(tmp_path / "f"):
+def test_the_systems_refusals_are_reported(tmp_path: Path, number: int, message: str) -> None:
+    with pytest.raises(OutputError, match=message), as_output_error(tmp_path / "f"):
         raise OSError(number, os.strerror(number))
 
 
 def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="odd"), told_as_output_error(tmp_path):
+    with pytest.raises(OSError, match="odd"), as_output_error(tmp_path):
         raise OSError(errno.EPIPE, "odd")
 
 

@@ -108,6 +108,7 @@ def test_a_little_padding_is_carried_along(lengths: tuple[int, ...], num_groups:
     rows = layout.enter(packed)
     assert len(layout.groups) == num_groups
     assert len(rows) == num_rows
+    assert (layout.slots is None) == (len(set(lengths)) == 1)  # nothing is moved
     assert torch.equal(layout.leave(rows), packed)
     places = torch.tensor([0, sum(lengths) - 1, 7])
     assert torch.equal(rows[layout.rows_of(places)], packed[places])
@@ -131,13 +132,6 @@ def test_shapes_that_return(lengths: tuple[int, ...]) -> None:
         assert len(sizes) == 1 or all(size.bit_count() == 1 for size in sizes)
     else:
         assert layout.groups == (Group(len(lengths), lengths[0], None),)
-
-
-def test_sequences_of_one_length_are_not_moved() -> None:
-    layout = Layout(bounds_of((8, 8, 8)), (8, 8, 8), 8)
-    assert layout.slots is None
-    assert len(layout.groups) == 1
-    assert layout.groups[0].padding is None
 
 
 def test_dropout_in_training_only() -> None:
@@ -180,13 +174,13 @@ def test_causal_attention_drops_out_too() -> None:
     assert (draws.mean(0) - steady).abs().max() < 5 * 2.0 / 400**0.5
 
 
-def test_the_backend_is_told_with_its_reason() -> None:
+def test_the_backend_is_reported_with_its_reason() -> None:
     assert choose_backend(CPU, torch.float32, 0.1, 64)[0] == "matmul"
     assert choose_backend(CPU, torch.float32, 0.0, 64)[0] == "sdpa"
     assert choose_backend(CPU, torch.bfloat16, 0.0, 64)[0] == "matmul"
-    told = describe_attention(CPU, torch.float32, 0.1, 64)
-    assert "matmul in training" in told
-    assert "sdpa otherwise" in told
+    message = describe_attention(CPU, torch.float32, 0.1, 64)
+    assert "matmul in training" in message
+    assert "sdpa otherwise" in message
     assert "otherwise" not in describe_attention(CPU, torch.float32, 0.0, 64)
     assert "otherwise" not in describe_attention(CPU, torch.bfloat16, 0.1, 64)
 
@@ -278,7 +272,7 @@ def test_the_kernel_is_given_bounds_and_dropout(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_sequences_of_unknown_lengths_attend_to_themselves(causal: bool) -> None:
-    """A filled batch, one of whose sequences is empty, without the kernel."""
+    """A padded batch, one of whose sequences is empty, without the kernel."""
     lengths = (3, 0, 7)
     packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
     found = attend(packed.transpose(0, 1), Layout(bounds_of(lengths), (), 8), 0.0, training=True, causal=causal)

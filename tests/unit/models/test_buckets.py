@@ -1,4 +1,4 @@
-"""Filled batches: nothing of a batch is lost, what is added is padding, and few shapes hold all."""
+"""Padded batches: nothing of a batch is lost, what is added is padding, and few shapes hold all."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import (
-    IS_FILLER,
+    IS_PADDING,
     LAST_TOKEN,
     NO_LABEL,
     SEQUENCES,
     TOKENS,
-    Filling,
-    Fillings,
+    Padding,
+    Paddings,
     Shapes,
-    fill,
     only_padding,
+    pad_batch,
     rounded_up,
 )
 
-FILLINGS: Fillings = {
-    "labels": Filling(TOKENS, NO_LABEL),
-    "target_positions": Filling("targets", LAST_TOKEN),
-    "fractions": Filling("targets", 0.5),
-    "scores": Filling(SEQUENCES, NO_LABEL),
-    "many": Filling(SEQUENCES, NO_LABEL),
-    IS_FILLER: Filling(TOKENS, True),
+PADDINGS: Paddings = {
+    "labels": Padding(TOKENS, NO_LABEL),
+    "target_positions": Padding("targets", LAST_TOKEN),
+    "fractions": Padding("targets", 0.5),
+    "scores": Padding(SEQUENCES, NO_LABEL),
+    "many": Padding(SEQUENCES, NO_LABEL),
+    IS_PADDING: Padding(TOKENS, True),
 }
 
 
@@ -65,75 +65,75 @@ def batches(draw: st.DrawFn) -> tuple[Batch, int]:
 @given(batches())
 def test_every_sequence_is_kept_and_what_is_added_is_padding(drawn: tuple[Batch, int]) -> None:
     batch, longest = drawn
-    shape = Shapes(FILLINGS, longest).choose(batch)
-    filled = fill(batch, shape, FILLINGS)
+    shape = Shapes(PADDINGS, longest).choose(batch)
+    padded = pad_batch(batch, shape, PADDINGS)
     size, sequences = batch.num_tokens, batch.num_sequences
     # what was there is there
     for name in ("input_ids", "token_type_ids", "position_ids"):
-        assert torch.equal(getattr(filled, name)[:size], getattr(batch, name))
-    assert torch.equal(filled.bounds[: sequences + 1], batch.bounds)
-    for name, filling in FILLINGS.items():
-        if name != IS_FILLER:
+        assert torch.equal(getattr(padded, name)[:size], getattr(batch, name))
+    assert torch.equal(padded.bounds[: sequences + 1], batch.bounds)
+    for name, padding in PADDINGS.items():
+        if name != IS_PADDING:
             column = batch.columns[name]
-            assert torch.equal(filled.columns[name][: len(column)], column)
-            assert filled.columns[name].dtype == column.dtype
-        assert len(filled.columns[name]) == shape[filling.axis]
-    assert filled.columns.keys() == FILLINGS.keys()
+            assert torch.equal(padded.columns[name][: len(column)], column)
+            assert padded.columns[name].dtype == column.dtype
+        assert len(padded.columns[name]) == shape[padding.axis]
+    assert padded.columns.keys() == PADDINGS.keys()
     # sizes are those of the shape, and over the batch's
-    assert (filled.num_tokens, filled.num_sequences) == (shape[TOKENS], shape[SEQUENCES])
-    assert filled.num_tokens > size
-    assert filled.num_sequences > sequences
-    assert (filled.is_filled, filled.max_length, filled.lengths) == (True, longest, ())
+    assert (padded.num_tokens, padded.num_sequences) == (shape[TOKENS], shape[SEQUENCES])
+    assert padded.num_tokens > size
+    assert padded.num_sequences > sequences
+    assert (padded.is_padded, padded.max_length, padded.lengths) == (True, longest, ())
     # padding: whole sequences of it, none too long, some empty
-    lengths = (filled.bounds[1:] - filled.bounds[:-1]).tolist()
-    assert sum(lengths) == filled.num_tokens
+    lengths = (padded.bounds[1:] - padded.bounds[:-1]).tolist()
+    assert sum(lengths) == padded.num_tokens
     assert min(lengths) >= 0
     assert max(lengths) <= longest
-    assert filled.bounds.dtype == torch.int32
-    assert int(filled.bounds[-1]) == filled.num_tokens
-    starts = torch.repeat_interleave(filled.bounds[:-1], filled.bounds[1:] - filled.bounds[:-1])
-    assert torch.equal(filled.position_ids, torch.arange(filled.num_tokens) - starts)
-    assert filled.sequence_of_token().tolist() == [
+    assert padded.bounds.dtype == torch.int32
+    assert int(padded.bounds[-1]) == padded.num_tokens
+    starts = torch.repeat_interleave(padded.bounds[:-1], padded.bounds[1:] - padded.bounds[:-1])
+    assert torch.equal(padded.position_ids, torch.arange(padded.num_tokens) - starts)
+    assert padded.sequence_of_token().tolist() == [
         number for number, length in enumerate(lengths) for _ in range(length)
     ]
-    assert int(filled.first_tokens.max()) < filled.num_tokens
+    assert int(padded.first_tokens.max()) < padded.num_tokens
     # which no target stands on
-    added = {name: column[len(batch.columns.get(name, ())) :] for name, column in filled.columns.items()}
-    assert (filled.columns["labels"][size:] == IGNORE_INDEX).all()
-    assert (added["target_positions"] == filled.num_tokens - 1).all()
+    added = {name: column[len(batch.columns.get(name, ())) :] for name, column in padded.columns.items()}
+    assert (padded.columns["labels"][size:] == IGNORE_INDEX).all()
+    assert (added["target_positions"] == padded.num_tokens - 1).all()
     assert (added["fractions"] == 0.5).all()
     assert added["scores"].isnan().all()
     assert added["many"].isnan().all()
-    assert filled.columns[IS_FILLER].tolist() == [False] * size + [True] * (filled.num_tokens - size)
+    assert padded.columns[IS_PADDING].tolist() == [False] * size + [True] * (padded.num_tokens - size)
 
 
 @given(batches())
 def test_a_shape_follows_from_the_batch_alone(drawn: tuple[Batch, int]) -> None:
-    """A run that goes on from a checkpoint has the shapes, and with them the dropout, of one that never stopped."""
+    """A run that continues from a checkpoint has the shapes, and with them the dropout, of one that never stopped."""
     batch, longest = drawn
-    shapes = Shapes(FILLINGS, longest)
+    shapes = Shapes(PADDINGS, longest)
     alone = shapes.choose(batch)
     shapes.choose(make([longest] * 99, 50))
-    assert shapes.choose(batch) == alone == Shapes(FILLINGS, longest).choose(batch)
-    assert hash(alone) == hash(Shapes(FILLINGS, longest).choose(batch))
+    assert shapes.choose(batch) == alone == Shapes(PADDINGS, longest).choose(batch)
+    assert hash(alone) == hash(Shapes(PADDINGS, longest).choose(batch))
 
 
 @given(batches())
 def test_a_batch_of_padding_alone_is_small_and_has_no_target(drawn: tuple[Batch, int]) -> None:
     batch, longest = drawn
-    padding = only_padding(batch, Shapes(FILLINGS, longest))
+    padding = only_padding(batch, Shapes(PADDINGS, longest))
     assert padding.num_tokens == 32
     assert padding.max_length == longest
-    assert padding.columns.keys() == FILLINGS.keys()
+    assert padding.columns.keys() == PADDINGS.keys()
     assert {name: column.dtype for name, column in padding.columns.items()} == {
-        name: batch.columns[name].dtype if name != IS_FILLER else torch.bool for name in FILLINGS
+        name: batch.columns[name].dtype if name != IS_PADDING else torch.bool for name in PADDINGS
     }
     lengths = padding.bounds.diff()
     assert int(lengths.sum()) == 32
     assert int(lengths.max()) <= longest
     assert (padding.columns["labels"] == IGNORE_INDEX).all()
     assert padding.columns["scores"].isnan().all()
-    assert padding.columns[IS_FILLER].all()
+    assert padding.columns[IS_PADDING].all()
     assert (padding.columns["target_positions"] == 31).all()
 
 
@@ -146,15 +146,15 @@ def test_a_rounded_size_is_over_the_size_by_little(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [31, 32, 511, 512, 1023, 1024, 4095, 4096, 65535, 65536])
-def test_no_filled_batch_has_more_padding_than_its_sequences_hold(size: int) -> None:
+def test_no_padded_batch_has_more_padding_than_its_sequences_hold(size: int) -> None:
     """At the edges of the rounding, where a size gets the most; sequences of one token take the most of them, and there
     is room for one beside 31 sequences."""
     for longest in (1, 2, 31, 512, -(-size // 31)):
         lengths = [longest] * (size // longest) + [size % longest] * bool(size % longest)
         batch = make(lengths, 3)
-        filled = fill(batch, Shapes(FILLINGS, longest).choose(batch), FILLINGS)
-        padding = filled.bounds[batch.num_sequences :].diff()
-        assert int(padding.sum()) == filled.num_tokens - size > 0
+        padded = pad_batch(batch, Shapes(PADDINGS, longest).choose(batch), PADDINGS)
+        padding = padded.bounds[batch.num_sequences :].diff()
+        assert int(padding.sum()) == padded.num_tokens - size > 0
         assert int(padding.min()) >= 0
         assert int(padding.max()) <= longest
 
@@ -162,35 +162,37 @@ def test_no_filled_batch_has_more_padding_than_its_sequences_hold(size: int) -> 
 def test_batches_of_a_run_have_few_shapes() -> None:
     """Thirty-two sequences of 10 to 100 tokens, 15 % of them targets: 400 batches in some dozen shapes."""
     draw = random.Random(0)
-    shapes = Shapes(FILLINGS, 100)
-    seen, sizes, filled_sizes = set(), 0, 0
+    shapes = Shapes(PADDINGS, 100)
+    seen, sizes, padded_sizes = set(), 0, 0
     for number in range(400):
         lengths = [draw.randint(10, 100) for _ in range(32)]
         batch = make(lengths, sum(draw.random() < 0.15 for _ in range(sum(lengths))), number)
         shape = shapes.choose(batch)
         seen.add(shape)
-        sizes, filled_sizes = sizes + batch.num_tokens, filled_sizes + shape[TOKENS]
+        sizes, padded_sizes = sizes + batch.num_tokens, padded_sizes + shape[TOKENS]
     assert len(seen) < 60
-    assert filled_sizes < 1.06 * sizes
+    assert padded_sizes < 1.06 * sizes
 
 
-def test_a_sequence_longer_than_was_told_is_our_mistake() -> None:
-    with pytest.raises(AssertionError, match="a sequence of 9 tokens, told 8"):
-        Shapes(FILLINGS, 8).choose(make([9], 1))
+def test_a_sequence_longer_than_the_longest_is_our_mistake() -> None:
+    with pytest.raises(AssertionError, match="a sequence of 9 tokens, over 8"):
+        Shapes(PADDINGS, 8).choose(make([9], 1))
 
 
 def test_a_batch_that_is_not_smaller_than_its_shape_is_our_mistake() -> None:
     batch = make([8] * 8, 1)
-    shape = Shapes(FILLINGS, 8).choose(batch)
+    shape = Shapes(PADDINGS, 8).choose(batch)
     with pytest.raises(AssertionError, match="at least one token of padding"):
-        fill(make([8] * 12, 1), shape, FILLINGS)
+        pad_batch(make([8] * 12, 1), shape, PADDINGS)
     with pytest.raises(AssertionError, match="too few sequences"):
-        fill(make([1] * 63, 1), replace(shape, sizes=tuple({**dict(shape.sizes), SEQUENCES: 63}.items())), FILLINGS)
+        pad_batch(
+            make([1] * 63, 1), replace(shape, sizes=tuple({**dict(shape.sizes), SEQUENCES: 63}.items())), PADDINGS
+        )
 
 
 def test_labels_that_are_floats_are_missing_as_nan() -> None:
     batch = make([3], 1)
-    filled = fill(batch, Shapes(FILLINGS, 3).choose(batch), FILLINGS)
-    assert math.isnan(filled.columns["scores"][-1])
-    integers: Tensor = filled.columns["labels"]
+    padded = pad_batch(batch, Shapes(PADDINGS, 3).choose(batch), PADDINGS)
+    assert math.isnan(padded.columns["scores"][-1])
+    integers: Tensor = padded.columns["labels"]
     assert int(integers[-1]) == IGNORE_INDEX

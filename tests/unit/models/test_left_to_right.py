@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
+from support.model_files import edit_config, edit_weights
 from unmask.batch import pack
 from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder
@@ -47,11 +47,6 @@ def save_language_model(directory: Path) -> BertEncoder:
     encoder = new_causal()
     save_model(directory, encoder, masked_lm_head=new_masked_lm_head(CAUSAL), causal_lm=True)
     return encoder
-
-
-def edit_config(directory: Path, **changes: Any) -> None:
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_a_token_sees_what_stands_before_it_and_the_last_one_sums_up() -> None:
@@ -120,9 +115,8 @@ def test_every_fine_tuned_head_stands_apart(tmp_path: Path, kind: HeadKind) -> N
 
 def test_the_pooler_that_transformers_gives_a_bare_one_is_left(tmp_path: Path) -> None:
     save_model(tmp_path, new_causal())
-    path = tmp_path / "model.safetensors"
     pooler = {"pooler.dense.weight": torch.zeros(12, 12), "pooler.dense.bias": torch.zeros(12)}
-    save_file({name: tensor.clone() for name, tensor in load_file(path).items()} | pooler, path)
+    edit_weights(tmp_path, lambda weights: weights | pooler)
     for loaded in (load_model(tmp_path), load_encoder(tmp_path, head="sequence_classification")):
         assert loaded.encoder.pooler is None
         assert loaded.unused == ("bert.pooler.dense.bias", "bert.pooler.dense.weight")

@@ -71,34 +71,15 @@ def test_robertas_rows_are_counted_from_its_padding_token() -> None:
     assert short.num_positions == 128
 
 
-@pytest.mark.parametrize(
-    ("layers", "hidden", "heads"),
-    [(3, 768, 12), (6, 768, 3), (6, 768, 12), (12, 768, 12), (12, 1024, 16), (24, 1024, 16)],
-)
-def test_the_sizes_of_berts_table_6(layers: int, hidden: int, heads: int) -> None:
-    given = ModelSettings(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads)
-    settings = given.resolve(30522)
-    assert (settings.num_hidden_layers, settings.hidden_size, settings.num_attention_heads) == (layers, hidden, heads)
-    assert settings.intermediate_size == 4 * hidden
-
-
-@pytest.mark.parametrize("layers", [2, 4, 6, 8, 10, 12])
-@pytest.mark.parametrize("hidden", [128, 256, 512, 768])
-def test_the_released_miniatures(layers: int, hidden: int) -> None:
-    given = ModelSettings(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64)
-    settings = given.resolve(30522)
-    assert (settings.head_size, settings.intermediate_size) == (64, 4 * hidden)
-
-
-def test_left_to_right_is_for_bert_and_told_of_every_family() -> None:
+def test_left_to_right_is_for_bert_and_reported_of_every_family() -> None:
     assert ModelSettings(preset="tiny", causal=True).resolve(100).is_causal
     assert not ModelSettings(preset="tiny").resolve(100).is_causal
-    for architecture, told in (("gpt1", "left-to-right anyway"), ("roberta", "reads in both directions")):
-        with pytest.raises(SettingsError, match=f"causal is True: that is for BERT, and {architecture} .*{told}"):
+    for architecture, message in (("gpt1", "left-to-right anyway"), ("roberta", "reads in both directions")):
+        with pytest.raises(SettingsError, match=f"causal is True: that is for BERT, and {architecture} .*{message}"):
             ModelSettings(architecture=architecture, causal=True).resolve(100)
 
 
-def test_a_preset_that_an_architecture_has_not_is_told() -> None:
+def test_a_preset_that_an_architecture_has_not_is_reported() -> None:
     with pytest.raises(ValidationError, match="preset 'large' is none of gpt1: expected one of tiny, mini, base"):
         ModelSettings(architecture="gpt1", preset="large")
 
@@ -106,7 +87,7 @@ def test_a_preset_that_an_architecture_has_not_is_told() -> None:
 @pytest.mark.parametrize(
     "given", [{"num_attention_heads": 4}, {"attention_probs_dropout_prob": 0.1}, {"hidden_act": "gelu"}]
 )
-def test_what_means_nothing_to_an_lstm_is_told(given: dict[str, Any]) -> None:
+def test_what_means_nothing_to_an_lstm_is_reported(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=f"{next(iter(given))} .* means nothing to LSTM"):
         ModelSettings(architecture="lstm", preset="mini", **given).resolve(100)
 
@@ -134,17 +115,19 @@ def test_everything_given_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "vocab_size", "pad_token_id", "told"),
+    ("settings", "vocab_size", "pad_token_id", "message"),
     [
         (ModelSettings(vocab_size=99), 100, 0, ["99", "100", "vocab_size"]),
         (ModelSettings(hidden_size=100), 100, 0, ["hidden_size 100", "num_attention_heads 12"]),
         (ModelSettings(preset="tiny"), 100, 100, ["pad_token_id 100", "vocab_size 100"]),
     ],
 )
-def test_contradictions_are_told(settings: ModelSettings, vocab_size: int, pad_token_id: int, told: list[str]) -> None:
+def test_contradictions_are_reported(
+    settings: ModelSettings, vocab_size: int, pad_token_id: int, message: list[str]
+) -> None:
     with pytest.raises(SettingsError) as caught:
         settings.resolve(vocab_size, pad_token_id)
-    for part in told:
+    for part in message:
         assert part in str(caught.value)
 
 
@@ -199,7 +182,7 @@ def test_the_longest_sequence(given: dict[str, Any], num_positions: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"embedding_size": 128}, "embedding_size 128 means nothing to BERT"),
         ({"type_vocab_size": 0}, "bert has at least one segment"),
@@ -212,6 +195,6 @@ def test_the_longest_sequence(given: dict[str, Any], num_positions: int) -> None
         ({"architecture": "bart"}, "architecture"),
     ],
 )
-def test_what_a_family_cannot_be_is_told(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_what_a_family_cannot_be_is_reported(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         EncoderSettings(**given)

@@ -131,7 +131,8 @@ def differences(theirs: Theirs, ours: MaskedLMModule, batch: Batch) -> dict[str,
     expected.backward()
     loss = our_loss(ours, batch)
     loss.backward()
-    names = hub_names(ours.encoder, ours.masked_lm_head, getattr(ours, "next_sentence_head", None))
+    heads = {name: getattr(ours, name) for name in ("masked_lm_head", "next_sentence_head") if hasattr(ours, name)}
+    names = hub_names(ours.encoder, heads)
     found: dict[str, Tensor] = {}
     for parameter, parts in names.items():
         assert parameter.grad is not None

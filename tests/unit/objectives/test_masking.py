@@ -255,7 +255,23 @@ def test_masks_are_a_function_of_the_key_alone(kind: str) -> None:
 
 # The paper's worked example: Devlin et al. 2019, appendix A.1.
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] my dog is hairy apple the man went to store".split()
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "my",
+    "dog",
+    "is",
+    "hairy",
+    "apple",
+    "the",
+    "man",
+    "went",
+    "to",
+    "store",
+]
 WORD_VOCABULARY = Vocabulary(len(WORDS), MASK, SPECIAL, np.zeros(len(WORDS), dtype=np.bool_))
 
 

@@ -168,8 +168,8 @@ def gradients_of(module: ReplacedTokenModule) -> dict[str, Tensor]:
     """Under the names that `transformers` has, those of the generator after `generator:`; of what has one."""
     found: dict[str, Tensor] = {}
     places = {
-        "": hub_names(module.encoder, discriminator_head=module.discriminator_head),
-        "generator:": hub_names(module.generator, module.generator_head),
+        "": hub_names(module.encoder, {"discriminator_head": module.discriminator_head}),
+        "generator:": hub_names(module.generator, {"masked_lm_head": module.generator_head}),
     }
     for which, names in places.items():
         for parameter, place in names.items():

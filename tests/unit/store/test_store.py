@@ -188,7 +188,7 @@ def test_what_is_no_store_is_told_apart(directory: Path, tmp_path: Path) -> None
     refused(tmp_path / "missing", "missing: no such store: make one with `unmask prepare TEXT --tokenizer DIR --out")
     refused(directory / "manifest.json", "no such store")
     (directory / "manifest.json").unlink()
-    refused(directory, r"an unfinished store \(no manifest.json\): `unmask prepare ... --resume` goes on with it")
+    refused(directory, r"an unfinished store \(no manifest.json\): `unmask prepare ... --resume` continues it")
     refused(tmp_path, r"not a token store \(no manifest.json\): expected the --out of `unmask prepare`")
     run = tmp_path / "run"
     (run / "store").mkdir(parents=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unmask.store.store import TokenStore
-from unmask.store.unknown_tokens import tell_unknown, unknown_share
+from unmask.store.unknown_tokens import unknown_share, unknown_warning
 
 
 class Counted(TokenStore):
@@ -38,7 +38,7 @@ def test_the_share_is_that_of_the_manifest() -> None:
     ],
 )
 def test_much_is_told_with_what_to_do(words: bool, unknown: int, told: str | None) -> None:
-    line = tell_unknown(Counted(unknown, words))
+    line = unknown_warning(Counted(unknown, words))
     if told is None:
         assert line is None
         return
@@ -49,14 +49,14 @@ def test_much_is_told_with_what_to_do(words: bool, unknown: int, told: str | Non
 
 
 def test_what_to_do_depends_on_whose_tokenizer_it_is() -> None:
-    own, words = tell_unknown(Counted(329), is_own=True), tell_unknown(Counted(329, words=True), is_own=True)
+    own, words = unknown_warning(Counted(329), is_own=True), unknown_warning(Counted(329, words=True), is_own=True)
     assert own is not None
     assert words is not None
     assert "give more text, or set a larger tokenizer.alphabet_size;" in own
     assert "give more text, or set a larger tokenizer.vocab_size;" in words
     for is_own in (False, True):
         for of_words in (False, True):  # words are not added to a tokenizer of words
-            line = tell_unknown(Counted(329, of_words), is_own=is_own, goes_on=True)
+            line = unknown_warning(Counted(329, of_words), is_own=is_own, is_continued=True)
             assert line is not None
             assert ("`unmask tokenizer extend MODEL --words FILE --out DIR`" in line) != of_words
             assert "take a model of such text;" in line

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
-from unmask.models.buckets import Shapes, fill
+from unmask.models.buckets import Shapes, pad_batch
 from unmask.models.encoder import Encoder, new_encoder
-from unmask.models.heads.bilstm_head import BiLstmHead, bilstm_head
+from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import TwoOrderClassifier, needs_pooler
 from unmask.models.hub.directory import load_finetuned, save_model
 from unmask.models.settings import EncoderSettings
@@ -266,11 +266,11 @@ def test_a_pooler_is_dropped_since_nothing_reads_it(tmp_path: Path, tokenizer: T
 
 def test_a_bilstm_is_as_large_as_the_settings_say(tokenizer: TextTokenizer) -> None:
     settings = sizes("gpt1", tokenizer)
-    head = bilstm_head("sequence_classification", settings, 3)
+    head = BiLstmHead("sequence_classification", settings, 3)
     assert (head.dense.in_features, head.num_labels, head.of_tokens, head.dropout_prob) == (1536, 3, False, 0.0)
-    tagger = bilstm_head("token_classification", settings, 3, dropout_prob=0.3, num_units=4)
+    tagger = BiLstmHead("token_classification", settings, 3, dropout_prob=0.3, num_units=4)
     assert (tagger.dense.in_features, tagger.of_tokens, tagger.dropout_prob) == (8, True, 0.3)
-    assert bilstm_head("question_answering", settings, 2, dropout_prob=0.3).dropout_prob == 0
+    assert BiLstmHead("question_answering", settings, 2, dropout_prob=0.3).dropout_prob == 0
 
 
 @pytest.mark.parametrize(
@@ -293,11 +293,11 @@ def test_a_filled_batch_has_the_loss_of_its_texts(tokenizer: TextTokenizer) -> N
     module = opened("sst2", auxiliary_lm_weight=0.5).module(new(sizes("gpt1", tokenizer))).eval()
     examples = [pair(text, None, str(number % 2)) for number, text in enumerate(TEXTS)]
     batch = opened("sst2").encode(examples, tokenizer, ExampleCounts(), 0).batch([0, 1, 2])
-    assert module.fillings is not None
-    filled = fill(batch, Shapes(module.fillings, longest=9).choose(batch), module.fillings)
-    assert filled.num_tokens > batch.num_tokens
+    assert module.paddings is not None
+    padded = pad_batch(batch, Shapes(module.paddings, longest=9).choose(batch), module.paddings)
+    assert padded.num_tokens > batch.num_tokens
     counts = module.counts(batch)
-    losses = [weigh(module(each), counts) for each in (batch, filled)]
+    losses = [weigh(module(each), counts) for each in (batch, padded)]
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
     parameters = list(module.parameters())
     for ours, theirs in zip(*(torch.autograd.grad(loss, parameters) for loss in losses), strict=True):

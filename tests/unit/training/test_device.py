@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,12 +15,10 @@ from unmask.training.device import Compute, choose_compute, has_kernels
 GIB = 2**30
 ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 
-PretendGpu = Callable[..., None]
-
 
 @pytest.fixture(autouse=True)
 def forgotten_warnings() -> Iterator[None]:
-    """Warnings are told once in a process."""
+    """Warnings are logged once in a process."""
     device_module._warn.cache_clear()
     yield
     device_module._warn.cache_clear()
@@ -32,33 +30,29 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
 
 
-@pytest.fixture
-def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> PretendGpu:
-    """`pretend_gpu(...)` gives the machine a GPU, as far as questions to `torch.cuda` go."""
-
-    def pretend(
-        name: str = "NVIDIA H100",
-        capability: tuple[int, int] = (9, 0),
-        free: int = 78 * GIB,
-        total: int = 80 * GIB,
-        in_reserve: int = 0,
-        num_visible: int = 1,
-    ) -> None:
-        monkeypatch.setattr(torch.version, "cuda", "12.9")
-        answers = {
-            "is_available": True,
-            "device_count": num_visible,
-            "get_arch_list": ARCHITECTURES,
-            "get_device_name": name,
-            "get_device_capability": capability,
-            "mem_get_info": (free, total),
-            "memory_reserved": in_reserve,
-            "memory_allocated": 0,
-        }
-        for question, answer in answers.items():
-            monkeypatch.setattr(torch.cuda, question, lambda *_, answer=answer: answer)
-
-    return pretend
+def pretend_gpu(
+    patch: pytest.MonkeyPatch,
+    name: str = "NVIDIA H100",
+    capability: tuple[int, int] = (9, 0),
+    free: int = 78 * GIB,
+    total: int = 80 * GIB,
+    in_reserve: int = 0,
+    num_visible: int = 1,
+) -> None:
+    """Gives the machine a GPU, as far as questions to `torch.cuda` go."""
+    patch.setattr(torch.version, "cuda", "12.9")
+    answers = {
+        "is_available": True,
+        "device_count": num_visible,
+        "get_arch_list": ARCHITECTURES,
+        "get_device_name": name,
+        "get_device_capability": capability,
+        "mem_get_info": (free, total),
+        "memory_reserved": in_reserve,
+        "memory_allocated": 0,
+    }
+    for question, answer in answers.items():
+        patch.setattr(torch.cuda, question, lambda *_, answer=answer: answer)
 
 
 # ---- Which device
@@ -83,8 +77,8 @@ def test_auto_falls_back_to_the_processor(caplog: pytest.LogCaptureFixture) -> N
     assert not caplog.records
 
 
-def test_auto_takes_a_gpu_where_there_is_one(pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture) -> None:
-    pretend_gpu()
+def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    pretend_gpu(monkeypatch)
     compute = choose_compute("auto")
     assert (compute.device.type, compute.dtype) == ("cuda", torch.bfloat16)
     assert compute.reason == "the GPU computes in it"
@@ -102,9 +96,9 @@ def test_the_cpu_is_asked_for_without_a_word_to_cuda(monkeypatch: pytest.MonkeyP
 
 
 def test_a_gpu_without_kernels_is_passed_over_by_auto_and_refused_by_cuda(
-    pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pretend_gpu(name="Tesla K80", capability=(3, 7))
+    pretend_gpu(monkeypatch, name="Tesla K80", capability=(3, 7))
     problem = (
         f"this torch {torch.__version__} has no kernels for Tesla K80 of compute capability 3.7 (it has them for sm_75,"
     )
@@ -120,13 +114,11 @@ def test_a_gpu_without_kernels_is_passed_over_by_auto_and_refused_by_cuda(
     assert record.message.endswith(": to use the GPU, install a build of torch that has them")
 
 
-def test_a_gpu_that_lets_nobody_in(
-    pretend_gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_that_lets_nobody_in(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
 
-    pretend_gpu()
+    pretend_gpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
     problem = r"the GPU cannot be used \(CUDA error: out of memory\): "
     with pytest.raises(SettingsError, match=f"^device=cuda, but {problem}set device=cpu, or see with nvidia-smi"):
@@ -136,8 +128,10 @@ def test_a_gpu_that_lets_nobody_in(
     assert "to use the GPU, see with nvidia-smi what holds it, or choose another GPU" in record.message
 
 
-def test_a_gpu_almost_full_is_used_with_a_warning(pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture) -> None:
-    pretend_gpu(free=3 * GIB, in_reserve=GIB)
+def test_a_gpu_almost_full_is_used_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pretend_gpu(monkeypatch, free=3 * GIB, in_reserve=GIB)
     assert choose_compute("auto").device.type == "cuda"
     (record,) = caplog.records
     assert record.message == (
@@ -146,16 +140,20 @@ def test_a_gpu_almost_full_is_used_with_a_warning(pretend_gpu: PretendGpu, caplo
     )
 
 
-def test_what_this_process_keeps_in_reserve_is_free(pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture) -> None:
-    pretend_gpu(free=3 * GIB, in_reserve=70 * GIB)
+def test_what_this_process_keeps_in_reserve_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pretend_gpu(monkeypatch, free=3 * GIB, in_reserve=70 * GIB)
     assert "; 73 GiB of 80 GiB free)" in choose_compute("cuda").describe()
     assert not caplog.records
 
 
-def test_of_several_gpus_it_is_told_how_to_choose(pretend_gpu: PretendGpu, caplog: pytest.LogCaptureFixture) -> None:
-    pretend_gpu(num_visible=4, free=GIB)
-    told = choose_compute("cuda").describe()
-    assert "free; number 0 of 4 from 0, CUDA_VISIBLE_DEVICES chooses another), " in told
+def test_of_several_gpus_the_message_says_how_to_choose(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pretend_gpu(monkeypatch, num_visible=4, free=GIB)
+    message = choose_compute("cuda").describe()
+    assert "free; number 0 of 4 from 0, CUDA_VISIBLE_DEVICES chooses another), " in message
     assert "choose another of the 4 with CUDA_VISIBLE_DEVICES, or the run" in caplog.records[0].message
 
 
@@ -185,8 +183,8 @@ def test_what_a_build_runs_on(capability: tuple[int, int], architectures: list[s
 # ---- Which precision
 
 
-def test_an_older_gpu_computes_in_fp32_unless_told_otherwise(pretend_gpu: PretendGpu) -> None:
-    pretend_gpu(name="Tesla T4", capability=(7, 5))
+def test_an_older_gpu_computes_in_fp32_unless_set_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpu(monkeypatch, name="Tesla T4", capability=(7, 5))
     compute = choose_compute("auto")
     assert compute.dtype == torch.float32
     assert compute.reason == "a GPU of compute capability 7.5 is slow in bf16, which begins with 8.0"
@@ -229,16 +227,16 @@ def test_other_names_are_refused() -> None:
         choose_compute("cpu", "fp16")
 
 
-# ---- What is told
+# ---- What is logged
 
 
-def test_what_a_run_computes_with_is_told(pretend_gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_computes_with_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = f"2 threads, torch {torch.__version__}"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     capabilities = {"cpu_name": "AMD EPYC", "num_physical_cores": 2, "avx512_bf16": True}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    told = Compute(torch.device("cpu"), torch.float32, "as the recipe says").describe()
-    assert told == f"CPU (AMD EPYC, 2 physical cores, AVX512-BF16), float32 (as the recipe says), {versions}"
+    message = Compute(torch.device("cpu"), torch.float32, "as the recipe says").describe()
+    assert message == f"CPU (AMD EPYC, 2 physical cores, AVX512-BF16), float32 (as the recipe says), {versions}"
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
     assert choose_compute("cpu", "fp32").describe().startswith("CPU (AMX and AVX512-BF16), ")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
@@ -247,7 +245,7 @@ def test_what_a_run_computes_with_is_told(pretend_gpu: PretendGpu, monkeypatch: 
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert choose_compute("cpu", "fp32").describe().startswith("CPU (neither AMX nor AVX512-BF16), ")
 
-    pretend_gpu(name="NVIDIA H200", free=138 * GIB, total=140 * GIB)
+    pretend_gpu(monkeypatch, name="NVIDIA H200", free=138 * GIB, total=140 * GIB)
     assert choose_compute("auto").describe() == (
         "NVIDIA H200 (compute capability 9.0; 138 GiB of 140 GiB free), bfloat16 (the GPU computes in it), "
         f"{versions} for CUDA 12.9"

@@ -1,4 +1,4 @@
-"""Steps that are not taken: what they are told by, what is kept of them, and how a run goes on after one."""
+"""Steps that are not taken: how they are detected, what is kept of them, and how a run continues after one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
 
-from unmask.batch import Batch, LossTerm, pack
+from support.sessions import Toy, Whole, sit
+from unmask.batch import pack
 from unmask.errors import Interrupted, OutputError, UserError
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training import divergence
@@ -23,6 +23,8 @@ from unmask.training.divergence import BadStep, divergence_fault, keep_bad_step
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.stepper import StepFigures
+from unmask.training.steps import NumberedStep, PreparedStep
 
 # What is wrong with a step
 
@@ -57,18 +59,19 @@ def test_a_spike_is_over_a_multiple_of_the_median(
     assert (divergence_fault(5, loss, 1.0, recent, factor) is not None) == is_spike
 
 
-def test_a_spike_is_told_with_its_rule() -> None:
+def test_a_spike_is_reported_with_its_rule() -> None:
     assert divergence_fault(1234, 7.5, 1.0, RECENT, 2.0) == (
         "the loss at step 1,234 is 7.5, over 2 times (train.spike_factor) 3, the median of the 91 steps before"
     )
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill_up(*arguments: Any) -> None:
         raise SafetensorError("No space left")
 
     monkeypatch.setattr(divergence, "save_file", fill_up)
-    bad = BadStep(3, "a fault", [pack([[1, 2]])], 1.0, {}, {}, 0.1, 1.0, [])
+    step = NumberedStep(PreparedStep([pack([[1, 2]])], {}, None, 0.0), 3, 2, 0.1)
+    bad = BadStep(step, StepFigures({}, 1.0, {}), "a fault", [])
     with pytest.raises(OutputError, match="cannot write the batches of step 3"):
         keep_bad_step(tmp_path / "divergence", bad, 0)
     assert list((tmp_path / "divergence").iterdir()) == []
@@ -89,52 +92,26 @@ def steps_of(numbers: Sequence[int], poison: dict[int, float]) -> Iterator[Loade
         yield LoadedStep(batches, Position(sequence=number), number / 10)
 
 
-class Toy(nn.Module):
-    """With dropout, so that the generator's state matters too."""
-
-    seen: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.embedding = nn.Embedding(10, 4)
-        self.dropout = nn.Dropout(0.5)
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        self.seen += 1
-        squares = self.dropout(self.embedding(batch.input_ids)).pow(2).sum()
-        return [LossTerm("task", squares * batch.columns["poison"].prod(), batch.num_tokens, coefficient=2.0)]
-
-
-Run = Callable[..., Toy]
-
-
-@pytest.fixture
-def run(sit: Callable[..., Any]) -> Run:
+def run(
+    directory: Path,
+    poison: dict[int, float],
+    *,
+    numbers: Sequence[int] | None = None,
+    stop_at: int | None = None,
+    **settings: Any,
+) -> Toy:
     """A run of 12 steps, resumed where it has been begun; it is interrupted after the batch `stop_at`."""
-
-    def run(
-        directory: Path,
-        poison: dict[int, float],
-        *,
-        numbers: Sequence[int] | None = None,
-        stop_at: int | None = None,
-        **settings: Any,
-    ) -> Toy:
-        module = Toy()
-        sit(
-            directory,
-            module,
-            lambda progress, start: steps_of(numbers or range(start.sequence + 1, 1000), poison),
-            {"steps": 12, "save_every": 4, "log_every": 3} | settings,
-            stops=lambda batch: batch.keys is not None and stop_at is not None and int(batch.keys[0]) == stop_at,
-            optimizer=OptimizerSettings(learning_rate=0.01),
-            schedule=ScheduleSettings(warmup_steps=2),
-        )
-        return module
-
-    return run
+    module = Toy()
+    sit(
+        directory,
+        module,
+        Whole(lambda progress, start: steps_of(numbers or range(start.sequence + 1, 1000), poison)),
+        {"steps": 12, "save_every": 4, "log_every": 3} | settings,
+        stops=lambda batch: batch.keys is not None and stop_at is not None and int(batch.keys[0]) == stop_at,
+        optimizer=OptimizerSettings(learning_rate=0.01),
+        schedule=ScheduleSettings(warmup_steps=2),
+    )
+    return module
 
 
 def same_end(one: Path, other: Path) -> bool:
@@ -144,7 +121,7 @@ def same_end(one: Path, other: Path) -> bool:
     return all((first / name).read_bytes() == (second / name).read_bytes() for name in (WEIGHTS, OPTIMIZER))
 
 
-def test_a_run_stops_before_the_update_and_keeps_step_and_checkpoints(run: Run, tmp_path: Path) -> None:
+def test_a_run_stops_before_the_update_and_keeps_step_and_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the run has diverged") as stop:
         run(tmp_path, {7: math.nan}, log_every=100)
     kept = tmp_path / "divergence" / "step-00000007"
@@ -169,7 +146,7 @@ def test_a_run_stops_before_the_update_and_keeps_step_and_checkpoints(run: Run, 
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["step"] == 7  # where the curves end
 
 
-def test_the_steps_before_it_have_their_row(run: Run, tmp_path: Path) -> None:
+def test_the_steps_before_it_have_their_row(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the run has diverged"):
         run(tmp_path, {8: math.nan}, log_every=5, save_every=6)
     rows = read_metrics(tmp_path / "metrics.jsonl")
@@ -185,7 +162,7 @@ def test_the_steps_before_it_have_their_row(run: Run, tmp_path: Path) -> None:
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [5, 10, 12]
 
 
-def test_a_gradient_alone_may_be_at_fault(run: Run, tmp_path: Path) -> None:
+def test_a_gradient_alone_may_be_at_fault(tmp_path: Path) -> None:
     """1e30 squared is within float32 as a loss and its gradient's norm, 1e60 squared, is not."""
     with pytest.raises(UserError, match="not finite at step 3"):
         run(tmp_path, {3: 1e30})
@@ -194,15 +171,15 @@ def test_a_gradient_alone_may_be_at_fault(run: Run, tmp_path: Path) -> None:
 
 
 def test_rolled_back_a_run_is_one_that_never_saw_the_batches_between(
-    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "unmask"):
         run(tmp_path / "rolled", {7: math.inf}, on_divergence="roll_back", log_every=1)
     run(tmp_path / "plain", {}, numbers=[1, 2, 3, 4, *range(8, 100)], log_every=1)
     assert same_end(tmp_path / "rolled", tmp_path / "plain")
-    [told, summary] = [record.getMessage() for record in caplog.records]
-    assert "back to the weights of step 4, with the text after the step (1 of at most 3 times)" in told
-    assert str(tmp_path / "rolled" / "divergence" / "step-00000007") in told
+    [message, summary] = [record.getMessage() for record in caplog.records]
+    assert "back to the weights of step 4, with the text after the step (1 of at most 3 times)" in message
+    assert str(tmp_path / "rolled" / "divergence" / "step-00000007") in message
     assert "the run has rolled back 1 time(s)" in summary
     rolled, plain = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("rolled", "plain"))
     assert [row["step"] for row in rolled] == list(range(1, 13))  # each step once
@@ -212,7 +189,7 @@ def test_rolled_back_a_run_is_one_that_never_saw_the_batches_between(
     assert (end.state["roll_backs"], end.state["position"]["sequence"]) == (1, 15)
 
 
-def test_a_spike_rolls_back_too(run: Run, tmp_path: Path) -> None:
+def test_a_spike_rolls_back_too(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"steps": 32, "on_divergence": "roll_back", "spike_factor": 5.0}
     run(tmp_path / "rolled", {10: 50.0, 27: 50.0}, **changes)  # the tenth has too few before it to be judged
     numbers = [*range(1, 25), *range(28, 100)]
@@ -223,7 +200,7 @@ def test_a_spike_rolls_back_too(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop_at", [3, 6, 8, 9, 12, 14])
-def test_interrupted_is_uninterrupted_bit_for_bit(run: Run, tmp_path: Path, stop_at: int) -> None:
+def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_at: int) -> None:
     changes: dict[str, Any] = {"on_divergence": "roll_back"}
     poison = {7: math.nan, 13: math.nan}
     run(tmp_path / "whole", poison, **changes)
@@ -238,7 +215,7 @@ def test_interrupted_is_uninterrupted_bit_for_bit(run: Run, tmp_path: Path, stop
     assert same_end(tmp_path / "whole", tmp_path / "run")
 
 
-def test_a_run_stopped_often_goes_back_as_far_as_one_that_was_not(run: Run, tmp_path: Path) -> None:
+def test_a_run_stopped_often_goes_back_as_far_as_one_that_was_not(tmp_path: Path) -> None:
     """However few checkpoints are kept: that of step 4 stays."""
     changes: dict[str, Any] = {"on_divergence": "roll_back", "keep_last": 1}
     poison = {8: math.nan, 10: math.nan}
@@ -253,7 +230,7 @@ def test_a_run_stopped_often_goes_back_as_far_as_one_that_was_not(run: Run, tmp_
     assert end.state["roll_backs"] == 2
 
 
-def test_a_stopped_run_goes_on_past_the_step_when_told_to(run: Run, tmp_path: Path) -> None:
+def test_a_stopped_run_continues_past_the_step_when_reported_to(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the run has diverged"):
         run(tmp_path / "run", {7: math.nan})
     run(tmp_path / "run", {7: math.nan}, on_divergence="roll_back")
@@ -261,7 +238,7 @@ def test_a_stopped_run_goes_on_past_the_step_when_told_to(run: Run, tmp_path: Pa
     assert same_end(tmp_path / "whole", tmp_path / "run")
 
 
-def test_it_rolls_back_only_so_often(run: Run, tmp_path: Path) -> None:
+def test_it_rolls_back_only_so_often(tmp_path: Path) -> None:
     poison = dict.fromkeys((7, 9, 11), math.nan)
     with pytest.raises(UserError, match=r"has rolled back 2 times, as often as train\.max_roll_backs"):
         run(tmp_path, poison, on_divergence="roll_back", max_roll_backs=2)
@@ -269,13 +246,13 @@ def test_it_rolls_back_only_so_often(run: Run, tmp_path: Path) -> None:
     assert kept == ["step-00000006-again-1", "step-00000006-again-2", "step-00000007"]
 
 
-def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(run: Run, tmp_path: Path) -> None:
+def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no checkpoint to roll back to yet.*a train\.save_every under 2$"):
         run(tmp_path, {2: math.nan}, on_divergence="roll_back")
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), lambda path: path.unlink()])
-def test_a_damaged_checkpoint_is_passed_over(run: Run, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     changes: dict[str, Any] = {"on_divergence": "roll_back"}
     with pytest.raises(Interrupted):
         run(tmp_path / "run", {11: math.nan}, stop_at=9, **changes)

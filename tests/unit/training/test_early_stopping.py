@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from unmask.batch import Batch, LossTerm, pack
+from support.sessions import Toy, Whole, sit
+from unmask.batch import pack
 from unmask.errors import Interrupted, SettingsError
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training.run.best import choose_metric, is_better
@@ -26,67 +27,41 @@ def steps_from(step: int) -> Iterator[LoadedStep]:
         yield LoadedStep([pack([[step % 7, 1, 2]])], Position(sequence=step), step / 10)
 
 
-class Toy(nn.Module):
-    """Knows how many steps it has seen, which is all that its figures depend on."""
-
-    seen: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.embedding = nn.Embedding(10, 4)
-        self.dropout = nn.Dropout(0.5)
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        assert self.training
-        self.seen += 1
-        return [LossTerm("task", self.dropout(self.embedding(batch.input_ids)).pow(2).sum(), 3)]
-
-
-Run = Callable[..., tuple[Toy, dict[str, float]]]
-
-
-@pytest.fixture
-def run(sit: Callable[..., dict[str, float]]) -> Run:
+def run(
+    directory: Path,
+    figures: list[float],
+    *,
+    module: Toy | None = None,
+    name: str = "accuracy",
+    has_dev: bool = True,
+    stop_after: int | None = None,
+    **settings: Any,
+) -> tuple[Toy, dict[str, float]]:
     """A run, resumed where it has been begun; `figures` are those of the evaluations after steps 2, 4, 6 ..."""
+    trained = Toy() if module is None else module
 
-    def run(
-        directory: Path,
-        figures: list[float],
-        *,
-        module: Toy | None = None,
-        name: str = "accuracy",
-        has_dev: bool = True,
-        stop_after: int | None = None,
-        **settings: Any,
-    ) -> tuple[Toy, dict[str, float]]:
-        trained = Toy() if module is None else module
+    def evaluate() -> dict[str, float]:
+        assert not trained.training
+        return {"loss": 1.0, name: figures[int(trained.seen) // 2 - 1]}
 
-        def evaluate() -> dict[str, float]:
-            assert not trained.training
-            return {"loss": 1.0, name: figures[int(trained.seen) // 2 - 1]}
-
-        last = sit(
-            directory,
-            trained,
-            lambda progress, start: steps_from(start.sequence),
-            {"steps": 20, "eval_every": 2, "log_every": 3, **settings},
-            stops=lambda batch: int(trained.seen) + 1 == stop_after,
-            evaluate=evaluate if has_dev else None,
-            optimizer=OptimizerSettings(learning_rate=0.1),
-            schedule=ScheduleSettings(),
-        )
-        return trained, last
-
-    return run
+    last = sit(
+        directory,
+        trained,
+        Whole(lambda progress, start: steps_from(start.sequence)),
+        {"steps": 20, "eval_every": 2, "log_every": 3, **settings},
+        stops=lambda batch: int(trained.seen) + 1 == stop_after,
+        evaluate=evaluate if has_dev else None,
+        optimizer=OptimizerSettings(learning_rate=0.1),
+        schedule=ScheduleSettings(),
+    )
+    return trained, last
 
 
 FIGURES = [0.5, 0.6, 0.4, 0.7, 0.7, 0.6, 0.65, 0.9, 0.1, 0.2]
 """The best before three in a row are no better: the fourth, after step 8; its equal after it does not count."""
 
 
-def test_it_stops_at_the_right_evaluation_and_keeps_the_best(run: Run, tmp_path: Path) -> None:
+def test_it_stops_at_the_right_evaluation_and_keeps_the_best(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES, patience=3)
     assert last == {"loss": 1.0, "accuracy": 0.7}
     assert int(module.seen) == 8
@@ -95,7 +70,7 @@ def test_it_stops_at_the_right_evaluation_and_keeps_the_best(run: Run, tmp_path:
     assert [row["step"] for row in rows if "loss" in row] == [3, 6, 9, 12, 14]
 
 
-def test_the_weights_are_those_of_the_best_evaluation(run: Run, tmp_path: Path) -> None:
+def test_the_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
     kept: dict[int, Tensor] = {}
 
     class Noting(Toy):
@@ -110,12 +85,12 @@ def test_the_weights_are_those_of_the_best_evaluation(run: Run, tmp_path: Path) 
     assert not torch.equal(module.embedding.weight, kept[14])
 
 
-def test_a_budget_that_is_spent_first_gives_the_best_too(run: Run, tmp_path: Path) -> None:
+def test_a_budget_that_is_spent_first_gives_the_best_too(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES, patience=9)
     assert (int(module.seen), last["accuracy"]) == (16, 0.9)
 
 
-def test_without_patience_the_last_weights_stay(run: Run, tmp_path: Path) -> None:
+def test_without_patience_the_last_weights_stay(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES)
     assert (int(module.seen), last["accuracy"]) == (20, 0.2)
     checkpoint = find_checkpoint(tmp_path / "checkpoints")
@@ -125,13 +100,13 @@ def test_without_patience_the_last_weights_stay(run: Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["loss", "mse"])
-def test_lower_is_better_for_losses(run: Run, tmp_path: Path, name: str) -> None:
+def test_lower_is_better_for_losses(tmp_path: Path, name: str) -> None:
     module, last = run(tmp_path, FIGURES, name=name, patience=3, metric=name)
     assert (int(module.seen), last[name]) == (6, 0.4)
 
 
 @pytest.mark.parametrize("stop_after", range(1, 15))
-def test_interrupted_is_uninterrupted_bit_for_bit(run: Run, tmp_path: Path, stop_after: int) -> None:
+def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_after: int) -> None:
     whole, expected = run(tmp_path / "whole", FIGURES, patience=3, save_every=5)
     with pytest.raises(Interrupted):
         run(tmp_path / "run", FIGURES, stop_after=stop_after, patience=3, save_every=5)
@@ -146,13 +121,13 @@ def test_interrupted_is_uninterrupted_bit_for_bit(run: Run, tmp_path: Path, stop
         assert first == second
 
 
-def test_a_run_that_has_ended_early_stays_ended(run: Run, tmp_path: Path) -> None:
+def test_a_run_that_has_ended_early_stays_ended(tmp_path: Path) -> None:
     run(tmp_path, FIGURES, patience=3)
     again, last = run(tmp_path, FIGURES, patience=3)
     assert (int(again.seen), last["accuracy"]) == (8, 0.7)
 
 
-def test_a_damaged_best_file_damages_its_checkpoint(run: Run, tmp_path: Path) -> None:
+def test_a_damaged_best_file_damages_its_checkpoint(tmp_path: Path) -> None:
     run(tmp_path, FIGURES, patience=3, save_every=5)
     newest = find_checkpoint(tmp_path / "checkpoints")
     assert newest is not None
@@ -193,7 +168,7 @@ def test_which_is_better(metric: str, value: float, than: float, better: bool) -
     assert is_better(metric, value, than) is better
 
 
-def test_patience_needs_evaluations(run: Run, tmp_path: Path) -> None:
+def test_patience_needs_evaluations(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"patience=2 counts evaluations during training: give eval_every as well"):
         TrainSettings(steps=2, patience=2)
     with pytest.raises(SettingsError, match=r"train\.patience=2 needs something to measure: give data\.dev"):

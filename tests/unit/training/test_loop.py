@@ -1,4 +1,4 @@
-"""The loop: what a step's gradient is, when a run ends, what it is told about."""
+"""The loop: what a step's gradient is, when a run ends, what it reports."""
 
 from __future__ import annotations
 
@@ -135,35 +135,10 @@ def test_the_gradient_of_a_step_does_not_depend_on_how_it_is_cut(sizes: Sequence
     assert float(difference) < ROUNDING
 
 
-def test_a_mean_of_the_micro_batches_means_would_be_seen() -> None:
-    module = Regressor()
-    for batch in cut(sequences(), (3, 3, 2)):
-        loss = torch.stack([term.coefficient * term.total / term.count for term in module(batch)]).sum() / 3
-        loss.backward()
-    wrong = torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
-    assert float((wrong - expected_gradient()).abs().max()) > 0.01
-
-
-def test_a_batch_of_8192_sequences_is_256_micro_batches_of_32() -> None:
-    """RoBERTa's batch size; the gradient is that of all of it at once."""
-    generator = torch.Generator().manual_seed(3)
-    lengths = torch.randint(1, 6, (8192,), generator=generator).tolist()
-    rows = [torch.randint(50, (length,), generator=generator).tolist() for length in lengths]
-    ends: list[Tensor] = []
-    for size in (32, 8192):
-        module = Regressor()
-        step = Step(cut(rows, [size] * (8192 // size)), 1, 1.0)
-        run(TrainSettings(steps=1, max_grad_norm=None), module=module, steps=iter([step]))
-        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
-    # doubles: sums of 8,192 numbers of order 1, each sum then divided by their number
-    assert float((ends[0] - ends[1]).abs().max()) < ROUNDING
-    assert not torch.equal(ends[0], torch.cat([p.detach().flatten() for p in Regressor().parameters()]))
-
-
 @pytest.mark.parametrize("budget", [{"steps": 6}, {"epochs": 1.5}, {"tokens": 6 * sum(LENGTHS)}], ids=str)
 def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> None:
-    """They see the share done that they would have seen, and none is asked for after the last step."""
-    ends, asked = [], []
+    """They see the share done that they would have seen, and none is requested after the last step."""
+    ends, called = [], []
     for prepares_ahead in (False, True):
         module, state, shares = Regressor(), TrainState(), list[float]()
         settings = TrainSettings.model_validate(budget)
@@ -182,9 +157,9 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
             prepares_ahead=prepares_ahead,
         )
         ends.append([parameter.tolist() for parameter in module.parameters()])
-        asked.append(shares)
+        called.append(shares)
     assert ends[0] == ends[1]
-    assert asked[0] == asked[1] == pytest.approx([number / 6 for number in range(6)])
+    assert called[0] == called[1] == pytest.approx([number / 6 for number in range(6)])
 
 
 @pytest.mark.parametrize("is_made_anew", [True, False])
@@ -234,18 +209,18 @@ def test_micro_batches_without_a_target_are_fine(rows: slice, num_targets: int) 
     assert torch.equal(module.embedding, Regressor().embedding) == (num_targets == 0)
 
 
-def test_what_a_step_did_is_told_and_added_up() -> None:
-    told: list[tuple[int, StepResult, dict[str, float]]] = []
+def test_what_a_step_did_is_reported_and_added_up() -> None:
+    message: list[tuple[int, StepResult, dict[str, float]]] = []
 
     def note(state: TrainState, result: StepResult) -> None:
-        told.append((state.step, result, state.take_means() if state.step % 2 == 0 else {}))
+        message.append((state.step, result, state.take_means() if state.step % 2 == 0 else {}))
 
     module = Regressor()
     state = run(TrainSettings(steps=4), module=module, steps=endless((5, 3)), on_step=note)
-    assert [step for step, _, _ in told] == [1, 2, 3, 4]
+    assert [step for step, _, _ in message] == [1, 2, 3, 4]
     assert (state.step, state.tokens, state.epochs, state.position) == (4, 4 * sum(LENGTHS), 1.0, 4)
     assert state.seconds > 0
-    result, means = told[1][1:]
+    result, means = message[1][1:]
     assert result.tokens == sum(LENGTHS)
     assert result.coefficients == {"tokens": 1.0, "first": 3.0}
     assert means.keys() == {"tokens", "first"}
@@ -277,7 +252,7 @@ def test_rates_follow_the_schedule_for_every_group() -> None:
         rates.append([group["lr"] for group in optimizer.param_groups])
         assert result.learning_rate == rates[-1][0]
 
-    def go_on(state: TrainState, steps: int) -> None:
+    def continue_training(state: TrainState, steps: int) -> None:
         schedule = ScheduleSettings(name="linear", warmup_steps=2)
         run(
             TrainSettings(steps=steps),
@@ -289,9 +264,9 @@ def test_rates_follow_the_schedule_for_every_group() -> None:
         )
 
     state = TrainState()
-    go_on(state, 4)
+    continue_training(state, 4)
     assert rates == [[0.0, 0.0], [0.2, 0.05], [0.4, 0.1], [0.2, 0.05]]
-    go_on(state, 8)  # the peak rates are remembered, not those of the last step
+    continue_training(state, 8)  # the peak rates are remembered, not those of the last step
     assert rates[-1][0] == pytest.approx(0.4 / 4)  # it begins anew at its fifth step: no warm-up end was kept
 
 
@@ -304,7 +279,7 @@ def test_clipping_is_part_of_the_step() -> None:
             module=module,
             on_step=lambda state, result: norms.append(float(result.gradient_norm)),
         )
-    assert norms[0] == norms[1] > 0.5  # told before clipping
+    assert norms[0] == norms[1] > 0.5  # as before clipping
     for a, b, c in zip(plain.parameters(), clipped.parameters(), start.parameters(), strict=True):
         # torch divides by the norm + 1e-6
         assert torch.allclose((b - c), (a - c) * 0.5 / norms[0], rtol=1e-5, atol=0)
@@ -371,7 +346,7 @@ def test_a_budget_of_minutes_is_of_training_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_a_budget_that_is_spent_takes_no_step_and_asks_for_no_batch() -> None:
     def none() -> Iterator[Step]:
-        raise AssertionError("asked for a batch")
+        raise AssertionError("a batch was requested")
         yield
 
     state = TrainState(step=5)

@@ -1,4 +1,4 @@
-"""Whole sessions: batches that follow the share done, stages with a schedule of their own, and what is told."""
+"""Whole sessions: batches that follow the share done, stages with a schedule of their own, and what is logged."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from support.sessions import Whole, sit
 from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import Interrupted
 from unmask.packing.loader import LoadedStep, Position
@@ -48,66 +49,56 @@ class Toy(nn.Module):
         return [LossTerm("task", self.dropout(hidden).pow(2).sum(), batch.num_tokens)]
 
 
-Run = Callable[..., list[int]]
-
-
-@pytest.fixture
-def run(sit: Callable[..., Any]) -> Run:
+def run(
+    directory: Path,
+    *,
+    schedule: ScheduleSettings = ScheduleSettings(warmup_steps=2),  # noqa: B008  frozen
+    stop_after: int | None = None,
+    stage_at: float | None = None,
+    optimizer: str = "adamw",
+    **settings: Any,
+) -> list[int]:
     """A run, resumed where it has been begun; it returns the tokens of each batch that it was given."""
+    module, seen = Toy(), list[int]()
+    settings = {"log_every": 1, **settings}
 
-    def run(
-        directory: Path,
-        *,
-        schedule: ScheduleSettings = ScheduleSettings(warmup_steps=2),  # noqa: B008  frozen
-        stop_after: int | None = None,
-        stage_at: float | None = None,
-        optimizer: str = "adamw",
-        **settings: Any,
-    ) -> list[int]:
-        module, seen = Toy(), list[int]()
-        settings = {"log_every": 1, **settings}
+    def before_step(state: TrainState, schedule: Schedule) -> bool:
+        share = state.progress(TrainSettings.model_validate(settings))
+        if stage_at is None or share < stage_at:
+            return False
+        module.is_second_stage = True
+        if schedule.stage is not None:
+            return False
+        with torch.no_grad():
+            module.second.weight.copy_(module.first.weight)
+        schedule.begin_stage(state.done)
+        return True
 
-        def before_step(state: TrainState, schedule: Schedule) -> bool:
-            share = state.progress(TrainSettings.model_validate(settings))
-            if stage_at is None or share < stage_at:
-                return False
-            module.is_second_stage = True
-            if schedule.stage is not None:
-                return False
-            with torch.no_grad():
-                module.second.weight.copy_(module.first.weight)
-            schedule.begin_stage(state.done)
-            return True
+    def stops(batch: Batch) -> bool:
+        seen.append(batch.num_tokens)
+        return len(seen) == stop_after
 
-        def stops(batch: Batch) -> bool:
-            seen.append(batch.num_tokens)
-            return len(seen) == stop_after
-
-        sit(
-            directory,
-            module,
-            phases,
-            settings,
-            stops=stops,
-            before_step=before_step,
-            optimizer=OptimizerSettings.model_validate({"name": optimizer, "learning_rate": 0.1}),
-            schedule=schedule,
-        )
-        return seen
-
-    return run
+    sit(
+        directory,
+        module,
+        Whole(phases),
+        settings,
+        stops=stops,
+        before_step=before_step,
+        optimizer=OptimizerSettings.model_validate({"name": optimizer, "learning_rate": 0.1}),
+        schedule=schedule,
+    )
+    return seen
 
 
 @pytest.mark.parametrize("budget", [{"steps": 10}, {"tokens": 20}, {"epochs": 1}], ids=str)
-def test_batches_follow_the_share_done(run: Run, tmp_path: Path, budget: dict[str, float]) -> None:
+def test_batches_follow_the_share_done(tmp_path: Path, budget: dict[str, float]) -> None:
     assert run(tmp_path, **budget) == [*[2] * 7, *[6] * (1 if "tokens" in budget else 3)]
 
 
 @pytest.mark.parametrize("stop_after", range(1, 10))
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_phases_and_stages_resume_bit_for_bit_at_any_step(
-    run: Run, tmp_path: Path, stop_after: int, optimizer: str
-) -> None:
+def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_after: int, optimizer: str) -> None:
     changes: dict[str, Any] = {"steps": 10, "stage_at": 0.5, "optimizer": optimizer}
     run(tmp_path / "whole", **changes)
     with pytest.raises(Interrupted):
@@ -135,9 +126,7 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stop_after", range(1, 10))
-def test_no_step_is_without_a_row_and_a_resumed_run_has_the_same_rows(
-    run: Run, tmp_path: Path, stop_after: int
-) -> None:
+def test_no_step_is_without_a_row_and_a_resumed_run_has_the_same_rows(tmp_path: Path, stop_after: int) -> None:
     """At the end of the run, of its first stage, and where it is stopped."""
     changes: dict[str, Any] = {"steps": 10, "stage_at": 0.5, "log_every": 4}
     run(tmp_path / "whole", **changes)
@@ -149,48 +138,48 @@ def test_no_step_is_without_a_row_and_a_resumed_run_has_the_same_rows(
     assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
-def test_a_run_that_is_done_says_so_and_how_to_go_on(
-    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_is_done_says_so_and_how_to_continue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(tmp_path, tokens=9)
     rows = rows_of(tmp_path)
     with caplog.at_level(logging.INFO, "unmask"):
         assert run(tmp_path, tokens=9) == []
-    [told] = [record.getMessage() for record in caplog.records]
-    assert told == (
-        "nothing is left to train: the run has taken its 5 steps, all of train.tokens=9; a larger train.tokens goes on "
-        "from there"
+    [message] = [record.getMessage() for record in caplog.records]
+    assert message == (
+        "nothing is left to train: the run has taken its 5 steps, all of train.tokens=9; a larger train.tokens "
+        "continues from there"
     )
     assert rows_of(tmp_path) == rows
 
 
 def test_a_run_by_time_has_each_steps_rate_and_says_that_it_cannot_be_repeated(
-    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = "run under train.minutes is not repeatable bit for bit"
+    message = "run under train.minutes is not repeatable bit for bit"
     with caplog.at_level(logging.INFO, "unmask"):
         with pytest.raises(Interrupted):
             run(tmp_path, minutes=1e6, stop_after=3, log_every=50)
-        assert [record.levelname for record in caplog.records if f"a {told}" in record.getMessage()] == ["INFO"]
+        assert [record.levelname for record in caplog.records if f"a {message}" in record.getMessage()] == ["INFO"]
         run(tmp_path, minutes=1e-9, log_every=50)
-    assert [record.levelname for record in caplog.records if f"a resumed {told}" in record.getMessage()] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if f"a resumed {message}" in record.getMessage()] == [
+        "WARNING"
+    ]
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert [row["learning_rate"] for row in rows] == pytest.approx([0, 0.05, 0.1], abs=1e-6)  # 3 steps of 1e6 minutes
 
 
 @pytest.mark.parametrize(
-    ("budget", "told"),
+    ("budget", "message"),
     [
         ({"steps": 4}, "schedule.warmup_steps=1,000 of the 4 steps of the run: the run ends before its learning rate"),
         ({"tokens": 8}, "the run took 4 steps and schedule.warmup_steps is 1,000: its learning rate was never reached"),
     ],
     ids=str,
 )
-def test_a_warm_up_longer_than_the_run_is_told(
-    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: dict[str, float], told: str
+def test_a_warm_up_longer_than_the_run_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: dict[str, float], message: str
 ) -> None:
     with caplog.at_level(logging.WARNING, "unmask"):
         run(tmp_path, schedule=ScheduleSettings(warmup_steps=1000), **budget)
     [record] = caplog.records
-    assert record.getMessage().startswith(told)
+    assert record.getMessage().startswith(message)

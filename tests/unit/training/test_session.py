@@ -29,7 +29,7 @@ from unmask.training.steps import Learner
 
 @dataclass
 class Notes:
-    """Stands in for the log."""
+    """Replaces the log."""
 
     rows: list[tuple[str, int]] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
@@ -172,7 +172,7 @@ def test_a_signal_saves_and_stops(tmp_path: Path, step: int) -> None:
     assert sitting.saved()[-1] == step
 
 
-def test_an_evaluation_that_does_not_fit_beside_recordings_is_tried_without_them(tmp_path: Path) -> None:
+def test_an_evaluation_that_does_not_fit_beside_graphs_is_tried_without_them(tmp_path: Path) -> None:
     sitting = Sitting(tmp_path, eval_every=1)
     released: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Steps that are computed as they come: what is told of them, and what is left where one is not taken."""
+"""Steps that are computed as they come: what is reported of them, and what is left where one is not taken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm, pack
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper, weigh
-from unmask.training.state import TrainState
 from unmask.training.stepper import StepFigures
 
 CPU = Compute(torch.device("cpu"), torch.float32, "a test")
@@ -71,12 +70,6 @@ def test_a_term_without_a_target_has_no_mean_and_adds_nothing() -> None:
     assert figures.loss({"tokens": 0, "first": 0}) == 6.0  # as it is weighed for the gradient
 
 
-def test_a_term_without_a_target_has_no_mean_in_a_row() -> None:
-    state = TrainState(totals={"tokens": 6.0, "first": 0.0}, counts={"tokens": 4, "first": 0})
-    assert state.take_means() == {"tokens": 1.5}
-    assert (state.totals, state.counts) == ({}, {})
-
-
 @pytest.mark.parametrize("taken", [True, False])
 def test_the_update_is_taken_where_the_judge_says_so(module: Toy, taken: bool) -> None:
     before = module.embedding.weight.detach().clone()
@@ -89,7 +82,7 @@ def test_the_update_is_taken_where_the_judge_says_so(module: Toy, taken: bool) -
     assert not stepper.runs_ahead
 
 
-def test_clipping_is_by_the_norm_that_is_told(module: Toy) -> None:
+def test_clipping_is_by_the_norm_that_is_reported(module: Toy) -> None:
     before = module.embedding.weight.detach().clone()
     stepper = stepper_of(module, max_grad_norm=0.5)
     stepper.launch(BATCHES, COUNTS)
@@ -105,21 +98,21 @@ def test_a_step_that_does_not_fit_leaves_no_gradient(module: Toy) -> None:
 
     def fails_on_the_second(batch: Batch) -> list[LossTerm]:
         if batch.num_sequences == 1:
-            raise torch.OutOfMemoryError("told by a test")
+            raise torch.OutOfMemoryError("by a test")
         return forward(batch)
 
     module.forward = fails_on_the_second  # type: ignore[method-assign]
     with pytest.raises(torch.OutOfMemoryError):
         stepper.launch(BATCHES, COUNTS)
     assert module.embedding.weight.grad is None
-    stepper.launch(BATCHES[:1], {"tokens": 4, "first": 2})  # and it goes on
+    stepper.launch(BATCHES[:1], {"tokens": 4, "first": 2})  # and it continues
     [figures] = stepper.read(answer(True))
     assert figures.sums["tokens"] > 0
 
 
 def test_a_norm_that_does_not_fit_leaves_no_gradient_either(module: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> Tensor:
-        raise torch.OutOfMemoryError("told by a test")
+        raise torch.OutOfMemoryError("by a test")
 
     stepper = stepper_of(module)
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Which stepper is chosen, and what becomes of a run whose steps cannot be recorded after all."""
+"""Which stepper is chosen, and the result of a run whose steps cannot be captured after all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.bert import BertEncoder
-from unmask.models.buckets import Fillings
+from unmask.models.buckets import Paddings
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import new_head
 from unmask.models.hub.directory import save_model
@@ -24,8 +24,8 @@ from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
-from unmask.training.recorded.recording import Recorder
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.capture import Capturer
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.run.checkpoint import save_checkpoint
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
@@ -67,11 +67,11 @@ def adamw(module: nn.Module) -> AdamW:
 
 def steppers(
     module: TaggingModule, optimizer: AdamW, *, compiles: bool = False, compute: Compute = CPU
-) -> tuple[RecordedStepper, EagerStepper]:
-    fillings: Fillings | None = module.fillings
-    assert fillings is not None
-    recorded = RecordedStepper(module, optimizer, 1.0, None, compute, fillings, 16, compiles)
-    return recorded, EagerStepper(module, optimizer, 1.0, compute)
+) -> tuple[CapturedStepper, EagerStepper]:
+    paddings: Paddings | None = module.paddings
+    assert paddings is not None
+    captured = CapturedStepper(module, optimizer, 1.0, None, compute, paddings, 16, compiles)
+    return captured, EagerStepper(module, optimizer, 1.0, compute)
 
 
 def always(place: int, figures: StepFigures) -> bool:
@@ -93,36 +93,36 @@ def weights(module: nn.Module) -> Tensor:
 
 
 def breaks(*, after: int, error: Exception) -> Callable[..., Any]:
-    """A `Recorder._record` that fails the given time, in the middle of what it tries."""
+    """A `Capturer._capture` that fails the given time, in the middle of what it tries."""
     calls = iter(range(1000))
-    record = Recorder._record
+    capture = Capturer._capture
 
-    def record_or_break(self: Recorder, body: Callable[[], None]) -> Any:
+    def capture_or_break(self: Capturer, body: Callable[[], None]) -> Any:
         if next(calls) < after:
-            return record(self, body)
+            return capture(self, body)
         body()
         raise error
 
-    return record_or_break
+    return capture_or_break
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_run_that_cannot_be_recorded_is_one_that_never_tried(
+def test_a_run_that_cannot_be_captured_is_one_that_never_tried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, resumed: bool
 ) -> None:
     """Weights, moments and the numbers that dropout draws are untouched, and it says so."""
     monkeypatch.setattr(
-        Recorder, "_record", breaks(after=0, error=RuntimeError("operation not permitted\nwhen capturing"))
+        Capturer, "_capture", breaks(after=0, error=RuntimeError("operation not permitted\nwhen capturing"))
     )
     ends, figures = [], []
     for tries in (True, False):
         module = tagger()
         optimizer = adamw(module)
-        recorded, eager = steppers(module, optimizer)
+        captured, eager = steppers(module, optimizer)
         torch.manual_seed(7)
         if resumed:
             take(eager, 2)
-        stepper = CautiousStepper(recorded, eager) if tries else eager
+        stepper = CautiousStepper(captured, eager) if tries else eager
         stepper.restart([])
         with caplog.at_level(logging.WARNING, "unmask"):
             figures.append(take(stepper, 3))
@@ -140,24 +140,23 @@ def test_a_run_that_cannot_be_recorded_is_one_that_never_tried(
         sorted(path.stat().st_size for path in (tmp_path / str(tries)).rglob("*tensors")) for tries in (True, False)
     ]
     assert files[0] == files[1]
-    [told] = caplog.messages
-    assert told == (
-        "steps cannot be recorded here, and are computed as they come, as with train.record_steps=false: "
-        "RuntimeError: operation not permitted"
-    )
+    assert caplog.messages == [
+        "steps cannot be captured as CUDA graphs here, and are computed as they come, as with "
+        "train.record_steps=false: RuntimeError: operation not permitted"
+    ]
 
 
-def test_what_was_replayed_before_a_recording_failed_has_drawn_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first micro-batch, of another shape than the second, is recorded and replayed: dropout is that of a run that
+def test_what_was_replayed_before_a_capture_failed_has_drawn_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first micro-batch, of another shape than the second, is captured and replayed: dropout is that of a run that
     never tried, and a resumed run, which tries again, has that of one that never stopped."""
-    monkeypatch.setattr(Recorder, "_record", breaks(after=1, error=RuntimeError("not permitted")))
+    monkeypatch.setattr(Capturer, "_capture", breaks(after=1, error=RuntimeError("not permitted")))
     longer = pack([[1] * 16] * 9)
     longer = longer.with_columns(labels=torch.ones(longer.num_tokens, dtype=torch.int64))
     ends, figures = [], []
     for tries in (True, False):
         module = tagger()
-        recorded, eager = steppers(module, adamw(module))
-        stepper = CautiousStepper(recorded, eager) if tries else eager
+        captured, eager = steppers(module, adamw(module))
+        stepper = CautiousStepper(captured, eager) if tries else eager
         stepper.restart([])
         torch.manual_seed(7)
         stepper.launch([batch(), longer], {"task": 100})
@@ -168,11 +167,11 @@ def test_what_was_replayed_before_a_recording_failed_has_drawn_nothing(monkeypat
     assert torch.equal(*ends)
 
 
-def test_a_step_that_does_not_fit_is_not_a_step_that_cannot_be_recorded(
+def test_a_step_that_does_not_fit_is_not_a_step_that_cannot_be_captured(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Recorder, "_record", breaks(after=0, error=torch.OutOfMemoryError("full")))
+        patched.setattr(Capturer, "_capture", breaks(after=0, error=torch.OutOfMemoryError("full")))
         module = tagger()
         stepper = CautiousStepper(*steppers(module, adamw(module)))
         stepper.restart([])
@@ -181,7 +180,7 @@ def test_a_step_that_does_not_fit_is_not_a_step_that_cannot_be_recorded(
                 stepper.launch([batch()], {"task": 9})
     take(stepper, 2)
     assert stepper.runs_ahead
-    assert stepper.num_recordings == 1
+    assert stepper.num_graphs == 1
     assert not caplog.messages
 
 
@@ -190,14 +189,14 @@ def test_after_the_first_step_an_error_is_an_error(monkeypatch: pytest.MonkeyPat
     stepper = CautiousStepper(*steppers(module, adamw(module)))
     stepper.restart([])
     take(stepper, 1)
-    monkeypatch.setattr(Recorder, "_record", breaks(after=0, error=RuntimeError("broken")))
+    monkeypatch.setattr(Capturer, "_capture", breaks(after=0, error=RuntimeError("broken")))
     longer = pack([[1] * 16] * 9)
     with pytest.raises(RuntimeError, match="broken"):
         stepper.launch([longer.with_columns(labels=torch.ones(longer.num_tokens, dtype=torch.int64))], {"task": 144})
 
 
 @pytest.mark.parametrize("compiles", [True, False])
-def test_blocks_that_cannot_be_compiled_are_recorded_without(
+def test_blocks_that_cannot_be_compiled_are_captured_without(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, compiles: bool
 ) -> None:
     """The compiler fails in the first pass; what it has left of the pass is put back."""
@@ -207,7 +206,7 @@ def test_blocks_that_cannot_be_compiled_are_recorded_without(
 
     def no_compiler(*arguments: Any) -> Tensor:
         torch.rand(5)
-        raise NoCompilerError("no compiler for this GPU\nand a long account of it")
+        raise NoCompilerError("no compiler for this GPU\nand a long explanation")
 
     monkeypatch.setattr("unmask.training.recorded.compilation._compiled", lambda plain: no_compiler)
     ends = []
@@ -218,7 +217,7 @@ def test_blocks_that_cannot_be_compiled_are_recorded_without(
         torch.manual_seed(7)
         take(stepper, 3)
         assert stepper.runs_ahead
-        assert stepper.num_recordings == 1
+        assert stepper.num_graphs == 1
         ends.append(weights(module))
     assert torch.equal(*ends)
     assert (
@@ -227,32 +226,32 @@ def test_blocks_that_cannot_be_compiled_are_recorded_without(
     )
 
 
-def test_what_fails_in_the_compiled_pass_and_without_it_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure that has nothing to do with the compiler: neither way of recording works, and steps come as they do."""
+def test_what_fails_in_the_compiled_pass_and_without_it_is_reported_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure that has nothing to do with the compiler: neither way of capturing works, and steps come as they do."""
     module = tagger()
-    recorded, eager = steppers(module, adamw(module), compiles=True)
-    accumulate = RecordedStepper._accumulate
+    captured, eager = steppers(module, adamw(module), compiles=True)
+    accumulate = CapturedStepper._accumulate
 
-    def fails(self: RecordedStepper, batch: Batch) -> None:
+    def fails(self: CapturedStepper, batch: Batch) -> None:
         accumulate(self, batch)
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(RecordedStepper, "_accumulate", fails)
+    monkeypatch.setattr(CapturedStepper, "_accumulate", fails)
     monkeypatch.setattr("unmask.training.recorded.compilation._compiled", lambda plain: plain)
-    stepper = CautiousStepper(recorded, eager)
+    stepper = CautiousStepper(captured, eager)
     stepper.restart([])
     take(stepper, 1)
     assert not stepper.runs_ahead
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_directory_of_a_recorded_run_holds_each_weight_once(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_a_model_directory_of_a_captured_run_holds_each_weight_once(tmp_path: Path, dtype: torch.dtype) -> None:
     compute = Compute(torch.device("cpu"), dtype, "a test")
     sizes = []
-    for kind in ("recorded", "eager"):
+    for kind in ("captured", "eager"):
         module = tagger()
-        recorded, eager = steppers(module, adamw(module), compute=compute)
-        stepper = recorded if kind == "recorded" else eager
+        captured, eager = steppers(module, adamw(module), compute=compute)
+        stepper = captured if kind == "captured" else eager
         stepper.restart([])
         take(stepper, 2)
         save_model(tmp_path / kind, module.encoder, head=module.head, head_kind="token_classification")
@@ -265,9 +264,9 @@ def test_a_model_directory_of_a_recorded_run_holds_each_weight_once(tmp_path: Pa
 
 def test_on_the_cpu_steps_are_computed_as_they_come() -> None:
     module = tagger()
-    stepper, told = choose_stepper(module, adamw(module), TrainSettings(steps=1), CPU, 16)
+    stepper, line = choose_stepper(module, adamw(module), TrainSettings(steps=1), CPU, 16)
     assert isinstance(stepper, EagerStepper)
-    assert told == "steps: computed as they come (recording is for GPUs)"
+    assert line == "steps: computed as they come (CUDA graphs are for GPUs)"
     wants_compiled = TrainSettings(steps=1, compile_blocks=True)
     assert "compile_blocks=true is for" in choose_stepper(module, adamw(module), wants_compiled, CPU, 16)[1]
     settings = TrainSettings(steps=1, record_steps=False)

@@ -1,7 +1,7 @@
 """Boilerplate lines of web pages and scanned books: a short list of rules.
 
 A rule has to match a line from end to end, and lines of more than `MAX_CHARACTERS` are never considered, so that a
-sentence about cookies or copyright stays. Where a rule cannot tell a line from a sentence, the line stays.
+sentence about cookies or copyright stays. Where a rule cannot distinguish a line from a sentence, the line stays.
 """
 
 from __future__ import annotations

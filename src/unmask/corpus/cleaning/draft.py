@@ -1,4 +1,4 @@
-"""A document between its reader and its consumer, with the account of what was done to it so far."""
+"""A document between its reader and its consumer, with the statistics of what was done to it so far."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Draft:
         self.dropped = reason
 
     def book(self, counts: CorpusCounts) -> None:
-        """Enters the document into the account: handed on, or dropped."""
+        """Enters the document into the statistics: handed on, or dropped."""
         counts.documents_read += 1
         counts.bytes_read += self.bytes_read
         if self.dropped is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.corpus.cleaning.draft import NOTHING_LEFT, Draft
-from unmask.io.writing import UNFINISHED, told_as_output_error
+from unmask.io.writing import UNFINISHED, as_output_error
 
 MIN_PARAGRAPH_CHARACTERS = 40
 """Shorter paragraphs stay however often they occur: headings and lines of dialogue ("Yes, sir.") are useful each time.
@@ -47,7 +47,7 @@ def drop_duplicates(drafts: Iterable[Draft], paragraphs: bool, work_directory: P
         OutputError: the disk is full, or the folder cannot be made.
     """
     place = work_directory or Path(tempfile.gettempdir())
-    with told_as_output_error(place):
+    with as_output_error(place):
         folder = tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=place)
     with folder:
         seen = SeenHashes(Path(folder.name))
@@ -213,7 +213,7 @@ class SeenHashes:
             right, left = self._recent.pop(), self._recent.pop()
             self._recent.append(_in_memory(_merge(left, right)))
         if is_full:
-            with told_as_output_error(self._directory):
+            with as_output_error(self._directory):
                 self._spill()
 
     def _spill(self) -> None:

@@ -1,4 +1,4 @@
-"""The Unicode script of letters (Latin, Hangul, Han ...), which helps to tell the languages of a text apart.
+"""The Unicode script of letters (Latin, Hangul, Han ...), which helps to distinguish the languages of a text.
 
 Scripts are those of Unicode Standard Annex 24, as `fontTools` carries them.
 """

@@ -15,7 +15,7 @@ from unmask.corpus.source import CorpusFile
 from unmask.io.parquet import open_parquet, refusing_damage
 from unmask.io.rows import Row, Table
 from unmask.io.tables import open_table, read_jsonl
-from unmask.io.writing import told_as_output_error
+from unmask.io.writing import as_output_error
 
 if TYPE_CHECKING:
     from pyarrow import DataType
@@ -92,7 +92,7 @@ def read_parquet(source: CorpusFile) -> Iterator[Document]:
     with ExitStack() as stack:
         stack.enter_context(refusing_damage(source.name, source.refuse))
         if source.compressed or not source.path.is_file():
-            with told_as_output_error(Path(tempfile.gettempdir())):
+            with as_output_error(Path(tempfile.gettempdir())):
                 file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
                 shutil.copyfileobj(source.stream, file)
                 file.flush()

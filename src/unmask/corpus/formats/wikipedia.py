@@ -119,7 +119,7 @@ def read_wikipedia(source: CorpusFile) -> Iterator[Document]:
     """The passages of each article, one paragraph a line. Only these count as read.
 
     Redirects and pages that are not articles are counted as documents dropped, of 0 bytes. An article on which the
-    parser of wikitext fails is skipped, naming its title, whatever `on_error` says: users could not mend it.
+    parser of wikitext fails is skipped, naming its title, whatever `on_error` says: users could not repair it.
 
     Raises:
         InputError: `mwparserfromhell` is not installed.

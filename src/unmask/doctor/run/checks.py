@@ -5,7 +5,6 @@ A pre-training run is judged by its figures, its weights and its store; a fine-t
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from unmask.doctor.run.causes import (
 )
 from unmask.errors import InputError, UserError
 from unmask.info import describe, read_recipe
+from unmask.io.json_text import read_object
 from unmask.io.paths import MODEL
 from unmask.models.hub.directory import load_encoder
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
@@ -70,7 +70,7 @@ def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Findi
     causes = find_causes(record, recipe, evidence)
     yield from causes
     yield from _progress(record, causes)
-    yield from _collapsed_vectors(record)
+    yield from _check_model(record)
     if record.damage is not None:
         advice = "its model is as it was; without a model, start again with --overwrite"
         yield Finding("checkpoints-damaged", "fault", record.damage, advice)
@@ -112,9 +112,11 @@ def _check_finetuning(record: Record, recipe: FinetuneRecipe) -> Iterator[Findin
     causes += _constant_predictions(record.rows)
     yield from causes
     yield from _progress(record, causes)
-    yield from _collapsed_vectors(record)
+    about_model = list(_check_model(record))
+    yield from about_model
+    is_readable = record.has_model and all(finding.name != "model-unreadable" for finding in about_model)
     names, chance = [cause.name for cause in causes], None
-    if record.has_model and (labels := describe(record.directory / MODEL).get("labels")):
+    if is_readable and (labels := describe(record.directory / MODEL).get("labels")):
         chance = math.log(len(labels))
         even = f"guessing evenly among the {len(labels)} labels"
         advice = "train longer, or with another optimizer.learning_rate or seed"
@@ -149,17 +151,21 @@ def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
 def _results(record: Record) -> dict[str, dict[str, float]]:
     """The floors in a run's `results.json`; empty if it has none."""
     path = record.directory / "results.json"
-    floors: dict[str, dict[str, float]] = json.loads(path.read_bytes()).get("floors", {}) if path.is_file() else {}
+    floors: dict[str, dict[str, float]] = read_object(path).get("floors", {}) if path.is_file() else {}
     return floors
 
 
-def _collapsed_vectors(record: Record) -> Iterator[Finding]:
-    """A finding if the run's model gives nearly the same vector, the mean of the last hidden states, to 64 sequences of
-    8 entries drawn at random: these have as little in common as sequences can have."""
+def _check_model(record: Record) -> Iterator[Finding]:
+    """A finding if the run's model cannot be loaded, or if it gives nearly the same vector, the mean of the last hidden
+    states, to 64 sequences of 8 entries drawn at random: these have as little in common as sequences can have."""
     if not record.has_model:
         return
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
-        encoder = load_encoder(record.directory / MODEL, pooler=False).encoder.eval()
+        try:
+            encoder = load_encoder(record.directory / MODEL, pooler=False).encoder.eval()
+        except UserError as error:
+            yield Finding("model-unreadable", "fault", str(error), "start again with --overwrite, or restore a copy")
+            return
         if encoder.reads_words:
             return
         ids = torch.from_numpy(np.random.default_rng(0).integers(encoder.settings.vocab_size, size=(64, 8)))

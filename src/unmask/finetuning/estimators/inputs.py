@@ -81,7 +81,7 @@ def labels_of(y: Any, num_texts: int) -> list[Hashable]:
                 "text may have many (sklearn.preprocessing.MultiLabelBinarizer makes it)"
             )
     if len(set(labels)) < 2:
-        raise ValuesError(f"every label of y is {labels[0]!r}: there is nothing to tell apart; give at least two")
+        raise ValuesError(f"every label of y is {labels[0]!r}: there is nothing to learn; give at least two")
     first_places: dict[str, str] = {}
     for number, label in enumerate(labels):
         first_places.setdefault(str(label), f"y[{number}]")
@@ -109,7 +109,7 @@ def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
                 "sklearn.preprocessing.MultiLabelBinarizer makes them"
             )
     if all(row == rows[0] for row in rows):
-        raise ValuesError("every text has the same labels in y: there is nothing to tell apart; give at least two")
+        raise ValuesError("every text has the same labels in y: there is nothing to learn; give at least two")
     return np.array(rows, dtype=np.int64)
 
 
@@ -120,7 +120,7 @@ def numbers_of(y: Any, num_texts: int) -> list[float]:
     values = [_number(value, number) for number, value in enumerate(listed)]
     _same_length(values, num_texts)
     if len(values) > 1 and len(set(values)) == 1:
-        raise ValuesError(f"every value of y is {values[0]:g}: there is nothing to tell apart; give values that differ")
+        raise ValuesError(f"every value of y is {values[0]:g}: there is nothing to learn; give values that differ")
     return values
 
 

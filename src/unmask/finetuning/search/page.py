@@ -1,4 +1,4 @@
-"""`report.html` of a search: every run as a dot beside the mean of its combination, in the style of a run's report."""
+"""`report.html` of a search: every run as a dot beside the mean of its configuration."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
     over_all = best["all_runs_of_it"]
     tiles = [
         ("Runs", f"{summary['num_finished']} of {summary['num_trials']}"),
-        (f"Mean {metric} of its combination on dev", spread_in_words(over_all["dev"].get(metric))),
+        (f"Mean {metric} of its configuration on dev", spread_in_words(over_all["dev"].get(metric))),
         (f"Best run's {metric} on dev", in_words(best["dev"][metric])),
     ]
     if metric in over_all["test"]:
-        tiles.append((f"Mean {metric} of its combination on test", spread_in_words(over_all["test"][metric])))
+        tiles.append((f"Mean {metric} of its configuration on test", spread_in_words(over_all["test"][metric])))
     if ensemble := summary.get("ensemble"):
         values = [f"{split} {in_words(ensemble[split].get(metric))}" for split in ("dev", "test") if split in ensemble]
         tiles.append((f"{metric} of {len(ensemble['members'])} together", " · ".join(values)))
@@ -72,9 +72,9 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _strips(summary: Summary) -> dict[str, Any]:
-    """A row for each combination, with its runs, their mean and the floors as places on one scale, in percent."""
-    metric, combinations = summary["metric"], summary["combinations"]
-    runs: dict[str, list[float]] = {row["name"]: [] for row in combinations}
+    """A row for each configuration, with its runs, their mean and the floors as places on one scale, in percent."""
+    metric, configurations = summary["metric"], summary["combinations"]
+    runs: dict[str, list[float]] = {row["name"]: [] for row in configurations}
     for run in summary["trials"]:
         if (value := run["dev"].get(metric)) is not None:
             runs[run["combination"]].append(value)
@@ -88,7 +88,7 @@ def _strips(summary: Summary) -> dict[str, Any]:
         return round(3 + 94 * (value - low) / (high - low), 2) if high > low else 50.0
 
     strips = []
-    for row in combinations:
+    for row in configurations:
         mean = row["dev"].get(metric, {}).get("mean")
         strips.append(
             {
@@ -106,7 +106,7 @@ def _strips(summary: Summary) -> dict[str, Any]:
 
 
 def _layers_curves(summary: Summary) -> list[tuple[str, Markup]]:
-    """The mean by number of transferred layers, a curve for each combination of other settings (GPT-1, figure 2)."""
+    """The mean by number of transferred layers, a curve for each configuration of other settings (GPT-1, figure 2)."""
     metric = summary["metric"]
     curves: dict[str, list[tuple[int, float]]] = {}
     for row in summary["combinations"]:
@@ -138,16 +138,18 @@ def _best(summary: Summary) -> tuple[list[str], list[list[str]]]:
 
 
 def _means(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    combinations = summary["combinations"]
+    configurations = summary["combinations"]
     columns = list(
-        dict.fromkeys((split, name) for row in combinations for split in ("dev", "test") for name in row[split])
+        dict.fromkeys((split, name) for row in configurations for split in ("dev", "test") for name in row[split])
     )
-    rows = [[row["name"], *(spread_in_words(row[split].get(name)) for split, name in columns)] for row in combinations]
-    return ["combination", *(f"{split} {name}" for split, name in columns)], rows
+    rows = [
+        [row["name"], *(spread_in_words(row[split].get(name)) for split, name in columns)] for row in configurations
+    ]
+    return ["configuration", *(f"{split} {name}" for split, name in columns)], rows
 
 
 def _without_degenerate(summary: Summary) -> list[tuple[str, str, str]]:
-    """For each combination that has degenerate runs, its mean with and without them."""
+    """For each configuration that has degenerate runs, its mean with and without them."""
     metric = summary["metric"]
     return [
         (

@@ -1,6 +1,6 @@
 """A search: many fine-tuning runs from one recipe, their results, and the best of them as a model.
 
-Every combination of what `search.*` lists is run `search.restarts` times, each as a run directory of its own:
+Every configuration of what `search.*` lists is run `search.restarts` times, each as a run directory of its own:
 
     OUT/trials/lr3e-05_batch16_epochs3_seed2/    a whole run; its checkpoints are deleted when it is finished
     OUT/summary.json  OUT/report.html            see `summary.py`; brought up to date after each trial
@@ -52,7 +52,7 @@ from unmask.io.writing import alone_in, write_json, writing_directory
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.settings import DataSettings
+from unmask.tasks.settings import DataSettings, kind_of
 from unmask.training.device import choose_compute
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import opening_run
@@ -70,10 +70,10 @@ _SPENT = ("checkpoints", "features")
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a search; `name`, `combination`, `point` and `given` are those of its `TrialOutcome`."""
+    """One run of a search; `name`, `configuration`, `point` and `given` are those of its `TrialOutcome`."""
 
     name: str
-    combination: str
+    configuration: str
     point: str
     given: Mapping[str, Any]
     settings: FinetuneRecipe
@@ -88,7 +88,7 @@ class Trial:
         """The outcome of the finished trial, from its results.json."""
         return TrialOutcome(
             self.name,
-            self.combination,
+            self.configuration,
             self.point,
             self.given,
             dev=results["dev"],
@@ -99,7 +99,7 @@ class Trial:
 
     def failed(self, error: str) -> TrialOutcome:
         """The outcome of the trial that ended with an error."""
-        return TrialOutcome(self.name, self.combination, self.point, self.given, dev={}, test={}, error=error)
+        return TrialOutcome(self.name, self.configuration, self.point, self.given, dev={}, test={}, error=error)
 
 
 def run_trials(
@@ -142,7 +142,7 @@ def run_trials(
                     check(trial.settings)
         for name in _SPENT:
             shutil.rmtree(directory / name, ignore_errors=True)  # left by checking the inputs
-        if settings.search.ensemble:
+        if settings.search.ensemble and kind_of(settings.task.name) in ("qa", "tagging"):
             check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
         write_environment(
             directory,
@@ -162,7 +162,7 @@ def run_trials(
 
 
 def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
-    """The runs of a search, in order; those of one combination follow each other.
+    """The runs of a search, in order; those of one configuration follow each other.
 
     Raises:
         SettingsError: there is nothing to compare them on, or `search` contradicts other settings.
@@ -194,12 +194,12 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
         if search.transfer_layers:
             point += f"_layers{layers}"
             given["transfer_layers"] = layers
-        combination = point
+        configuration = point
         if len(checkpoints) > 1:
-            combination = f"{label}_{point}"
+            configuration = f"{label}_{point}"
             given["init_from"] = checkpoint
         for seed in range(settings.seed, settings.seed + search.restarts):
-            name = f"{combination}_seed{seed}"
+            name = f"{configuration}_seed{seed}"
             chosen = {
                 "seed": seed,
                 "init_from": checkpoint,
@@ -210,7 +210,7 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
             # Only what the recipe sets: some settings are refused if they are given at all.
             values = merge(settings.model_dump(mode="json", exclude={"search"}, exclude_unset=True), chosen)
             single = build_settings(FinetuneRecipe, values, f"search, {name}")
-            trials.append(Trial(name, combination, point, given | {"seed": seed}, single))
+            trials.append(Trial(name, configuration, point, given | {"seed": seed}, single))
     return trials
 
 
@@ -366,7 +366,7 @@ def _link_model(source: Path, target: Path) -> None:
 def _answer_together(runs: Sequence[TrialOutcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:
     """Makes an ensemble of runs that have not failed and measures it; None where there is only one."""
     if len(runs) < 2:
-        _log(directory, f"no ensemble: of the best combination only {runs[0].name} has not failed")
+        _log(directory, f"no ensemble: of the best configuration only {runs[0].name} has not failed")
         return None
     place = write_ensemble(
         [directory / TRIALS / run.name / MODEL for run in runs], directory / "ensemble", overwrite=True

@@ -1,8 +1,8 @@
 """The results of a search: the mean and the spread over restarts, and separately the best run on dev.
 
 A maximum over restarts grows with their number and says nothing about the next run, so the two are never mixed: the
-mean and standard deviation are over all runs of a combination, whatever they gave. Degenerate runs (BERT-Large on small
-data sets: Devlin et al. 2019, section 4.1) are named and stay in the mean; a second mean leaves them out.
+mean and standard deviation are over all runs of a configuration, whatever they gave. Degenerate runs (BERT-Large on
+small data sets: Devlin et al. 2019, section 4.1) are named and stay in the mean; a second mean leaves them out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TrialOutcome:
 
     Attributes:
         name: the trial's.
-        combination: a name for all its settings but the seed.
+        configuration: a name for all its settings but the seed.
         point: a name for all its settings but the seed and the checkpoint.
         given: what the search chose for it, by the names of settings.
         dev, test: its figures; empty if it failed, or if there is no such file.
@@ -34,7 +34,7 @@ class TrialOutcome:
     """
 
     name: str
-    combination: str
+    configuration: str
     point: str
     given: Mapping[str, Any]
     dev: Figures
@@ -54,22 +54,22 @@ def summarise(outcomes: Sequence[TrialOutcome], metric: str, num_trials: int) ->
     """
     finished = [outcome for outcome in outcomes if outcome.error is None]
     best = best_run(finished, metric)
-    of_best = [outcome for outcome in finished if outcome.combination == best.combination]
+    of_best = [outcome for outcome in finished if outcome.configuration == best.configuration]
     return {
         "metric": metric,
         "num_trials": num_trials,
         "num_finished": len(finished),
         "num_failed": len(outcomes) - len(finished),
-        "best_on_dev": _run(best) | {"combination": best.combination, "all_runs_of_it": _spreads(of_best)},
+        "best_on_dev": _run(best) | {"combination": best.configuration, "all_runs_of_it": _spreads(of_best)},
         "combinations": [
-            _combination([outcome for outcome in outcomes if outcome.combination == name], metric)
-            for name in dict.fromkeys(outcome.combination for outcome in outcomes)
+            _configuration([outcome for outcome in outcomes if outcome.configuration == name], metric)
+            for name in dict.fromkeys(outcome.configuration for outcome in outcomes)
         ],
         "floors": (best.floors or {}).get(f"dev.{metric}", {}),
         "trials": [
             {
                 **_run(outcome),
-                "combination": outcome.combination,
+                "combination": outcome.configuration,
                 **outcome.given,
                 "degenerate": outcome.degenerate,
                 "error": outcome.error,
@@ -105,16 +105,16 @@ def _mean_of(runs: Sequence[TrialOutcome], metric: str) -> float:
     return fmean(run.dev[metric] for run in runs)
 
 
-def _combination(outcomes: Sequence[TrialOutcome], metric: str) -> dict[str, Any]:
+def _configuration(outcomes: Sequence[TrialOutcome], metric: str) -> dict[str, Any]:
     finished = [outcome for outcome in outcomes if outcome.error is None]
-    told_apart = [outcome for outcome in finished if outcome.degenerate is None]
-    any_degenerate = len(told_apart) < len(finished)
+    sound = [outcome for outcome in finished if outcome.degenerate is None]
+    any_degenerate = len(sound) < len(finished)
     return {
-        "name": outcomes[0].combination,
+        "name": outcomes[0].configuration,
         **{name: value for name, value in outcomes[0].given.items() if name != "seed"},
         **_spreads(finished),
         "degenerate": [outcome.name for outcome in finished if outcome.degenerate is not None],
-        "without_degenerate": _spreads(told_apart) if any_degenerate else None,
+        "without_degenerate": _spreads(sound) if any_degenerate else None,
         "failed": [outcome.name for outcome in outcomes if outcome.error is not None],
         "best_on_dev": _run(best_run(finished, metric)) if finished else None,
     }
@@ -152,7 +152,7 @@ def finite(figures: Figures) -> dict[str, float | None]:
 
 
 def describe(summary: Mapping[str, Any]) -> Iterable[str]:
-    """A line for each combination, one for the best run, and one if that run has learned nothing."""
+    """A line for each configuration, one for the best run, and one if that run has learned nothing."""
     metric = summary["metric"]
     for row in summary["combinations"]:
         parts = [f"{metric} {spread_in_words(row['dev'].get(metric))} on dev, {row['n']} run(s)"] if row["n"] else []
@@ -177,7 +177,7 @@ def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
     value = best["dev"][metric]
     fault = next(row["degenerate"] for row in summary["trials"] if row["trial"] == best["trial"])
     if fault is not None:
-        found = f"Not even the best run on dev tells anything apart: {fault}."
+        found = f"Not even the best run on dev has learned anything: {fault}."
     elif value is None:
         return None
     else:
@@ -190,7 +190,7 @@ def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
             return None
         found = f"The best run's {metric} on dev, {in_words(value)}, is no better than {', '.join(floors)}."
     return (
-        f"{found} Nothing was learned that counts, and which combination is best says nothing: try higher learning "
+        f"{found} Nothing was learned that counts, and which configuration is best says nothing: try higher learning "
         "rates, more epochs or more examples, and ask `unmask doctor` about a run."
     )
 

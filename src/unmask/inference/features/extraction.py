@@ -40,7 +40,7 @@ from unmask.inference.features.inputs import (
 from unmask.inference.inputs import read_inputs
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID
-from unmask.inference.windows import Coverage, introduce, windows
+from unmask.inference.windows import Coverage, attach_tokenizer, windows
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import model_directory
 from unmask.io.progress import Progress, human_bytes
@@ -99,7 +99,7 @@ def load_feature_model(
     loaded = load_encoder(directory)
     layouts = feature_layouts(columns, _remembered_columns(loaded.config or {}, directory))
     encoder = loaded.encoder.to(compute.device).eval()
-    introduce(encoder, tokenizer, directory)
+    attach_tokenizer(encoder, tokenizer, directory)
     settings = encoder.settings
     longest = usual_length(settings, loaded.config or {}) if max_length is None else max_length
     if longest > settings.num_positions:
@@ -114,8 +114,8 @@ def load_feature_model(
 
 def _remembered_columns(config: Mapping[str, Any], directory: Path) -> ColumnSettings:
     """The columns that a fine-tuned model was trained on; none for a model that was only pre-trained."""
-    said = config.get("unmask_task", {})
-    columns = said.get("columns", {}) if isinstance(said, Mapping) else {}
+    remembered = config.get("unmask_task", {})
+    columns = remembered.get("columns", {}) if isinstance(remembered, Mapping) else {}
     try:
         return build_settings(ColumnSettings, columns, "unmask_task.columns")
     except SettingsError as error:
@@ -196,7 +196,7 @@ def extract_features(
         if format == "parquet":
             write_parquet(directory / TABLE, map_features(directory / FEATURES), _ids(directory / INDEX, checked_pool))
             (directory / FEATURES).unlink()
-    tell(counts, coverage)
+    log_inputs(counts, coverage)
     return out
 
 
@@ -205,7 +205,7 @@ def read_file(model: FeatureModel, path: str | DataPath, format: str | None = No
     return (read_feature_input(row, model.layouts) for row in read_inputs(path, format=format))
 
 
-def tell(counts: ExampleCounts, coverage: Coverage) -> None:
+def log_inputs(counts: ExampleCounts, coverage: Coverage) -> None:
     """Warns of inputs that were cut or empty, and of tokens that the vocabulary does not cover."""
     coverage.note(counts)
     if counts.anything_to_report:
@@ -238,7 +238,7 @@ def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tu
     """How many inputs a file has, and how many rows their features will have.
 
     Raises:
-        InputError: an input cannot be used; said now, not after hours of encoding.
+        InputError: an input cannot be used: raised now, not after hours of encoding.
     """
     num_inputs = num_rows = 0
     with Progress("looking through the inputs", unit="inputs") as progress:

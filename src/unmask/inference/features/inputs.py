@@ -68,7 +68,7 @@ class InputTokens:
     Attributes:
         ids: of both texts, one after the other, as far as they are read.
         num_first: how many belong to the first text.
-        offsets: start and end of each token's characters in its text; None if the tokenizer cannot tell.
+        offsets: start and end of each token's characters in its text; None if the tokenizer does not know them.
     """
 
     ids: list[int]

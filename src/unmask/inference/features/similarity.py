@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
 from unmask.inference.features.batches import FeatureModel, encode_inputs, pooled_vectors
-from unmask.inference.features.extraction import check_pool, load_feature_model, read_file, tell
+from unmask.inference.features.extraction import check_pool, load_feature_model, log_inputs, read_file
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
 from unmask.inference.task_options import NOTHING_SAID
 from unmask.inference.windows import Coverage
@@ -60,7 +60,7 @@ def embed(
     rows = (Row({"text": text}, f"text {number}") for number, text in enumerate(texts, start=1))
     embedded = _embedded(opened, map(read_feature_input, rows), pool, counts, coverage, normalise)
     parts = [vectors for _, vectors in embedded]
-    tell(counts, coverage)
+    log_inputs(counts, coverage)
     return np.concatenate(parts) if parts else np.empty((0, *opened.shape), np.float32)
 
 
@@ -252,7 +252,7 @@ def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str)
         for first, second, cosine in zip(window[::2], window[1::2], cosines.tolist(), strict=True):
             kept = {} if first.id is None else {"id": first.id}
             yield {**kept, "text_a": first.text_a, "text_b": second.text_a, "similarity": cosine}
-    tell(counts, coverage)
+    log_inputs(counts, coverage)
 
 
 def _rounded(cosines: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -296,7 +296,7 @@ def _search(
             for number in np.unique(numbers).tolist()
         }
         first += len(window)
-    tell(counts, coverage)
+    log_inputs(counts, coverage)
     return [
         {
             "query": given.text_a,

@@ -37,8 +37,8 @@ class GlueAverages:
         """A line for each figure and each average, in 0..100 as papers print them."""
         lines = []
         for name, values in self.figures.items():
-            told = zip(FIGURE_NAMES[name], values, strict=True)
-            lines.append(f"{name:<6} " + ", ".join(f"{what} {_percent(value)}" for what, value in told))
+            figures = zip(FIGURE_NAMES[name], values, strict=True)
+            lines.append(f"{name:<6} " + ", ".join(f"{what} {_percent(value)}" for what, value in figures))
         for average, rule in AVERAGE_RULES.items():
             if average in self.averages:
                 lines.append(f"{average:<12} {_percent(self.averages[average])}   {rule}")

@@ -26,7 +26,7 @@ from unmask.inference.predictor import predict_file
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
 from unmask.io.reading import open_input
-from unmask.io.writing import refuse_existing, told_as_output_error, writing
+from unmask.io.writing import as_output_error, refuse_existing, writing
 from unmask.models.hub.files import read_config
 
 logger = logging.getLogger("unmask")
@@ -101,7 +101,7 @@ class SubmissionSummary:
         for name, counts in self.predictions.items():
             if len(counts) == 1:
                 logger.warning(
-                    "%s: the answer is %s in all %s rows: the model of %s tells nothing apart; try another seed, a "
+                    "%s: the answer is %s in all %s rows: the model of %s has learned nothing; try another seed, a "
                     "lower learning rate or more epochs",
                     *(name, next(iter(counts)), f"{sum(counts.values()):,}", TABLES[name].task),
                 )
@@ -162,7 +162,7 @@ def submit(
         _check_test_file(test_file, name, present[name])
     if missing:
         logger.warning("%s left out: GLUE's server takes a submission with all eleven files only", ", ".join(missing))
-    with told_as_output_error(out):
+    with as_output_error(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     counts: dict[str, Counter[str]] = {}
     with writing(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -190,10 +190,10 @@ def _sort_by_task(runs: Sequence[Path]) -> dict[str, Path]:
         remembered = config.get("unmask_task")
         task = remembered.get("name") if isinstance(remembered, dict) else None
         if task not in wanted:
-            said = (
+            found = (
                 f"its config.json says that it was fine-tuned for {task!r}" if task else "its config.json names no task"
             )
-            raise SettingsError(f"{run}: {said} (unmask_task.name); expected a run of {', '.join(wanted)}")
+            raise SettingsError(f"{run}: {found} (unmask_task.name); expected a run of {', '.join(wanted)}")
         if task in by_task:
             raise SettingsError(
                 f"{by_task[task]} and {run} are both for {task}: name one of them, or make an ensemble of them"
@@ -220,7 +220,7 @@ def _check_labels(run: Path, name: str, table: SubmissionTable) -> None:
     if table.labels and set(map(str, labels.values())) != set(table.labels):
         raise ModelError(
             f"{run}: its labels are {', '.join(map(str, labels.values()))}; expected {', '.join(table.labels)} for "
-            f"{name}: fine-tune with these labels in the data, or mend id2label of its config.json where you know what "
+            f"{name}: fine-tune with these labels in the data, or fix id2label of its config.json where you know what "
             "its numbers mean"
         )
 

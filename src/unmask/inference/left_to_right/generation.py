@@ -118,7 +118,7 @@ def generate(
     [text] = loaded.tokenizer.encode_batch([prompt])
     ids = [*loaded.prefix, *text]
     if not ids:
-        raise InputError(f"the prompt {prompt!r} holds no token, and the model needs one to go on from: give a word")
+        raise InputError(f"the prompt {prompt!r} holds no token, and the model needs one to continue from: give a word")
     generator = torch.Generator().manual_seed(seed)
     specials = list(loaded.tokenizer.special_ids)
     begin = len(ids)

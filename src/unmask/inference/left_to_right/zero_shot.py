@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import InputError, SettingsError
-from unmask.inference.evaluation import named_figures, tell_degenerate
+from unmask.inference.evaluation import named_figures, warn_if_degenerate
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.windows import Coverage, windows
 from unmask.io.rows import find_field
@@ -316,7 +316,7 @@ def _heuristic(
     if foreign := sorted(set(words or ()).difference(task.labels)):
         raise SettingsError(f"words for {foreign[0]!r}: there is no such label; there are {', '.join(task.labels)}")
     if usual.method == "acceptability" and len(task.labels) != 2:
-        raise SettingsError(f"acceptability tells two labels apart, and there are {len(task.labels)}: take labels")
+        raise SettingsError(f"acceptability has two labels, and there are {len(task.labels)}: take labels")
     return Heuristic(
         usual.method,
         usual.template if template is None else template,
@@ -396,5 +396,5 @@ def evaluate_zero_shot(zero_shot: ZeroShot, data: str | Path) -> dict[str, Any]:
     score: Any = zero_shot.task.score()
     for example, prediction in zero_shot.predict(data, unlabelled=False):
         score.add([example], [prediction])
-    tell_degenerate(score, str(data))
+    warn_if_degenerate(score, str(data))
     return named_figures(zero_shot.task, score)

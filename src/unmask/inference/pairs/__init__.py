@@ -1,1 +1,1 @@
-"""How well a model tells grammatical sentences from others."""
+"""Minimal pairs: how often a model finds the grammatical sentence likelier."""

@@ -174,12 +174,12 @@ def compare_pairs(
     """Which sentences of the pairs a model finds likelier. Two that are equally likely count as wrong.
 
     Args:
-        advance: told the number of pairs whenever some are done.
+        advance: given the number of pairs whenever some are done.
     """
     pairs = [pair for paradigm in paradigms for pair in paradigm.pairs]
     right = np.zeros(len(pairs), dtype=bool)
     chance = np.random.default_rng(0)
-    order = chance.permutation(len(pairs))  # long and short ones mixed, so that the time left can be told
+    order = chance.permutation(len(pairs))  # long and short ones mixed, so that the time left is a fair estimate
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         numbers = order[start : start + _PAIRS_AT_ONCE]
         scores = scorer.score([text for number in numbers for text in (pairs[number].good, pairs[number].bad)])

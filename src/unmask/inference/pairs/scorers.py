@@ -2,7 +2,7 @@
 
 - A masked language model gives none; the pseudo-log-likelihood does instead (Salazar et al. 2020): each token is masked
   in turn, and the log-probabilities of what was there are summed. With `word-left-to-right` the rest of its word to the
-  right is masked with it (Kauf and Ivanova 2023), so that a word of many pieces is not told by its own end.
+  right is masked with it (Kauf and Ivanova 2023), so that a word of many pieces is not given away by its own end.
 - A left-to-right model gives the log-likelihood. One that reads bare text, as GPT-1, has nothing before the first
   token, which is left out.
 - ELMo gives the sum over both directions.
@@ -43,7 +43,7 @@ Scores = NDArray[np.float64]
 
 
 class SentenceScorer(Protocol):
-    """A model that tells how likely sentences are."""
+    """A model that scores how likely sentences are."""
 
     def score(self, sentences: Sequence[str]) -> Scores:
         """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.

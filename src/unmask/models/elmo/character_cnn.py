@@ -19,7 +19,7 @@ from unmask.models.elmo.settings import NUM_CHARACTERS, ElmoSettings
 from unmask.models.kernels.products import Linear, compute_dtype, linear
 
 PADDING = NUM_CHARACTERS - 1
-"""The id of the character that fills a word up; the last one, as in the released model."""
+"""The id of the character that pads a word; the last one, as in the released model."""
 _WORDS = 512
 """Words that go through the filters at once: few enough that the responses of some 500 filters stay in the cache."""
 _CONVOLUTION_BOUND = 0.05
@@ -47,11 +47,7 @@ class Highway(nn.Module):
 
 
 class CharacterCnn(nn.Module):
-    """Turns the characters of words into vectors. Weights start as in the released code.
-
-    Args:
-        settings: filters, highway layers, projection.
-    """
+    """Turns the characters of words into vectors. Weights start as in the released code."""
 
     def __init__(self, settings: ElmoSettings) -> None:
         super().__init__()
@@ -80,7 +76,7 @@ class CharacterCnn(nn.Module):
         """The vector of each word.
 
         Args:
-            characters: (tokens, characters) int64, the ids of each word's characters, filled up with `PADDING`.
+            characters: (tokens, characters) int64, the ids of each word's characters, padded with `PADDING`.
 
         Returns:
             (tokens, projection) float.
@@ -169,8 +165,8 @@ class _LargestResponses(torch.autograd.Function):
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows without repetitions, and where each of the given rows is among them.
 
-    Rows are told apart by a hash of 64 bits, and the result is compared with the input: if two different rows ever have
-    the same hash, all rows are returned as they are.
+    Rows are distinguished by a hash of 64 bits, and the result is compared with the input: if two different rows ever
+    have the same hash, all rows are returned as they are.
 
     Args:
         rows: (n, columns) int64.

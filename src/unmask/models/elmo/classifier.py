@@ -1,7 +1,7 @@
 """Classifies texts by ELMo's layers: mixes the layers, pools each text's words, and compares the texts of a pair.
 
 Peters et al. 2018 mix the layers by learned weights (section 3.2) and leave the rest to each task's own model. Chosen
-here: a text is the mean and the maximum, side by side, of its words' vectors or, if asked for, of a BiLSTM's over them
+here: a text is the mean and the maximum, side by side, of its words' vectors or, on request, of a BiLSTM's over them
 (Conneau et al. 2017, "Supervised Learning of Universal Sentence Representations from Natural Language Inference Data"),
 and two texts u and v are compared as in that paper, by [u; v; |u - v|; u * v]. For a single text, v is 0.
 """
@@ -30,7 +30,6 @@ class ElmoClassifier(nn.Module):
     It computes in float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
 
     Args:
-        settings: of the encoder.
         num_labels: 1 for a regression.
         dropout_prob: before the classifier; None takes the encoder's.
         bilstm_size: units of each direction of the BiLSTM; None: there is none.
@@ -44,12 +43,9 @@ class ElmoClassifier(nn.Module):
         self.bilstm = None if bilstm_size is None else BiLstm(settings.hidden_size, bilstm_size, num_layers=1)
         width = settings.hidden_size if bilstm_size is None else 2 * bilstm_size
         self.dense = Linear(_COMPARED * 2 * width, num_labels)
+        self.num_labels = num_labels
         self.dropout_prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
         initialise(self.dense, settings.initializer_range)
-
-    @property
-    def num_labels(self) -> int:
-        return self.dense.out_features
 
     def forward(self, states: list[Tensor], batch: Batch) -> Tensor:
         """(sequences, labels) float32 from the hidden states of a batch, the token layer's first."""

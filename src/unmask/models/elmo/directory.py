@@ -2,7 +2,7 @@
 
 `transformers` has no such class, so the layout is ours: `model_type` is `elmo`, the class `ElmoModel`, or
 `ElmoForPreTraining` with the softmax of its language models, and the weights have the names of our modules. A head of
-fine-tuning stands in `head.safetensors`, as with other models whose head `transformers` does not know.
+fine-tuning is in `head.safetensors`, as with other models whose head `transformers` does not know.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ def save_elmo(
     Args:
         directory: made where it is missing.
         extra_config: further keys for `config.json`: those of the head among them.
-        head: of fine-tuning.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.

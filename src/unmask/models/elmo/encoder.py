@@ -2,7 +2,7 @@
 
 One stack reads forwards, the other backwards; neither sees the other, and only the vectors of the words are shared.
 Each reads a text starting from an empty memory, and the two texts of a pair separately. (The released code, even when
-used for features, goes on from the memory of what it read last, so that features depend on what was computed before;
+used for features, continues from the memory of what it read last, so that features depend on what was computed before;
 here the same text has the same features.)
 """
 
@@ -65,11 +65,7 @@ class LstmStack(nn.Module):
 
 
 class ElmoEncoder(nn.Module):
-    """The character CNN and both stacks. The characters of words come from the batch, or from `set_words`.
-
-    Args:
-        settings: every size; kept as `encoder.settings`.
-    """
+    """The character CNN and both stacks. The characters of words come from the batch, or from `set_words`."""
 
     reads_words: Literal[True] = True
 

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from unmask.errors import SettingsError
 from unmask.models.families.elmo import ELMO
 from unmask.models.family import Family
-from unmask.models.settings import Count, ModelSettings, Probability, Scale, reasons
+from unmask.models.settings import Count, ModelSettings, Probability, Scale, check_vocab_size, contradiction
 
 NUM_CHARACTERS = 261
 """The 256 bytes, the start and the end of a sentence, the start and the end of a word, padding."""
@@ -69,7 +68,6 @@ class ElmoSettings(BaseModel):
 
     @property
     def family(self) -> Family:
-        """What there is to know about the architecture."""
         return ELMO
 
     @property
@@ -79,12 +77,11 @@ class ElmoSettings(BaseModel):
 
     @property
     def is_causal(self) -> bool:
-        """As `causal`."""
         return False
 
     @property
     def type_vocab_size(self) -> int:
-        """2: the two texts of a pair are told apart, since each is read by itself."""
+        """2: the two texts of a pair are distinguished, since each is read by itself."""
         return 2
 
     @property
@@ -150,7 +147,6 @@ class ElmoModelSettings(BaseModel):
 
     @property
     def family(self) -> Family:
-        """What there is to know about the architecture."""
         return ELMO
 
     @property
@@ -168,19 +164,12 @@ class ElmoModelSettings(BaseModel):
         Raises:
             SettingsError: `vocab_size` here is not the tokenizer's, or sizes contradict each other.
         """
-        if self.vocab_size not in (None, vocab_size):
-            raise SettingsError(
-                f"model.vocab_size is {self.vocab_size} but the tokenizer has {vocab_size} entries: "
-                "leave model.vocab_size out, or use the tokenizer that it was meant for"
-            )
+        check_vocab_size(self.vocab_size, vocab_size)
         given = self.model_dump(exclude={"preset", "vocab_size"}, exclude_none=True)
         try:
             return ElmoSettings(**ELMO_PRESETS[self.preset].model_dump() | given | {"vocab_size": vocab_size})
         except ValidationError as error:
-            raise SettingsError(
-                f"the model settings contradict each other (preset {self.preset!r}): {reasons(error)}: "
-                "change one of them under `model:`"
-            ) from error
+            raise contradiction(self.preset, error) from error
 
 
 def _kind_of(given: Any) -> str:
@@ -192,4 +181,4 @@ def _kind_of(given: Any) -> str:
 AnyModelSettings = Annotated[
     Annotated[ModelSettings, Tag("<other>")] | Annotated[ElmoModelSettings, Tag("<elmo>")], Discriminator(_kind_of)
 ]
-"""`model.*` of a recipe, told apart by `architecture`."""
+"""`model.*` of a recipe, distinguished by `architecture`."""

@@ -15,11 +15,7 @@ from unmask.models.elmo.settings import ElmoSettings
 
 
 class WordSoftmax(nn.Module):
-    """Weights and biases of words; they start as in the released code.
-
-    Args:
-        settings: vocabulary and projection.
-    """
+    """Weights and biases of words; they start as in the released code."""
 
     def __init__(self, settings: ElmoSettings) -> None:
         super().__init__()

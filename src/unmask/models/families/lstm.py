@@ -1,4 +1,4 @@
-"""The LSTM that stands in the Transformer's place in GPT-1's ablation (Radford et al. 2018, section 5).
+"""The LSTM that replaces the Transformer in GPT-1's ablation (Radford et al. 2018, section 5).
 
 Base has the paper's 2,048 units, the other presets about as many for their width. `transformers` has no such model:
 names and classes are our own.

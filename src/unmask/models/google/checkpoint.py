@@ -9,9 +9,8 @@ Google's code has had two forms of `gelu`, exact and by tanh; `transformers` rea
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from torch import Tensor
 
 from unmask.errors import ModelError
 from unmask.models.google.tensor_bundle import open_bundle
+from unmask.models.hub.config import label_config
+from unmask.models.hub.files import read_object
 
 CONFIG = "bert_config.json"
 INDEX = "*.index"
@@ -107,7 +108,7 @@ def read_google_checkpoint(directory: Path) -> tuple[dict[str, Any], dict[str, T
         ModelError: a file is missing, cut short or damaged, it is unclear which checkpoint is meant, or the checkpoint
             has variables that neither BERT nor ELECTRA has.
     """
-    given = _read_config(directory / CONFIG)
+    given = read_object(directory / CONFIG)
     index = _find_index(directory)
     bundle = open_bundle(index)
     names = [name for name in bundle.entries if not NOT_OF_THE_MODEL.fullmatch(name)]
@@ -118,7 +119,10 @@ def read_google_checkpoint(directory: Path) -> tuple[dict[str, Any], dict[str, T
             f"{index}: expected the variables of Google's BERT or ELECTRA, such as bert/pooler/dense/kernel, and found "
             f"{found or 'none'}: convert the model with the code that made it, or name another directory"
         )
-    weights = {_weight_name(name): _as_weight(name, bundle.read(name)) for name in names}
+    weights = {}
+    for name in names:
+        tensor = bundle.read(name)
+        weights[_weight_name(name)] = tensor.T if name.endswith(TRANSPOSED) and tensor.ndim == 2 else tensor
     return _config(given, weights), weights
 
 
@@ -127,10 +131,6 @@ def _weight_name(variable: str) -> str:
         variable = re.sub(pattern, replacement, variable)
     *modules, ending = variable.split("/")
     return ".".join([*modules, ENDINGS[ending]])
-
-
-def _as_weight(variable: str, tensor: Tensor) -> Tensor:
-    return tensor.T if variable.endswith(TRANSPOSED) and tensor.ndim == 2 else tensor
 
 
 def _config(given: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -147,30 +147,12 @@ def _config(given: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str
         config.setdefault("embedding_size", word_embeddings.shape[-1])
     if architecture == "BertForSequenceClassification":
         num_labels = weights["classifier.bias"].numel() if "classifier.bias" in weights else 0
-        labels = [f"LABEL_{number}" for number in range(num_labels)]
-        config["id2label"] = {str(number): label for number, label in enumerate(labels)}
-        config["label2id"] = {label: number for number, label in enumerate(labels)}
+        config |= label_config([f"LABEL_{number}" for number in range(num_labels)])
     return config
 
 
-def _architecture(names: Iterable[str]) -> str:
-    names = list(names)
-    for beginning, architecture in ARCHITECTURES:
-        if any(name.startswith(beginning) for name in names):
-            return architecture
-    raise AssertionError("every variable begins as one of BEGINNINGS")
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror}): expected the sizes of the model") from error
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error}): get it again from where it came") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{path}: expected a JSON object, found {type(config).__name__}")
-    return config
+def _architecture(names: Collection[str]) -> str:
+    return next(found for beginning, found in ARCHITECTURES if any(name.startswith(beginning) for name in names))
 
 
 def _find_index(directory: Path) -> Path:
@@ -178,8 +160,6 @@ def _find_index(directory: Path) -> Path:
     indexes = sorted(directory.glob(INDEX))
     if len(indexes) == 1:
         return indexes[0]
-    if not indexes:
-        raise ModelError(f"{directory}: no {INDEX}: expected a TensorFlow checkpoint, such as bert_model.ckpt.index")
     latest = directory / LATEST
     text = latest.read_text("utf-8", errors="replace") if latest.is_file() else ""
     named = re.search(r'^model_checkpoint_path: "(.*)"', text, re.MULTILINE)

@@ -2,8 +2,8 @@
 
 A checkpoint `NAME` is `NAME.index`, which says where the bytes of each variable lie, and one or more shards
 `NAME.data-00000-of-00001` that hold them. The index is a table in LevelDB's format (its `doc/table_format.md`),
-uncompressed; its values are protocol buffers (`tensor_bundle.proto`). Shards are memory-mapped: what is not asked for
-is not read.
+uncompressed; its values are protocol buffers (`tensor_bundle.proto`). Shards are memory-mapped: only what is needed
+is read.
 
 Every block of the index that is used, and every tensor that is read, must match its checksum (CRC-32C).
 """
@@ -51,7 +51,6 @@ class TensorBundle:
     """An open checkpoint.
 
     Attributes:
-        index: its `.index` file.
         entries: the BundleEntryProto of each variable, in alphabetical order.
         shards: the bytes of each data file, mapped.
     """
@@ -62,9 +61,6 @@ class TensorBundle:
 
     def read(self, name: str) -> Tensor:
         """A tensor, over the mapped file: valid as long as the file is left alone. Writing to it changes no file.
-
-        Args:
-            name: a key of `entries`.
 
         Raises:
             ModelError: its bytes are missing or do not match their checksum, or it is of a kind that is not read:
@@ -100,9 +96,6 @@ class TensorBundle:
 
 def open_bundle(index: Path) -> TensorBundle:
     """Opens a checkpoint: reads and verifies its index, and maps its shards.
-
-    Args:
-        index: `NAME.index`.
 
     Raises:
         ModelError: the index or a shard is missing, the index is damaged or was written on a big-endian machine, or

@@ -1,10 +1,10 @@
-"""The two-layer BiLSTM that reads frozen features and tags each token (Devlin et al. 2019, section 5.3).
+"""BiLSTMs: over frozen features (Devlin et al. 2019, section 5.3), and on a left-to-right encoder (section 5.1).
 
-The paper says "a randomly initialized two-layer 768-dimensional BiLSTM before the classification layer". Here that is
-768 units in each direction, whatever the size of the encoder, so that the classifier reads 1,536. The paper says
-nothing about dropout: here it is between the layers and before the classifier, with the encoder's probability. Weights
-start as PyTorch starts an LSTM's. On a GPU, cuDNN repeats itself bit for bit only if CUBLAS_WORKSPACE_CONFIG is
-`:4096:8`.
+For features the paper says "a randomly initialized two-layer 768-dimensional BiLSTM before the classification layer".
+Here that is 768 units in each direction, whatever the size of the encoder, so that the classifier reads 1,536. The
+paper says nothing about dropout: here it is between the layers and before the classifier, with the encoder's
+probability. Weights start as PyTorch starts an LSTM's. On a GPU, cuDNN repeats itself bit for bit only if
+CUBLAS_WORKSPACE_CONFIG is `:4096:8`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models.dropout import dropout
+from unmask.models.heads.heads import HeadKind
 from unmask.models.heads.layer_mixture import LayerMixture, find_choice
 from unmask.models.kernels.lstm_sequences import read_sequences
 from unmask.models.kernels.products import Linear
@@ -28,7 +29,6 @@ class BiLstm(nn.Module):
     """Layers of LSTMs that read in both directions, each within its sequence.
 
     Args:
-        input_size: width of the features.
         hidden_size: units of each direction.
         dropout_prob: between the layers.
     """
@@ -72,30 +72,32 @@ class FeatureHead(nn.Module):
     It computes in float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
 
     Args:
-        shape: of one token's features: (width,), or (layers, hidden) where they are mixed.
-        dropout_prob: between the layers of the BiLSTM and before the classifier.
-        initializer_range: of the classifier.
+        settings: of the encoder.
+        feature_layers: a key of `CHOICES`.
+        dropout_prob: between the layers of the BiLSTM and before the classifier; None takes the encoder's.
         hidden_size: units of each direction of the BiLSTM.
+
+    Raises:
+        SettingsError: no such layers, or the encoder has too few.
     """
 
     def __init__(
         self,
-        shape: tuple[int, ...],
+        settings: Sizes,
         num_labels: int,
-        dropout_prob: float,
-        initializer_range: float,
+        feature_layers: str,
+        dropout_prob: float | None = None,
         hidden_size: int = HIDDEN_SIZE,
     ) -> None:
         super().__init__()
-        self.mixture = LayerMixture(shape[0]) if len(shape) == 2 else None
-        self.bilstm = BiLstm(shape[-1], hidden_size, dropout_prob=dropout_prob)
+        choice = find_choice(feature_layers, settings.num_hidden_layers)
+        shape = choice.shape(settings.num_hidden_layers, settings.hidden_size)
+        self.dropout_prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
+        self.mixture = LayerMixture(shape[0]) if choice.mixed else None
+        self.bilstm = BiLstm(shape[-1], hidden_size, dropout_prob=self.dropout_prob)
         self.dense = Linear(2 * hidden_size, num_labels)
-        self.dropout_prob = dropout_prob
-        initialise(self.dense, initializer_range)
-
-    @property
-    def num_labels(self) -> int:
-        return self.dense.out_features
+        self.num_labels = num_labels
+        initialise(self.dense, settings.initializer_range)
 
     def forward(self, features: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """(tokens, labels) float32 from `features` (tokens, width) or (tokens, layers, hidden)."""
@@ -108,24 +110,51 @@ class FeatureHead(nn.Module):
         return logits
 
 
-def feature_head(
-    settings: Sizes,
-    num_labels: int,
-    feature_layers: str,
-    dropout_prob: float | None = None,
-    hidden_size: int = HIDDEN_SIZE,
-) -> FeatureHead:
-    """A fresh head for the features of an encoder of these sizes; its state dict is what a model directory keeps of it.
+class BiLstmHead(nn.Module):
+    """A BiLSTM over all hidden states of an encoder, and a linear classifier, trained with the encoder.
+
+    The paper says only "a randomly initialized BiLSTM on top" of the left-to-right model (section 5.1). Chosen here:
+    one layer, 768 units in each direction unless set otherwise, dropout only before the classifier. A whole sequence is
+    represented by the state in which each direction ends: the forward state of the last token beside the backward state
+    of the first. It computes in float32, as `FeatureHead`.
 
     Args:
-        feature_layers: a key of `CHOICES`.
-        dropout_prob: None takes the encoder's.
-        hidden_size: units of each direction of the BiLSTM.
-
-    Raises:
-        SettingsError: no such layers, or the encoder has too few.
+        kind: of tokens (`token_classification`, `question_answering`) or of sequences.
+        settings: of the encoder.
+        dropout_prob: before the classifier; None takes the encoder's. Question answering has none, as other heads.
+        num_units: of each direction.
     """
-    choice = find_choice(feature_layers, settings.num_hidden_layers)
-    prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
-    shape = choice.shape(settings.num_hidden_layers, settings.hidden_size)
-    return FeatureHead(shape, num_labels, prob, settings.initializer_range, hidden_size)
+
+    def __init__(
+        self,
+        kind: HeadKind,
+        settings: Sizes,
+        num_labels: int,
+        dropout_prob: float | None = None,
+        num_units: int = HIDDEN_SIZE,
+    ) -> None:
+        super().__init__()
+        prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
+        self.bilstm = BiLstm(settings.hidden_size, num_units, num_layers=1)
+        self.dense = Linear(2 * num_units, num_labels)
+        self.num_labels = num_labels
+        self.of_tokens = kind in ("token_classification", "question_answering")
+        self.dropout_prob = 0.0 if kind == "question_answering" else prob
+        initialise(self.dense, settings.initializer_range)
+
+    def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """(tokens or sequences, labels) float32 from `hidden` (tokens, hidden), packed."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            states: Tensor = self.bilstm(hidden.float(), lengths)
+            if not self.of_tokens:
+                states = _ends(states, lengths)
+            logits: Tensor = self.dense(dropout(states, self.dropout_prob, self.training))
+        return logits
+
+
+def _ends(states: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """(sequences, 2 * units): the forward states of the last tokens, the backward states of the first."""
+    sizes = torch.tensor(lengths, device=states.device)
+    after = sizes.cumsum(0)
+    forward, backward = states.chunk(2, dim=1)
+    return torch.cat([forward[after - 1], backward[after - sizes]], dim=1)

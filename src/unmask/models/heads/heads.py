@@ -6,14 +6,11 @@ needs. The heads of fine-tuning are those of `transformers`, family by family, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from unmask.models.dropout import dropout
 from unmask.models.family import HeadKind as HeadKind
-from unmask.models.family import HeadStyle
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
 from unmask.models.layers import ACTIVATIONS, draw_truncated_normal, initialise
@@ -26,35 +23,23 @@ class MaskedLMHead(nn.Module):
     The decoder is tied: `forward` is given the encoder's word embeddings, and holds no copy.
 
     Args:
-        decoder_size: of the word embeddings, where it is not `hidden_size`.
-        dense_bias, norm_bias, decoder_bias: False: without that bias, as ModernBERT's may be.
-        tied: False: a decoder of its own, as ModernBERT's may have.
+        settings: of the encoder. Embeddings may be narrower than the hidden states (ELECTRA); a ModernBERT may leave
+            out biases, or have a decoder of its own.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        vocab_size: int,
-        activation: Activation,
-        layer_norm_eps: float,
-        initializer_range: float,
-        decoder_size: int | None = None,
-        *,
-        dense_bias: bool = True,
-        norm_bias: bool = True,
-        decoder_bias: bool = True,
-        tied: bool = True,
-    ) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
-        decoder_size = hidden_size if decoder_size is None else decoder_size
-        self.dense = Linear(hidden_size, decoder_size, dense_bias)
-        self.norm = nn.LayerNorm(decoder_size, layer_norm_eps, bias=norm_bias)
-        self.bias = nn.Parameter(torch.zeros(vocab_size)) if decoder_bias else None
-        self.weight = None if tied else nn.Parameter(torch.empty(vocab_size, decoder_size))
+        width = settings.embedding_width
+        activation = settings.classifier_activation or settings.family.masked_lm_activation or settings.hidden_act
+        self.dense = Linear(settings.hidden_size, width, settings.classifier_bias)
+        self.norm = nn.LayerNorm(width, settings.layer_norm_eps, bias=settings.norm_bias)
+        self.bias = nn.Parameter(torch.zeros(settings.vocab_size)) if settings.decoder_bias else None
+        is_tied = settings.tie_word_embeddings
+        self.weight = None if is_tied else nn.Parameter(torch.empty(settings.vocab_size, width))
         self.activation = ACTIVATIONS[activation]
-        initialise(self, initializer_range)
+        initialise(self, settings.initializer_range)
         if self.weight is not None:
-            draw_truncated_normal(self.weight, decoder_size**-0.5)
+            draw_truncated_normal(self.weight, width**-0.5)
 
     def forward(self, hidden_at_targets: Tensor, word_embeddings: Tensor) -> Tensor:
         """Logits at the targets alone.
@@ -81,10 +66,10 @@ class MaskedLMHead(nn.Module):
 class NextSentenceHead(nn.Module):
     """Two logits from the pooled first token; class 0 is IsNext, 1 a random sentence, as in Google's code."""
 
-    def __init__(self, hidden_size: int, initializer_range: float) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, 2)
-        initialise(self, initializer_range)
+        self.dense = Linear(settings.hidden_size, 2)
+        initialise(self, settings.initializer_range)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(sequences, 2) from `pooled` (sequences, hidden)."""
@@ -95,12 +80,12 @@ class NextSentenceHead(nn.Module):
 class DiscriminatorHead(nn.Module):
     """ELECTRA's logit that a token was replaced: dense, activation, dense."""
 
-    def __init__(self, hidden_size: int, activation: Activation, initializer_range: float) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, hidden_size)
-        self.output = Linear(hidden_size, 1)
-        self.activation = ACTIVATIONS[activation]
-        initialise(self, initializer_range)
+        self.dense = Linear(settings.hidden_size, settings.hidden_size)
+        self.output = Linear(settings.hidden_size, 1)
+        self.activation = ACTIVATIONS[settings.hidden_act]
+        initialise(self, settings.initializer_range)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(tokens,) from `hidden` (tokens, hidden)."""
@@ -121,12 +106,9 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         self.dense = Linear(hidden_size, num_labels, bias)
+        self.num_labels = num_labels
         self.dropout_prob = dropout_prob
         initialise(self, initializer_range)
-
-    @property
-    def num_labels(self) -> int:
-        return self.dense.out_features
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(sequences or tokens, labels) from `hidden` (sequences or tokens, hidden)."""
@@ -136,20 +118,13 @@ class Classifier(nn.Module):
 
 class TwoOrderClassifier(nn.Module):
     """GPT-1's classifier of two texts that have no order: the summaries of both orders are added (Radford et al. 2018,
-    section 3.3), then dropout and a linear layer.
-
-    Args:
-        classifier: the one whose weights and dropout it takes over.
-    """
+    section 3.3), then dropout and a linear layer."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
         self.dense = classifier.dense
+        self.num_labels = classifier.num_labels
         self.dropout_prob = classifier.dropout_prob
-
-    @property
-    def num_labels(self) -> int:
-        return self.dense.out_features
 
     def forward(self, summaries: Tensor) -> Tensor:
         """(pairs, labels) from `summaries` (2 x pairs, hidden), the two of a pair one after the other."""
@@ -162,8 +137,6 @@ class DeepClassifier(nn.Module):
     """Dropout, dense, activation, dropout, linear: the classifier of families without a pooler, on the first token.
 
     Args:
-        input_dropout_prob: of the first dropout.
-        dropout_prob: of the second.
         norm: behind the activation, as in ModernBERT, which has this head on every token too; None: none.
         bias: False: the dense layer has none.
     """
@@ -183,14 +156,11 @@ class DeepClassifier(nn.Module):
         self.dense = Linear(hidden_size, hidden_size, bias)
         self.norm = nn.Identity() if norm is None else norm
         self.output = Linear(hidden_size, num_labels)
+        self.num_labels = num_labels
         self.activation = ACTIVATIONS[activation]
         self.input_dropout_prob = input_dropout_prob
         self.dropout_prob = dropout_prob
         initialise(self, initializer_range)
-
-    @property
-    def num_labels(self) -> int:
-        return self.output.out_features
 
     def forward(self, first_hidden: Tensor) -> Tensor:
         """(sequences, labels) from `first_hidden` (sequences, hidden)."""
@@ -202,60 +172,6 @@ class DeepClassifier(nn.Module):
 
 Head = Classifier | DeepClassifier
 """What `new_head` builds."""
-
-HeadBuilder = Callable[[Sizes, int, float], Head]
-"""From the encoder's sizes, the number of labels and the dropout."""
-
-
-def _linear(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range)
-
-
-def _linear_without_bias(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return Classifier(settings.hidden_size, num_labels, prob, settings.initializer_range, bias=False)
-
-
-def _linear_without_dropout(settings: Sizes, num_labels: int, _: float) -> Head:
-    return Classifier(settings.hidden_size, num_labels, 0.0, settings.initializer_range)
-
-
-def _deep_with_tanh(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return DeepClassifier(settings.hidden_size, num_labels, "tanh", prob, prob, settings.initializer_range)
-
-
-def _deep_with_gelu(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return DeepClassifier(settings.hidden_size, num_labels, "gelu", prob, prob, settings.initializer_range)
-
-
-def _gelu_summary(settings: Sizes, num_labels: int, prob: float) -> Head:
-    return DeepClassifier(settings.hidden_size, num_labels, "gelu", 0.0, prob, settings.initializer_range)
-
-
-def _deep_normalised(settings: Sizes, num_labels: int, prob: float) -> Head:
-    assert isinstance(settings, EncoderSettings), "ELMo has heads of its own"
-    return DeepClassifier(
-        settings.hidden_size,
-        num_labels,
-        settings.classifier_activation or settings.hidden_act,
-        0.0,
-        prob,
-        settings.initializer_range,
-        nn.LayerNorm(settings.hidden_size, settings.layer_norm_eps, bias=settings.norm_bias),
-        settings.classifier_bias,
-    )
-
-
-BUILDERS: dict[HeadStyle, HeadBuilder] = {
-    "linear": _linear,
-    "linear_without_bias": _linear_without_bias,
-    "linear_without_dropout": _linear_without_dropout,
-    "deep_tanh": _deep_with_tanh,
-    "deep_gelu": _deep_with_gelu,
-    "deep_gelu_summary": _gelu_summary,
-    "deep_normalised": _deep_normalised,
-}
-"""How the heads are built that a `Family` names. Texts read by ELMo have an `ElmoClassifier`. Question answering has no
-dropout, as in the released code of BERT."""
 
 
 def needs_pooler(settings: Sizes, kind: HeadKind) -> bool:
@@ -271,24 +187,33 @@ def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: flo
             (sequences, 1); `token_classification` takes `encoder(batch)` to (tokens, num_labels), `question_answering`
             to (tokens, 2), start and end.
         num_labels: 1 for multiple choice, 2 for question answering.
-        dropout_prob: None takes the encoder's.
+        dropout_prob: None takes the encoder's; question answering has none, as in the released code of BERT.
     """
     prob = settings.hidden_dropout_prob if dropout_prob is None else dropout_prob
     assert kind in settings.family.heads, f"{settings.family.title} has no head for {kind}"
-    return BUILDERS[settings.family.heads[kind]](settings, num_labels, prob)
+    width, std = settings.hidden_size, settings.initializer_range
+    match settings.family.heads[kind]:
+        case "linear":
+            return Classifier(width, num_labels, prob, std)
+        case "linear_without_bias":
+            return Classifier(width, num_labels, prob, std, bias=False)
+        case "linear_without_dropout":
+            return Classifier(width, num_labels, 0.0, std)
+        case "deep_tanh":
+            return DeepClassifier(width, num_labels, "tanh", prob, prob, std)
+        case "deep_gelu":
+            return DeepClassifier(width, num_labels, "gelu", prob, prob, std)
+        case "deep_gelu_summary":
+            return DeepClassifier(width, num_labels, "gelu", 0.0, prob, std)
+        case "deep_normalised":
+            assert isinstance(settings, EncoderSettings), "ELMo has heads of its own"
+            activation = settings.classifier_activation or settings.hidden_act
+            norm = nn.LayerNorm(width, settings.layer_norm_eps, bias=settings.norm_bias)
+            return DeepClassifier(width, num_labels, activation, 0.0, prob, std, norm, settings.classifier_bias)
+        case "layers":
+            raise AssertionError("texts read by ELMo have an `ElmoClassifier`")
 
 
 def new_masked_lm_head(settings: EncoderSettings) -> MaskedLMHead:
-    """A fresh masked-LM head for an encoder of these sizes, down to the width of the embeddings."""
-    return MaskedLMHead(
-        settings.hidden_size,
-        settings.vocab_size,
-        settings.classifier_activation or settings.family.masked_lm_activation or settings.hidden_act,
-        settings.layer_norm_eps,
-        settings.initializer_range,
-        settings.embedding_width,
-        dense_bias=settings.classifier_bias,
-        norm_bias=settings.norm_bias,
-        decoder_bias=settings.decoder_bias,
-        tied=settings.tie_word_embeddings,
-    )
+    """A fresh masked-LM head for an encoder of these sizes."""
+    return MaskedLMHead(settings)

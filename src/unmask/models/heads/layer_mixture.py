@@ -32,7 +32,6 @@ class LayerChoice:
     """Some of the hidden states that `encoder.hidden_states` gives.
 
     Attributes:
-        states: which of them.
         min_layers: layers that an encoder must have for it.
         mixed: True keeps them apart, for a `LayerMixture`; False puts them side by side.
     """
@@ -41,13 +40,9 @@ class LayerChoice:
     min_layers: int
     mixed: bool = False
 
-    def num_states(self, num_hidden_layers: int) -> int:
-        """How many states of an encoder of so many layers are taken."""
-        return len(range(num_hidden_layers + 1)[self.states])
-
     def shape(self, num_hidden_layers: int, hidden_size: int) -> tuple[int, ...]:
         """Of one token's features: (layers, hidden) where they are mixed, else (width,)."""
-        count = self.num_states(num_hidden_layers)
+        count = len(range(num_hidden_layers + 1)[self.states])
         return (count, hidden_size) if self.mixed else (count * hidden_size,)
 
     def select(self, states: Sequence[Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """SpanBERT's boundary head, and its file beside a saved model (Joshi et al. 2020, section 3.2).
 
-`transformers` has no class for it: the model is saved as a masked LM, which opens there, and the head stands in
+`transformers` has no class for it: the model is saved as a masked LM, which opens there, and the head is in
 `span_boundary.safetensors`. The position embeddings are 200 wide whatever the encoder is, as in the released code.
 """
 
@@ -37,27 +37,19 @@ class SpanBoundaryHead(nn.Module):
     the encoder's word embeddings, and holds no copy.
 
     Args:
-        decoder_size: of the word embeddings.
         max_targets: tokens of a span that are predicted, at most.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        decoder_size: int,
-        vocab_size: int,
-        max_targets: int,
-        layer_norm_eps: float,
-        initializer_range: float,
-    ) -> None:
+    def __init__(self, settings: EncoderSettings, max_targets: int) -> None:
         super().__init__()
+        hidden, width, eps = settings.hidden_size, settings.embedding_width, settings.layer_norm_eps
         self.position = new_embedding(max_targets, POSITION_SIZE)
-        self.dense1 = Linear(2 * hidden_size + POSITION_SIZE, hidden_size)
-        self.norm1 = nn.LayerNorm(hidden_size, layer_norm_eps)
-        self.dense2 = Linear(hidden_size, decoder_size)
-        self.norm2 = nn.LayerNorm(decoder_size, layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-        initialise(self, initializer_range)
+        self.dense1 = Linear(2 * hidden + POSITION_SIZE, hidden)
+        self.norm1 = nn.LayerNorm(hidden, eps)
+        self.dense2 = Linear(hidden, width)
+        self.norm2 = nn.LayerNorm(width, eps)
+        self.bias = nn.Parameter(torch.zeros(settings.vocab_size))
+        initialise(self, settings.initializer_range)
 
     def forward(self, left: Tensor, right: Tensor, places: Tensor, word_embeddings: Tensor) -> Tensor:
         """Logits of each target.
@@ -74,18 +66,6 @@ class SpanBoundaryHead(nn.Module):
         hidden = self.norm1(functional.gelu(self.dense1(inputs)))  # (targets, hidden)
         hidden = self.norm2(functional.gelu(self.dense2(hidden)))  # (targets, decoder_size)
         return vocabulary_logits(hidden, word_embeddings, self.bias)
-
-
-def new_span_boundary_head(settings: EncoderSettings, max_targets: int) -> SpanBoundaryHead:
-    """A fresh head for an encoder of these sizes."""
-    return SpanBoundaryHead(
-        settings.hidden_size,
-        settings.embedding_size or settings.hidden_size,
-        settings.vocab_size,
-        max_targets,
-        settings.layer_norm_eps,
-        settings.initializer_range,
-    )
 
 
 def write_span_boundary(directory: Path, head: SpanBoundaryHead | None) -> None:

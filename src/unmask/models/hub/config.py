@@ -33,7 +33,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "position_embedding_type": ("absolute", "learned absolute positions"),
     "tie_word_embeddings": (True, "a decoder that is tied to the word embeddings"),
 }
-"""Keys with the one value that is supported, which is also meant if they are left out, and what it stands for."""
+"""Keys with the one value that is supported, which is also meant if they are left out, and its meaning."""
 
 
 def config_of(settings: EncoderSettings) -> dict[str, Any]:
@@ -71,9 +71,6 @@ def class_named(
     """`architectures[0]`, which must be a class that is known here, and of the family that `model_type` says. Where it
     is left out, the family's class with the heads of pre-training that the weights have.
 
-    Args:
-        weights: gives the names of the weights.
-
     Raises:
         ModelError: it is not, or the family is not known.
     """
@@ -85,13 +82,13 @@ def class_named(
     name = named[0] if isinstance(named, list) and named else None
     found = find_class(name)
     if not isinstance(name, str) or found is None:
-        told = f"architectures is {named!r}" if named else f"model_type is {model_type!r}"
+        found_key = f"architectures is {named!r}" if named else f"model_type is {model_type!r}"
         if family is None:
             known = ", ".join(each.model_type for each in ARCHITECTURES.values())
             raise ModelError(
-                f"{path}: {told}: models of this family do not load here; expected a model_type of {known}"
+                f"{path}: {found_key}: models of this family do not load here; expected a model_type of {known}"
             )
-        raise ModelError(f"{path}: {told}; expected one of {', '.join(family.classes)}")
+        raise ModelError(f"{path}: {found_key}; expected one of {', '.join(family.classes)}")
     expected = found[0].model_type
     if model_type != expected:
         raise ModelError(f"{path}: model_type is {model_type!r}; expected {expected!r}, as {name} is")
@@ -209,7 +206,7 @@ def dropout_of(path: Path, config: Mapping[str, Any], its: ModelClass) -> float 
     raise ModelError(f"{path}: {key} is {value!r}; expected null or a number from 0 to 1")
 
 
-def told_length(sizes: EncoderSettings | ElmoSettings, trained: int | None) -> dict[str, int]:
+def length_config(sizes: EncoderSettings | ElmoSettings, trained: int | None) -> dict[str, int]:
     """What `config.json` says of the longest sequence that a model has seen; nothing where that is unknown, or as many
     tokens as it has positions, or where it has none (ELMo, LSTMs)."""
     if trained is None or sizes.family.is_recurrent or trained >= sizes.num_positions:
@@ -232,7 +229,7 @@ def head_kind_in(parts: Collection[Part]) -> HeadKind | None:
 
 
 def head_kind_apart(path: Path, config: Mapping[str, Any]) -> HeadKind:
-    """The kind of the head that stands in a file of its own, as `unmask_head` says.
+    """The kind of the head that is in a file of its own, as `unmask_head` says.
 
     Raises:
         ModelError: it is not a kind of head.

@@ -32,7 +32,6 @@ def sizes_with_dropout(sizes: AnySizes, dropout: Mapping[str, float], name: str)
     Args:
         dropout: `hidden_dropout_prob` and `attention_probs_dropout_prob`, those that change. GPT-1's dropout after the
             embeddings goes with the former.
-        name: of the model, for a message.
 
     Raises:
         SettingsError: the family has no such dropout.

@@ -1,7 +1,7 @@
 """Model directories in the Hugging Face layout: `config.json` and `model.safetensors`, written and strictly read.
 
 A directory written here opens in `transformers` with nothing missing or left over, and the other way round, for every
-class in `unmask.models.hub.config.CLASSES`. A head that `transformers` has no class for is saved in `head.safetensors`
+class of a `Family`. A head that `transformers` has no class for is saved in `head.safetensors`
 beside its encoder; `transformers` opens the encoder alone. Google's own checkpoints are read too.
 """
 
@@ -65,26 +65,18 @@ NUM_LABELS: dict[HeadKind, int] = {"question_answering": 2, "multiple_choice": 1
 
 
 def weights_of(
-    encoder: TokenEncoder,
-    masked_lm_head: nn.Module | None = None,
-    next_sentence_head: nn.Module | None = None,
-    discriminator_head: nn.Module | None = None,
-    head: nn.Module | None = None,
-    head_kind: HeadKind | None = None,
-    prefixed: bool | None = None,
+    encoder: TokenEncoder, heads: Mapping[Part, nn.Module] | None = None, prefixed: bool | None = None
 ) -> dict[str, Tensor]:
     """The weights under their names in the layout, the tied decoder left out; detached, on their device, not copied.
 
     Args:
         prefixed: whether the encoder's names have the prefix; None: if there is a head.
     """
-    heads = (masked_lm_head, next_sentence_head, discriminator_head, head)
-    if prefixed is None:
-        prefixed = any(module is not None for module in heads)
     named: dict[str, Tensor] = {}
-    for parameter, place in hub_names(encoder, *heads, head_kind).items():
+    for parameter, place in hub_names(encoder, heads).items():
         named |= split(place, parameter.detach())
-    prefix = "" if prefixed else encoder.settings.family.weights.prefix
+    has_prefix = bool(heads) if prefixed is None else prefixed
+    prefix = "" if has_prefix else encoder.settings.family.weights.prefix
     return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
 
 
@@ -107,17 +99,13 @@ def save_model(
     """Writes `config.json` and the weights, each file whole or not at all; `model.safetensors` comes last.
 
     Args:
-        directory: made where it is missing.
         span_boundary_head: SpanBERT's, which goes to a file of its own: `transformers` has no class for it.
-        softmax: of ELMo's language models.
         causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's needs
             `masked_lm_head` as well.
         head: of fine-tuning, by `new_head` or any other. One that `transformers` has no class for goes to
             `head.safetensors`, and the encoder is saved alone.
-        head_kind: of `head`.
         labels: of a classifier of sequences or tokens, in the order of its logits; left out they are `LABEL_0` ...
         problem_type: how a sequence classifier's logits are to be read.
-        extra_config: further keys for `config.json`.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.
@@ -132,16 +120,17 @@ def save_model(
     is_apart = head_kind is not None and not (
         isinstance(head, Classifier | DeepClassifier) and settings.family.has(head_kind) and not settings.causal
     )
-    present: dict[Part, bool] = {
-        "pooler": encoder.pooler is not None,
-        "masked_lm_head": masked_lm_head is not None,
-        "next_sentence_head": next_sentence_head is not None,
-        "discriminator_head": discriminator_head is not None,
-        "causal_lm": causal_lm,
+    given: dict[Part, nn.Module | None] = {
+        "masked_lm_head": masked_lm_head,
+        "next_sentence_head": next_sentence_head,
+        "discriminator_head": discriminator_head,
     }
     if head_kind is not None and not is_apart:
-        present[head_kind] = True
-    class_name = settings.family.class_with(frozenset(part for part, there in present.items() if there))
+        given[head_kind] = head
+    heads = {part: module for part, module in given.items() if module is not None}
+    parts: set[Part] = {*heads, "causal_lm"} if causal_lm else set(heads)
+    bare: frozenset[Part] = frozenset() if encoder.pooler is None else frozenset({"pooler"})
+    class_name = settings.family.class_with(bare | parts)
     config = {
         "architectures": [class_name],
         "model_type": settings.family.model_type,
@@ -153,16 +142,7 @@ def save_model(
         config |= _head_config(head, head_kind, settings.family.classes[class_name], labels, problem_type)
     if is_apart:
         config |= {HEAD_KIND: head_kind, HEAD_CLASS: type(head).__name__}
-    inside = None if is_apart else head
-    weights = weights_of(
-        encoder,
-        masked_lm_head,
-        next_sentence_head,
-        discriminator_head,
-        inside,
-        head_kind,
-        prefixed=any(there for part, there in present.items() if part != "pooler"),
-    )
+    weights = weights_of(encoder, heads, prefixed=bool(parts))
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / CONFIG, config | dict(extra_config or {}))
     if is_apart and head is not None:
@@ -204,11 +184,12 @@ def load_model(directory: str | Path | ModelSource) -> LoadedModel:
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, or a weight is
             missing, left over or of another shape; the message names it.
     """
-    if not isinstance(directory, ModelSource):
-        directory = Path(directory)
-        is_run = not (directory / CONFIG).exists() and (directory / MODEL / CONFIG).is_file()
-        directory = open_source(directory / MODEL if is_run else directory)
-    source = directory
+    if isinstance(directory, ModelSource):
+        source = directory
+    else:
+        path = Path(directory)
+        is_run = not (path / CONFIG).exists() and (path / MODEL / CONFIG).is_file()
+        source = open_source(path / MODEL if is_run else path)
     if source.family.reads_words:
         return load_elmo(source)
     weights, parts = source.weights(), source.model_class.parts
@@ -226,7 +207,6 @@ def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *,
     """The encoder of a directory of any class, for fine-tuning; its heads are not loaded, but named in `unused`.
 
     Args:
-        directory: a path, or what `open_source` gave for it.
         head: the kind of head that will stand on it: it decides whether the encoder has a pooler.
         pooler: whether the encoder gets a pooler, if no `head` is given and its family has them. If the directory has
             none, it is freshly initialised from PyTorch's default generator, and named in `fresh`.
@@ -310,11 +290,7 @@ def _has_pooler(source: ModelSource, weights: Mapping[str, Tensor]) -> bool:
 def _assemble(
     source: ModelSource, weights: Mapping[str, Tensor], parts: frozenset[Part], may_be_left: tuple[str, ...]
 ) -> LoadedModel:
-    """Builds the encoder and `parts` without initialising them, and gives them the weights.
-
-    Args:
-        may_be_left: name prefixes of weights that may be left over.
-    """
+    """Builds the encoder and `parts` without initialising them, and gives them the weights."""
     settings = source.settings
     assert isinstance(settings, EncoderSettings), "an ELMo is loaded otherwise"
     kind = head_kind_in(parts)
@@ -333,10 +309,10 @@ def _assemble(
             problem_type=None if kind is None else problem_type_of(source.config_path, source.config),
             config=source.config,
         )
-    heads = (model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
-    places = hub_names(encoder, *heads, model.head_kind)
-    modules = [module for module in (model.encoder, *heads) if module is not None]
-    return replace(model, unused=fill_weights(modules, places, weights, source.directory, may_be_left))
+    heads = model.heads
+    places = hub_names(encoder, heads)
+    unused = fill_weights([encoder, *heads.values()], places, weights, source.directory, may_be_left)
+    return replace(model, unused=unused)
 
 
 def _blank_head(source: ModelSource, kind: HeadKind, labels: tuple[str, ...] | None) -> Classifier | DeepClassifier:
@@ -353,12 +329,8 @@ def _with_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
     labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     with torch.device("meta"):
         head = _blank_head(source, kind, labels)
-    model = replace(
-        model,
-        head_kind=kind,
-        labels=labels,
-        problem_type=problem_type_of(source.config_path, source.config),
-    )
+    problem_type = problem_type_of(source.config_path, source.config)
+    model = replace(model, head_kind=kind, labels=labels, problem_type=problem_type)
     if source.config.get(HEAD_CLASS) != type(head).__name__:
         return replace(model, head_weights=weights)
     fill_weights([head], {weight: WeightPlace((name,)) for name, weight in head.named_parameters()}, weights, path, ())

@@ -35,7 +35,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory: expected a model directory with {CONFIG} and {WEIGHTS}")
-    return _read_object(directory / CONFIG)
+    return read_object(directory / CONFIG)
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
@@ -71,7 +71,7 @@ def read_head_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index_path: Path) -> dict[str, Tensor]:
-    places = _read_object(index_path).get("weight_map")
+    places = read_object(index_path).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
         raise ModelError(f"{index_path}: expected `weight_map`, an object from weight names to file names")
     weights: dict[str, Tensor] = {}
@@ -100,7 +100,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise ModelError(f"{path} is cut short or damaged ({error}): get it again from where it came") from error
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object in a file; raises ModelError if there is none."""
     if not path.is_file():
         raise ModelError(f"{path} is missing: expected a model directory in the Hugging Face layout")
     try:

@@ -1,4 +1,4 @@
-"""A model directory, opened: its class, its sizes and, when they are asked for, its weights under their names; and what
+"""A model directory, opened: its class, its sizes and, on demand, its weights under their names; and what
 loading all of it gives."""
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.errors import ModelError
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
-from unmask.models.family import Family, HeadKind, ModelClass
+from unmask.models.family import Family, HeadKind, ModelClass, Part
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
 from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, class_named, elmo_settings_of, find_class, settings_of
 from unmask.models.hub.files import CONFIG, read_config, read_weights
@@ -29,10 +29,7 @@ class ModelSource:
     """A model directory, opened once and passed on.
 
     Attributes:
-        directory: where it is.
-        config: all of `config.json`.
         class_name, family, model_class: `architectures[0]`, and what is known of it.
-        settings: the sizes of the encoder.
         read: gives the weights as the files have them.
     """
 
@@ -108,8 +105,7 @@ class LoadedModel:
         head_weights: of a head that `new_head` does not build but the task that saved it does, by our names.
         labels: in the order of the head's logits, from `id2label`; None where it has none.
         problem_type: of a sequence classifier, where the directory says it.
-        config: all of `config.json`.
-        unused: names of weights in the directory that were not asked for.
+        unused: names of weights in the directory that were not needed.
         fresh: names of weights that the directory does not have and that were newly initialised.
     """
 
@@ -127,6 +123,18 @@ class LoadedModel:
     config: Mapping[str, Any] | None = None
     unused: tuple[str, ...] = ()
     fresh: tuple[str, ...] = ()
+
+    @property
+    def heads(self) -> dict[Part, nn.Module]:
+        """Those with weights of their own, by part."""
+        found: dict[Part, nn.Module | None] = {
+            "masked_lm_head": self.masked_lm_head,
+            "next_sentence_head": self.next_sentence_head,
+            "discriminator_head": self.discriminator_head,
+        }
+        if self.head_kind is not None:
+            found[self.head_kind] = self.head
+        return {part: head for part, head in found.items() if head is not None}
 
     @property
     def is_causal_lm(self) -> bool:

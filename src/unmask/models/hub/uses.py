@@ -73,9 +73,6 @@ def check_kind(directory: Path, wanted: str) -> None:
     """Refuses a model of another kind, and names the commands that take it. An unknown or damaged model is left to the
     code that loads it.
 
-    Args:
-        wanted: a key of `HINTS`.
-
     Raises:
         ModelError: it is of another kind.
     """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models.encoder import TokenEncoder
-from unmask.models.family import HeadKind, Names, WeightNames
+from unmask.models.family import Names, Part, WeightNames
 
 OLD_SPELLINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Endings that Google's checkpoints had, as the first converters kept them."""
@@ -21,7 +21,7 @@ OLD_SPELLINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "Layer
 
 @dataclass(frozen=True)
 class WeightPlace:
-    """Where a parameter stands in the layout.
+    """Where a parameter is in the layout.
 
     Attributes:
         names: one, or several if the parameter stacks theirs.
@@ -32,14 +32,7 @@ class WeightPlace:
     transposed: bool = False
 
 
-def hub_names(
-    encoder: TokenEncoder,
-    masked_lm_head: nn.Module | None = None,
-    next_sentence_head: nn.Module | None = None,
-    discriminator_head: nn.Module | None = None,
-    head: nn.Module | None = None,
-    head_kind: HeadKind | None = None,
-) -> dict[nn.Parameter, WeightPlace]:
+def hub_names(encoder: TokenEncoder, heads: Mapping[Part, nn.Module] | None = None) -> dict[nn.Parameter, WeightPlace]:
     """Each parameter, and its place in the layout, with the prefix that the encoder has beside a head."""
     family = encoder.settings.family.weights
     modules: list[tuple[nn.Module, Names, str]] = [(encoder, family.embeddings, family.prefix)]
@@ -48,15 +41,7 @@ def hub_names(
     ]
     if encoder.pooler is not None:
         modules.append((encoder, family.parts["pooler"], family.prefix))
-    if masked_lm_head is not None:
-        modules.append((masked_lm_head, family.parts["masked_lm_head"], ""))
-    if next_sentence_head is not None:
-        modules.append((next_sentence_head, family.parts["next_sentence_head"], ""))
-    if discriminator_head is not None:
-        modules.append((discriminator_head, family.parts["discriminator_head"], ""))
-    if head is not None:
-        assert head_kind is not None, "a head is of some kind"
-        modules.append((head, family.parts[head_kind], ""))
+    modules += [(head, family.parts[part], "") for part, head in (heads or {}).items()]
     places = {}
     for module, names, prefix in modules:
         submodules = dict(module.named_modules())

@@ -30,12 +30,12 @@ def choose_backend(device: torch.device, dtype: torch.dtype, prob: float, head_s
     if dtype not in (torch.float16, torch.bfloat16):
         return "sdpa", f"the variable-length kernel is for fp16 and bf16, not {dtype}"
     if head_size % 8 or head_size > 256:
-        return "sdpa", f"the variable-length kernel wants heads of a multiple of 8 up to 256, not {head_size}"
+        return "sdpa", f"the variable-length kernel needs heads of a multiple of 8 up to 256, not {head_size}"
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 0):
         return "sdpa", "the variable-length kernel needs compute capability 8.0 (Ampere) or later"
     if head_size > 192 and capability not in _WIDE_HEADS:
-        return "sdpa", f"the gradient of the variable-length kernel with heads of {head_size} wants an A100 or Hopper"
+        return "sdpa", f"the gradient of the variable-length kernel with heads of {head_size} needs an A100 or Hopper"
     if not has_varlen_kernel():
         return "sdpa", f"torch {torch.__version__} has no variable-length kernel"
     return "varlen", "flash attention on packed tokens, nothing padded"

@@ -42,7 +42,6 @@ class Group:
     """Sequences that are attended in one call.
 
     Attributes:
-        num_sequences: how many there are.
         length: the tokens of the longest, or rounded up from that; all are padded to it.
         padding: (sequences, 1, 1, length) bool, True where there is no token; None where no sequence is padded.
         causal: whether they are read from left to right, whatever the encoder.
@@ -60,11 +59,10 @@ class Layout:
 
     Attributes:
         bounds: (sequences + 1,) int32, as in `Batch`, on the device where attention will run.
-        lengths: (sequences,), their lengths as Python integers; empty for a filled batch, whose lengths only the device
-            knows.
+        lengths: (sequences,), their lengths as Python integers; empty for a batch padded to a bucket, whose lengths
+            only the device knows.
         max_length: upper bound on the tokens of a sequence.
-        position_ids: (tokens,) int64, as in `Batch`; None where no layer asks for them.
-        left_to_right: as in `Batch`.
+        position_ids: (tokens,) int64, as in `Batch`; None where no layer needs them.
         reuses_shapes: True: the numbers of rows and of the groups' sequences and tokens are rounded, so that batch
             after batch has shapes that were there before.
         angles: of rotary positions, kept for all layers; see `unmask.models.kernels.rotary`.
@@ -172,7 +170,7 @@ def layout_for(batch: Batch, embedded: Tensor) -> Layout:
 def _group_sequences(
     bounds: Tensor, lengths: tuple[int, ...], rounds: bool, left_to_right: tuple[bool, ...]
 ) -> tuple[tuple[Group, ...], Tensor | None]:
-    """The groups and their slots; lengths are rounded up if that is asked, unless all are the same."""
+    """The groups and their slots; lengths are rounded up if `rounds`, unless all are the same."""
     longest = max(lengths)
     is_mixed = len(set(left_to_right)) > 1
     causal = any(left_to_right) and not is_mixed

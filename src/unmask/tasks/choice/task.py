@@ -233,7 +233,7 @@ class ChoiceModule(SequenceModule):
         super().__init__(encoder, head, summed_cross_entropy, auxiliary_lm_weight)
 
     @property
-    def fillings(self) -> None:
+    def paddings(self) -> None:
         """None: the number of choices of each unit is needed."""
         return
 

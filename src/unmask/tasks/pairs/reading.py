@@ -57,7 +57,7 @@ def read_paradigms(path: str | Path) -> list[Paradigm]:
     """
     faults = RowFaults()
     placed = [pair for file in _files(Path(path)) for pair in _read(file, faults)]
-    faults.tell()
+    faults.raise_any()
     placed.sort(key=lambda pair: pair[0])  # stable: pairs keep their order
     return [
         Paradigm(name, members[0][1], tuple(pair for _, _, pair in members))

@@ -19,9 +19,9 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
-from unmask.models.buckets import NO_LABEL, SEQUENCES, Filling, Fillings
+from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm_head import BiLstmHead
+from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
@@ -220,11 +220,11 @@ class QaModule(nn.Module):
         self.head = head
 
     @property
-    def fillings(self) -> Fillings | None:
+    def paddings(self) -> Paddings | None:
         """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
         if isinstance(self.head, BiLstmHead):
             return None
-        return dict.fromkeys(("start_positions", "end_positions"), Filling(SEQUENCES, NO_LABEL))
+        return dict.fromkeys(("start_positions", "end_positions"), Padding(SEQUENCES, NO_LABEL))
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `task`."""

@@ -17,7 +17,7 @@ from numpy.lib.format import magic, open_memmap
 from numpy.typing import NDArray
 
 from unmask.errors import SettingsError
-from unmask.io.writing import told_as_output_error, writing
+from unmask.io.writing import as_output_error, writing
 
 DTYPE = np.dtype("<f4")
 
@@ -105,7 +105,7 @@ def write_parquet(path: Path, features: NDArray[np.float32], ids: Iterable[str])
     schema = pyarrow.schema([("id", pyarrow.string()), ("features", kind)])
     num_rows = max(1, _GROUP_BYTES // (DTYPE.itemsize * math.prod(sizes)))
     remaining = iter(ids)
-    with told_as_output_error(path), parquet.ParquetWriter(path, schema) as table:
+    with as_output_error(path), parquet.ParquetWriter(path, schema) as table:
         for start in range(0, len(features), num_rows):
             group = features[start : start + num_rows]
             column = pyarrow.array(group.ravel())

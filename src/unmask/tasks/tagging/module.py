@@ -17,10 +17,10 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.io.progress import Progress
-from unmask.io.writing import told_as_output_error
-from unmask.models.buckets import NO_LABEL, TOKENS, Filling, Fillings
+from unmask.io.writing import as_output_error
+from unmask.models.buckets import NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm_head import BiLstmHead
+from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.tagging.feature_files import map_features, writing_features
@@ -46,14 +46,14 @@ class TaggingModule(nn.Module):
         self.head = head
 
     @property
-    def fillings(self) -> Fillings | None:
+    def paddings(self) -> Paddings | None:
         """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
-        return None if isinstance(self.head, BiLstmHead) else {"labels": Filling(TOKENS, NO_LABEL)}
+        return None if isinstance(self.head, BiLstmHead) else {"labels": Padding(TOKENS, NO_LABEL)}
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `task`; the last block and the head compute only labelled tokens, unless the batch is padded to a
         bucket."""
-        if isinstance(self.head, BiLstmHead) or batch.is_filled:  # a BiLSTM reads all of a sequence
+        if isinstance(self.head, BiLstmHead) or batch.is_padded:  # a BiLSTM reads all of a sequence
             return self.loss(self.outputs(batch), batch)
         labels = batch.columns["labels"]
         labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
@@ -170,7 +170,7 @@ def with_features(
     settings = encoder.settings
     choice = find_choice(feature_layers, settings.num_hidden_layers)
     num_tokens = len(encoded.input_ids)
-    with told_as_output_error(path):
+    with as_output_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with (
         Progress(f"features: {path.stem}", num_tokens) as progress,

@@ -19,8 +19,7 @@ from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm import feature_head
-from unmask.models.heads.bilstm_head import bilstm_head
+from unmask.models.heads.bilstm import BiLstmHead, FeatureHead
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
@@ -257,7 +256,7 @@ class Tagging:
         if settings.tagging_head == "bilstm":
             if head is None:
                 dropout_prob, layers = settings.classifier_dropout, settings.feature_layers
-                head = feature_head(encoder.settings, num_labels, layers, dropout_prob, settings.bilstm_size)
+                head = FeatureHead(encoder.settings, num_labels, layers, dropout_prob, settings.bilstm_size)
             return FeatureTaggingModule(encoder, head, settings.feature_layers)
         if (
             settings.encoder_top == "none"
@@ -272,7 +271,7 @@ class Tagging:
             )
         if head is None and settings.encoder_top == "bilstm":
             prob = settings.classifier_dropout
-            head = bilstm_head(self.head_kind, encoder.settings, num_labels, prob, settings.bilstm_size)
+            head = BiLstmHead(self.head_kind, encoder.settings, num_labels, prob, settings.bilstm_size)
         elif head is None:
             head = new_head(self.head_kind, encoder.settings, num_labels, settings.classifier_dropout)
         return TaggingModule(encoder, head)

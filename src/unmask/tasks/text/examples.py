@@ -139,7 +139,7 @@ class TextFiles:
             elif not faults.count:
                 found_one = True
                 yield example
-        faults.tell()
+        faults.raise_any()
         if short_rows:
             what = f"rows of too few fields left out, as the published file has them ({listed(short_rows, 5)})"
             counts.note(what, len(short_rows))

@@ -2,19 +2,19 @@
 
 All are measured on the same words and the same characters, so that figures can be compared whatever the kind:
 
-    stretch   what stands between white space, with one space before it, as in running text. Nothing but stretches is
+    pre-token   what stands between white space, with one space before it, as in running text. Nothing but pre-tokens is
               counted: other white space is left out, whether or not a kind of tokenizer keeps it.
-    word      a longest run of letters, marks and digits within a stretch (so never punctuation), likewise with one
+    word      a longest run of letters, marks and digits within a pre-token (so never punctuation), likewise with one
               space before it. In writing without spaces between words (Chinese, Japanese, Thai) that is a whole phrase:
               compare tokens per character there. Tokens per word are the fertility of Rust et al. (2021, "How Good is
               Your Tokenizer?", section 3.1.2).
 
-No tokenizer encodes the same stretch or word twice: the text is counted first, and each distinct one encoded once.
+No tokenizer encodes the same pre-token or word twice: the text is counted first, and each distinct one encoded once.
 Memory is bounded by the text that is counted: `max_bytes` at most, drawn evenly, in passages of some 2,000 characters,
 from all of the text.
 
-A segmenter that looks at whole sentences (Kiwi) is given one stretch at a time, and may cut some words differently from
-how it would in their sentences.
+A segmenter that looks at whole sentences (Kiwi) is given one pre-token at a time, and may cut some words otherwise
+than in their sentences.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TextFacts:
         sources: its files.
         num_bytes_read: bytes of UTF-8 read.
         num_bytes: bytes of the passages that were counted.
-        num_characters, num_utf8_bytes: of the stretches, including the space before each.
+        num_characters, num_utf8_bytes: of the pre-tokens, including the space before each.
         num_words, num_distinct_words: see the module.
         letters: letters within words, by Unicode script, the most frequent first.
     """
@@ -93,7 +93,7 @@ class TokenizerFigures:
     """One tokenizer, and how it does on the text.
 
     Attributes:
-        name: the end of its path, long enough to tell it from the others.
+        name: the end of its path, long enough to distinguish it from the others.
         path: where it was opened.
         kind: `wordpiece`, `bpe` or `byte_bpe`.
         lowercase: True if it makes no difference between upper and lower case.
@@ -176,7 +176,7 @@ def report_tokenizers(
             of it. 10 MB of English take less than 0.1 GB of memory.
         seed: of that sample.
         reading: how files become documents.
-        cleaning: what is mended and left out beforehand.
+        cleaning: what is repaired and left out beforehand.
 
     Raises:
         ModelError: a path holds no tokenizer.
@@ -189,11 +189,11 @@ def report_tokenizers(
         raise SettingsError(f"max_bytes={max_bytes}: expected at least 1, the bytes of text to count")
     paths = [Path(path) for path in tokenizers]
     opened = [_open(path) for path in paths]
-    facts, stretches, words = _count(text, max_bytes, seed, reading, cleaning)
+    facts, pre_tokens, words = _count(text, max_bytes, seed, reading, cleaning)
     figures = []
     with Progress("comparing", total=len(opened), unit="tokenizers") as progress:
         for name, path, tokenizer in zip(_names(paths), paths, opened, strict=True):
-            figures.append(_measure(name, path, tokenizer, facts, stretches, words))
+            figures.append(_measure(name, path, tokenizer, facts, pre_tokens, words))
             progress.advance()
     return TokenizersReport(facts, tuple(figures), seed, max_bytes)
 
@@ -210,7 +210,7 @@ def _open(path: Path) -> TextTokenizer:
 def _count(
     text: Sequence[str | Path], max_bytes: int, seed: int, reading: ReadingSettings, cleaning: CleaningSettings
 ) -> tuple[TextFacts, Counter[str], Counter[str]]:
-    """The facts of the text, its distinct stretches and its distinct words with their counts."""
+    """The facts of the text, its distinct pre-tokens and its distinct words with their counts."""
     files = find_files(text, reading.format)
     counts = CorpusCounts()
     total = max(1, sum(path.stat().st_size for path in files if path.is_file()))  # standard input has no size
@@ -221,11 +221,11 @@ def _count(
                 yield from _PASSAGE.findall(document.text)
                 progress.update(min(1.0, counts.file_bytes / total), counts.utf8_bytes)
 
-        counted = count_words(passages(), split=lambda stretch: [stretch], sample_bytes=max_bytes, seed=seed)
-    stretches = counted.words
+        counted = count_words(passages(), split=lambda pre_token: [pre_token], sample_bytes=max_bytes, seed=seed)
+    pre_tokens = counted.words
     words: Counter[str] = Counter()
-    for stretch, count in stretches.items():
-        for word in _word_pattern().findall(stretch):
+    for pre_token, count in pre_tokens.items():
+        for word in _word_pattern().findall(pre_token):
             words[word] += count
     if not words:
         others = f" and {len(files) - 1} more file(s)" if len(files) > 1 else ""
@@ -234,13 +234,13 @@ def _count(
         sources=tuple(map(str, files)),
         num_bytes_read=counted.num_bytes_read,
         num_bytes=counted.num_bytes,
-        num_characters=sum(count * (1 + len(stretch)) for stretch, count in stretches.items()),
-        num_utf8_bytes=sum(count * (1 + len(stretch.encode())) for stretch, count in stretches.items()),
+        num_characters=sum(count * (1 + len(pre_token)) for pre_token, count in pre_tokens.items()),
+        num_utf8_bytes=sum(count * (1 + len(pre_token.encode())) for pre_token, count in pre_tokens.items()),
         num_words=words.total(),
         num_distinct_words=len(words),
         letters=_letters(words),
     )
-    return facts, stretches, words
+    return facts, pre_tokens, words
 
 
 @cache
@@ -274,12 +274,12 @@ def _measure(
     path: Path,
     tokenizer: TextTokenizer,
     text: TextFacts,
-    stretches: Counter[str],
+    pre_tokens: Counter[str],
     words: Counter[str],
 ) -> TokenizerFigures:
     num_tokens = num_unknown_tokens = 0
     is_used = np.zeros(tokenizer.vocab_size, dtype=bool)
-    for count, ids in _encode(tokenizer, stretches):
+    for count, ids in _encode(tokenizer, pre_tokens):
         num_tokens += count * len(ids)
         num_unknown_tokens += count * tokenizer.count_unknown(ids)
         is_used[ids] = True
@@ -379,7 +379,7 @@ def _lowercases(tokenizer: TextTokenizer) -> bool:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell them all apart; whole paths if one is named twice."""
+    """The shortest ends of the paths by which all differ; whole paths if one is named twice."""
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         names = [str(Path(*its[-length:])) for its in parts]

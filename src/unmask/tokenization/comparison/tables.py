@@ -63,12 +63,12 @@ class WordList:
     Args:
         title: what the words have in common.
         words_of: takes them from a tokenizer's figures.
-        told: writes a word for a line of text, with the figure that put it there.
+        as_text: writes a word for a line of text, with the figure that put it there.
     """
 
     title: str
     words_of: Callable[[TokenizerFigures], tuple[CutWord, ...]]
-    told: Callable[[CutWord], str]
+    as_text: Callable[[CutWord], str]
 
 
 WORDS = (
@@ -134,8 +134,8 @@ def format_report(report: TokenizersReport) -> str:
     for its in report.tokenizers:
         console.print(f"\n{its.name}")
         for listed in WORDS:
-            told = ", ".join(map(listed.told, listed.words_of(its))) or "none"
-            console.print(Padding(f"{listed.title}: {told}", (0, 0, 0, 2)), overflow="fold")
+            as_text = ", ".join(map(listed.as_text, listed.words_of(its))) or "none"
+            console.print(Padding(f"{listed.title}: {as_text}", (0, 0, 0, 2)), overflow="fold")
     lines = (line.rstrip() for line in written.getvalue().splitlines())
     return "\n".join(lines)
 

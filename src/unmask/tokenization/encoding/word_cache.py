@@ -1,10 +1,10 @@
 """Encodes a corpus word by word and caches the ids of each word: exact, several times faster, in bounded memory.
 
 WordPiece and BPE never look across word boundaries, and the words of a text repeat. So a text is cut at its white
-space, each stretch is looked up, and only new ones are encoded: WordPiece's by `longest_match`, others by the library,
-thousands in one text. `WordRules` says for each family how to cut a text so that the concatenated ids of the stretches
-are the ids of the text, and how to separate the ids of many new words. Texts and tokenizers that the rules do not cover
-are left to the library.
+space, each pre-token is looked up, and only new ones are encoded: WordPiece's by `longest_match`, others by the
+library, thousands in one text. `WordRules` says for each family how to cut a text so that the concatenated ids of the
+pre-tokens are the ids of the text, and how to separate the ids of many new words. Texts and tokenizers that the rules
+do not cover are left to the library.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from unmask.tokenization.encoding.longest_match import longest_match
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder, plain_copy, splits_han, unchanged_characters
 
 MAX_STRETCHES = 1 << 19
-"""Most stretches to cache: about 200 bytes each, so some 100 MB in every process that encodes."""
-LONGEST_STRETCH = 64
-"""Longer stretches, in characters, are not cached."""
+"""Most pre-tokens to cache: about 200 bytes each, so some 100 MB in every process that encodes."""
+LONGEST_PRE_TOKEN = 64
+"""Longer pre-tokens, in characters, are not cached."""
 
 _TEXTS_AT_ONCE = 512  # few enough for their data to stay in the processor's cache
 _WORDS_AT_ONCE = 8192
@@ -35,12 +35,12 @@ _WORDS_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class WordRules:
-    """How to cut texts into stretches that can be encoded separately, for one tokenizer.
+    """How to cut texts into pre-tokens that can be encoded separately, for one tokenizer.
 
     Attributes:
-        cut: returns the stretches of each text; or None for a text that has to be encoded whole.
-        words: returns the words of a stretch, each of them a stretch too; or None if it has to be encoded whole.
-        is_word: whether a stretch is one word.
+        cut: returns the pre-tokens of each text; or None for a text that has to be encoded whole.
+        words: returns the words of a pre-token, each of them a pre-token too; or None if it has to be encoded whole.
+        is_word: whether a pre-token is one word.
         match: returns the ids of a word, as bytes; None if words are left to `encoder`.
         join: makes one text in which `encoder` finds each of some words, in order.
         encoder: encodes such a text.
@@ -61,19 +61,19 @@ class WordRules:
 class WordCache:
     """Encodes texts as `PlainTextEncoder` does, into flat arrays."""
 
-    def __init__(self, backend: Tokenizer, dtype: np.dtype[Any], max_stretches: int = MAX_STRETCHES) -> None:
+    def __init__(self, backend: Tokenizer, dtype: np.dtype[Any], max_pre_tokens: int = MAX_STRETCHES) -> None:
         """Accepts any tokenizer; if no rules cover it, the library does all the encoding.
 
         Args:
             backend: copied.
             dtype: of the ids in the returned arrays.
-            max_stretches: most stretches to cache.
+            max_pre_tokens: most pre-tokens to cache.
         """
         self._dtype = dtype
-        self._max_stretches = max_stretches
+        self._max_stretches = max_pre_tokens
         self._plain = PlainTextEncoder(backend)
         self._rules = word_rules(backend, dtype)
-        self._known = _KnownStretches(self._rules, lambda stretch: self._encode_whole([stretch])[0])
+        self._known = _KnownPreTokens(self._rules, lambda pre_token: self._encode_whole([pre_token])[0])
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.uint32]]:
         """Encodes texts, without special tokens.
@@ -90,28 +90,28 @@ class WordCache:
     def _encode(self, texts: Sequence[str]) -> list[bytes]:
         if self._rules is None:
             return self._encode_whole(texts)
-        stretches_of = self._rules.cut(texts)
+        pre_tokens_of = self._rules.cut(texts)
         if self._rules.match is None:
-            self._learn({stretch for stretches in stretches_of if stretches for stretch in stretches})
+            self._learn({pre_token for pre_tokens in pre_tokens_of if pre_tokens for pre_token in pre_tokens})
         find = self._known.__getitem__
         encoded = [
-            b"".join(map(find, stretches)) if stretches is not None else self._encode_whole([text])[0]
-            for stretches, text in zip(stretches_of, texts, strict=True)
+            b"".join(map(find, pre_tokens)) if pre_tokens is not None else self._encode_whole([text])[0]
+            for pre_tokens, text in zip(pre_tokens_of, texts, strict=True)
         ]
         self._known.forget_beyond(self._max_stretches)
         return encoded
 
-    def _learn(self, stretches: set[str]) -> None:
-        """Has the library encode the new stretches among these, word by word."""
+    def _learn(self, pre_tokens: set[str]) -> None:
+        """Has the library encode the new pre-tokens among these, word by word."""
         assert self._rules is not None
-        words_of = {stretch: self._rules.words(stretch) for stretch in self._known.missing(stretches)}
+        words_of = {pre_token: self._rules.words(pre_token) for pre_token in self._known.missing(pre_tokens)}
         new = self._known.missing(set(chain.from_iterable(words for words in words_of.values() if words)))
         for start in range(0, len(new), _WORDS_AT_ONCE):
             some = new[start : start + _WORDS_AT_ONCE]
             self._known.update(zip(some, self._encode_together(some), strict=True))
-        for stretch, words in words_of.items():
+        for pre_token, words in words_of.items():
             if words is not None:
-                self._known[stretch] = b"".join(map(self._known.__getitem__, words))
+                self._known[pre_token] = b"".join(map(self._known.__getitem__, words))
 
     def _encode_together(self, words: list[str]) -> list[bytes]:
         """Encodes words in one text; fewer at a time if an unknown character leaves a word without its edge."""
@@ -134,8 +134,8 @@ class WordCache:
         return [np.array(ids, self._dtype).tobytes() for ids in self._plain.encode_batch(texts)]
 
 
-class _KnownStretches(dict[str, bytes]):
-    """Stretches and their ids; a missing one is encoded and, unless it is long, cached."""
+class _KnownPreTokens(dict[str, bytes]):
+    """Pre-tokens and their ids; a missing one is encoded and, unless it is long, cached."""
 
     def __init__(self, rules: WordRules | None, encode_whole: Callable[[str], bytes]) -> None:
         super().__init__()
@@ -144,16 +144,16 @@ class _KnownStretches(dict[str, bytes]):
         self._is_word = rules.is_word if rules is not None else None
         self._encode_whole = encode_whole
 
-    def __missing__(self, stretch: str) -> bytes:
+    def __missing__(self, pre_token: str) -> bytes:
         if self._match is None or self._is_word is None or self._rules is None:
-            ids = self._encode_whole(stretch)
-        elif self._is_word(stretch):
-            ids = self._match(stretch)
+            ids = self._encode_whole(pre_token)
+        elif self._is_word(pre_token):
+            ids = self._match(pre_token)
         else:
-            words = self._rules.words(stretch)
-            ids = self._encode_whole(stretch) if words is None else b"".join(map(self._find_word, words))
-        if len(stretch) <= LONGEST_STRETCH:
-            self[stretch] = ids
+            words = self._rules.words(pre_token)
+            ids = self._encode_whole(pre_token) if words is None else b"".join(map(self._find_word, words))
+        if len(pre_token) <= LONGEST_PRE_TOKEN:
+            self[pre_token] = ids
         return ids
 
     def _find_word(self, word: str) -> bytes:
@@ -163,12 +163,12 @@ class _KnownStretches(dict[str, bytes]):
             ids = self[word] = self._match(word)
         return ids
 
-    def missing(self, stretches: set[str]) -> list[str]:
-        """Those that are not here; `set.difference` would look at every known stretch, however few are asked for."""
-        return [stretch for stretch in stretches if stretch not in self]
+    def missing(self, pre_tokens: set[str]) -> list[str]:
+        """Those that are not here; `set.difference` would look at every known pre-token, however few are asked for."""
+        return [pre_token for pre_token in pre_tokens if pre_token not in self]
 
     def forget_beyond(self, most: int) -> None:
-        """If there are too many, forgets the newer half: frequent stretches came early."""
+        """If there are too many, forgets the newer half: frequent pre-tokens came early."""
         if len(self) > most:
             kept = list(islice(self.items(), most // 2))
             self.clear()
@@ -194,13 +194,13 @@ _ODD_SPACES = "\x0b\x0c\x1c\x1d\x1e\x85"
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff"
 """Characters that are each a separate word if the normaliser puts spaces around them."""
 _MARKS = ",.()-'\""
-"""Marks that are always separate words: with spaces around them, half as many stretches are new."""
+"""Marks that are always separate words: with spaces around them, half as many pre-tokens are new."""
 
 
 def _white_space_rules(backend: Tokenizer, model: dict[str, Any], dtype: np.dtype[Any]) -> WordRules | None:
     """WordPiece, and BPE with an end-of-word mark, after BERT's normaliser and splitting at punctuation.
 
-    BERT's normaliser works character by character, and NFC composes nothing across white space, so every stretch
+    BERT's normaliser works character by character, and NFC composes nothing across white space, so every pre-token
     between white space is encoded separately. Its words are runs of letters and digits, and single marks, provided that
     the normaliser does no more to any of its characters than lowercase them.
     """
@@ -231,8 +231,8 @@ def _white_space_rules(backend: Tokenizer, model: dict[str, Any], dtype: np.dtyp
             joined = joined.replace(mark, f" {mark} ")
         return [text.split() for text in joined.split(_BETWEEN_TEXTS)] if texts else []
 
-    def words(stretch: str) -> list[str] | None:
-        return find_words(stretch) if is_plain(stretch) else None
+    def words(pre_token: str) -> list[str] | None:
+        return find_words(pre_token) if is_plain(pre_token) else None
 
     def join(words: Iterable[str]) -> str:
         return " ".join(words).lower() if lowercase else " ".join(words)
@@ -259,17 +259,17 @@ def _byte_level_rules(backend: Tokenizer, model: dict[str, Any], prefix_space: b
         return [cut_one(text) for text in texts]
 
     def cut_one(text: str) -> list[str] | None:
-        stretches = text.split()
+        pre_tokens = text.split()
         space = text[:1] == " "
-        if " ".join(stretches) != text[space:] or (space and not stretches):
+        if " ".join(pre_tokens) != text[space:] or (space and not pre_tokens):
             return None
-        if not stretches:
+        if not pre_tokens:
             return []
-        first, *others = stretches
+        first, *others = pre_tokens
         return [f" {first}" if prefix_space or space else first, *map(" ".__add__, others)]
 
-    def words(stretch: str) -> list[str] | None:
-        return [stretch] if stretch[0] == " " else None
+    def words(pre_token: str) -> list[str] | None:
+        return [pre_token] if pre_token[0] == " " else None
 
     return WordRules(cut, words, words, None, "".join, plain_copy(backend), is_edge, edge_is_last=False)
 

@@ -88,7 +88,7 @@ BPE = TokenizerKind(
     max_word_characters=None,
     normalizer=partial(bert_normalizer, compose=True),
     pre_tokenizer=PRE_TOKENIZER,
-    stretches=str.split,
+    pre_tokens=str.split,
     alphabet=choose_alphabet,
     base=_base,
     grow=partial(grow_bpe, suffix=END_OF_WORD),

@@ -95,7 +95,7 @@ def _normalizer(lowercase: bool) -> Definition | None:
     return {"type": "Lowercase"} if lowercase else None
 
 
-def _stretches(text: str) -> list[str]:
+def _pre_tokens(text: str) -> list[str]:
     """Cuts before white space that follows anything else: no word spans such a cut."""
     return _BEFORE_WHITE_SPACE.split(text)
 
@@ -120,7 +120,7 @@ BYTE_BPE = TokenizerKind(
     max_word_characters=None,
     normalizer=_normalizer,
     pre_tokenizer=_PRE_TOKENIZER,
-    stretches=_stretches,
+    pre_tokens=_pre_tokens,
     alphabet=_alphabet,
     base=_base,
     grow=partial(grow_bpe, suffix=""),

@@ -81,7 +81,7 @@ class TokenizerKind:
         max_word_characters: longer words are unknown; None if there is no limit.
         normalizer: of a definition, given whether to lowercase.
         pre_tokenizer: of a definition.
-        stretches: cuts a text where no word spans the cut, so that equal stretches are split into words only once.
+        pre_tokens: cuts a text where no word spans the cut, so that equal pre-tokens are split into words only once.
         alphabet: the characters to keep, from their counts.
         base: the entries that need no learning, from the alphabet.
         grow: learns the other entries.
@@ -95,7 +95,7 @@ class TokenizerKind:
     max_word_characters: int | None
     normalizer: Callable[[bool], dict[str, Any] | None]
     pre_tokenizer: dict[str, Any]
-    stretches: Callable[[str], list[str]]
+    pre_tokens: Callable[[str], list[str]]
     alphabet: Callable[[Counter[str], TokenizerSettings], list[str]]
     base: Callable[[list[str], Split], list[str]]
     grow: Grow

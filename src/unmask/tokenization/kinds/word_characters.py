@@ -56,7 +56,7 @@ class CharacterTable:
         return self._length
 
     def __deepcopy__(self, memo: object) -> CharacterTable:
-        """Itself: a copy of an encoder goes on reading the words that its tokenizer meets."""
+        """Itself: a copy of an encoder keeps reading the words that its tokenizer meets."""
         return self
 
     def __getitem__(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:

@@ -3,7 +3,7 @@
 The steps: clean, set Han characters apart, lowercase and strip accents (uncased only), split at white space and
 punctuation, then match the longest entry first. Tokenizers trained here depart in one thing: after normalisation the
 text is composed (NFC). Stripping accents decomposes the text, which breaks Hangul syllables into their parts; composing
-mends that, and lets decomposed accents match in the cased form.
+repairs that, and lets decomposed accents match in the cased form.
 
 The library grows the vocabulary by the most frequent pair of pieces, not by the likelihood that Wu et al. describe;
 their code was never released. Training leaves out every word with a character outside the alphabet, since encoding
@@ -80,7 +80,7 @@ WORDPIECE = TokenizerKind(
     max_word_characters=MAX_WORD_CHARACTERS,
     normalizer=partial(bert_normalizer, compose=True),
     pre_tokenizer=PRE_TOKENIZER,
-    stretches=str.split,
+    pre_tokens=str.split,
     alphabet=choose_alphabet,
     base=_base,
     grow=partial(grow_wordpiece, prefix=CONTINUATION_PREFIX),

@@ -50,7 +50,7 @@ def train_tokenizer(
         seed: of the sample that is taken if the text exceeds `settings.sample_bytes`.
         overwrite: True replaces a tokenizer at `out`.
         reading: how files become documents.
-        cleaning: what is mended in documents, and which are left out.
+        cleaning: what is repaired in documents, and which are left out.
 
     Raises:
         InputError: no text, or text that cannot be read.

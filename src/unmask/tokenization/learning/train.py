@@ -105,14 +105,14 @@ def train_tokenizer(
     reserved = family.reserved_entries(settings.unused_slots, settings.extra_special_tokens)
     segment = str if settings.segmenter == "none" else SEGMENTERS[settings.segmenter]()
 
-    def stretches(text: str) -> list[str]:
-        return family.stretches(segment(text))
+    def pre_tokens(text: str) -> list[str]:
+        return family.pre_tokens(segment(text))
 
     def report_reading(num_bytes: int) -> None:
         if on_progress is not None:
             on_progress("reading", num_bytes)
 
-    counts = count_words(texts, split, settings.sample_bytes, seed, report_reading, stretches)
+    counts = count_words(texts, split, settings.sample_bytes, seed, report_reading, pre_tokens)
     if not counts.words:
         raise TooLittleTextError(
             f"no text to train on: {counts.num_documents_read} documents were read and none of them holds a word"

@@ -18,7 +18,7 @@ from unmask.errors import InputError
 
 @dataclass
 class _Level:
-    stretches: Counter[str] = field(default_factory=Counter)
+    pre_tokens: Counter[str] = field(default_factory=Counter)
     num_documents: int = 0
     num_bytes: int = 0
 
@@ -48,18 +48,18 @@ def count_words(
     sample_bytes: int,
     seed: int,
     on_progress: Callable[[int], None] | None = None,
-    stretches: Callable[[str], list[str]] = str.split,
+    pre_tokens: Callable[[str], list[str]] = str.split,
 ) -> WordCounts:
     """Counts the words of `texts`.
 
     Args:
         texts: one document each; iterated once.
-        split: splits a stretch of text into words; called once for every distinct stretch, which is many times cheaper
-            than once for every text.
+        split: splits a pre-token of text into words; called once for every distinct pre-token, which is many times
+            cheaper than once for every text.
         sample_bytes: most bytes of text to count; a single document may exceed it.
         seed: of the sample.
         on_progress: called after each document with the bytes read so far.
-        stretches: cuts a text where no word spans the cut; by default at white space.
+        pre_tokens: cuts a text where no word spans the cut; by default at white space.
 
     Raises:
         InputError: a text cannot be encoded as UTF-8.
@@ -74,7 +74,7 @@ def count_words(
         number = _level_of_document(seed, index)
         if number >= lowest:
             level = levels.setdefault(number, _Level())
-            level.stretches.update(stretches(text))
+            level.pre_tokens.update(pre_tokens(text))
             level.num_documents += 1
             level.num_bytes += size
             while len(levels) > 1 and sum(level.num_bytes for level in levels.values()) > sample_bytes:
@@ -83,7 +83,7 @@ def count_words(
         if on_progress is not None:
             on_progress(num_bytes)
     return WordCounts(
-        words=_split_stretches([level.stretches for level in levels.values()], split),
+        words=_split_pre_tokens([level.pre_tokens for level in levels.values()], split),
         num_documents=sum(level.num_documents for level in levels.values()),
         num_bytes=sum(level.num_bytes for level in levels.values()),
         num_documents_read=num_documents,
@@ -104,19 +104,19 @@ def _utf8_size(text: str, index: int) -> int:
     except UnicodeEncodeError as error:
         raise InputError(
             f"document {index + 1}: character {error.start + 1} is half of a surrogate pair, which no UTF-8 text can "
-            "hold; mend the program that wrote this text"
+            "hold; fix the program that wrote this text"
         ) from error
 
 
-def _split_stretches(levels: list[Counter[str]], split: Callable[[str], list[str]]) -> Counter[str]:
-    """Adds up the counts and splits the stretches into words; empties `levels` on the way, to save memory."""
-    stretches: Counter[str] = Counter()
+def _split_pre_tokens(levels: list[Counter[str]], split: Callable[[str], list[str]]) -> Counter[str]:
+    """Adds up the counts and splits the pre-tokens into words; empties `levels` on the way, to save memory."""
+    pre_tokens: Counter[str] = Counter()
     for level in levels:
-        stretches.update(level)
+        pre_tokens.update(level)
         level.clear()
     words: Counter[str] = Counter()
-    while stretches:
-        stretch, count = stretches.popitem()
-        for word in split(stretch):
+    while pre_tokens:
+        pre_token, count = pre_tokens.popitem()
+        for word in split(pre_token):
             words[word] += count
     return words

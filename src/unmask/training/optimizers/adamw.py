@@ -4,7 +4,7 @@
     parameter <- parameter - rate (m / (sqrt(v) + epsilon) + weight_decay parameter)
 
 with m / (1 - beta1^t) and v / (1 - beta2^t) in place of m and v where they are corrected. All parameters of a group are
-updated by one PyTorch kernel, which may also scale the gradients, or be told by a value on the device to do nothing, so
+updated by one PyTorch kernel, which may also scale the gradients, or be made by a value on the device to do nothing, so
 that a step need not wait for the device.
 """
 
@@ -43,7 +43,7 @@ class AdamW(torch.optim.Optimizer):
         bias_correction: bool = True,
     ) -> None:
         defaults = {"lr": learning_rate, "betas": betas, "eps": epsilon, "weight_decay": 0.0}
-        # `fused` tells `load_state_dict` that `step` belongs on the device.
+        # With `fused`, `load_state_dict` puts `step` on the device.
         super().__init__(groups, defaults | {"fused": True})
         self._corrects_bias = bias_correction
         self.grad_scale: Tensor | None = None

@@ -66,7 +66,6 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
 
     Args:
         matrices: (n, rows, columns) float.
-        dtype: to compute in.
 
     Returns:
         (n, rows, columns), in that type.
@@ -118,12 +117,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Two optimizers that step, save and restore as one.
-
-    Args:
-        others: for the parameters that are not matrices of layers.
-        matrices: for those that are.
-    """
+    """Two optimizers that step, save and restore as one."""
 
     def __init__(self, others: torch.optim.Optimizer, matrices: Muon) -> None:
         super().__init__([*others.param_groups, *matrices.param_groups], {})

@@ -11,7 +11,7 @@ of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,6 @@ def depth(name: str, num_layers: int) -> int:
 
     Args:
         name: in the encoder: `blocks.3.attention.output.weight`; of ELMo's backward direction `blocks.1.layers.3.bias`.
-        num_layers: of the encoder.
 
     Returns:
         0 for the embeddings and what projects them, i + 1 for layer i, num_layers + 2 for the pooler, as for the head.
@@ -102,44 +101,21 @@ def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.opt
         groups = parameter_groups(module, settings.weight_decay, settings.learning_rate)
     else:
         groups = layered_groups(module, settings.weight_decay, settings.learning_rate, settings.layer_decay)
-    return OPTIMIZERS[settings.name](module, groups, settings)
-
-
-def _adamw(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    return AdamW(groups, settings.learning_rate, settings.betas, settings.epsilon, settings.bias_correction)
-
-
-def _lamb(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    return Lamb(
-        groups,
-        settings.learning_rate,
-        settings.betas,
-        settings.epsilon,
-        settings.bias_correction,
-        fused_matrices(module),
-    )
-
-
-def _muon(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    ratio = (settings.muon_learning_rate or settings.learning_rate) / settings.learning_rate
-    others, matrices = split_groups(module, groups, ratio)
-    device = next(module.parameters()).device.type
-    computes_bf16 = choose_compute(device, "auto").dtype == torch.bfloat16
-    muon = Muon(matrices, settings.muon_momentum, computes_bf16)
-    return MuonWithAdamW(_adamw(module, others, settings), muon)
-
-
-def _adagrad(module: nn.Module, groups: list[dict[str, Any]], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    start = settings.initial_accumulator
-    return torch.optim.Adagrad(groups, initial_accumulator_value=start, eps=settings.epsilon, fused=True)
-
-
-OPTIMIZERS: dict[str, Callable[[nn.Module, list[dict[str, Any]], OptimizerSettings], torch.optim.Optimizer]] = {
-    "adamw": _adamw,
-    "lamb": _lamb,
-    "muon": _muon,
-    "adagrad": _adagrad,
-}
+    rate, betas, epsilon = settings.learning_rate, settings.betas, settings.epsilon
+    match settings.name:
+        case "adamw":
+            return AdamW(groups, rate, betas, epsilon, settings.bias_correction)
+        case "lamb":
+            return Lamb(groups, rate, betas, epsilon, settings.bias_correction, fused_matrices(module))
+        case "muon":
+            others, matrices = split_groups(module, groups, (settings.muon_learning_rate or rate) / rate)
+            device = next(module.parameters()).device.type
+            computes_bf16 = choose_compute(device, "auto").dtype == torch.bfloat16
+            adamw = AdamW(others, rate, betas, epsilon, settings.bias_correction)
+            return MuonWithAdamW(adamw, Muon(matrices, settings.muon_momentum, computes_bf16))
+        case "adagrad":
+            start = settings.initial_accumulator
+            return torch.optim.Adagrad(groups, initial_accumulator_value=start, eps=epsilon, fused=True)
 
 
 def clip_gradients(module: nn.Module, max_norm: float | None) -> Tensor:
@@ -167,7 +143,6 @@ def share_done(done: Mapping[str, float], budget: TrainSettings) -> float:
 
     Args:
         done: how much is done, by the names in `BUDGETS`: steps, tokens, epochs, minutes.
-        budget: has one of them.
     """
     name = next(name for name in BUDGETS if getattr(budget, name) is not None)
     share: float = done[name] / getattr(budget, name)
@@ -192,7 +167,6 @@ class Schedule:
     """The learning rate's factor, from 0 to 1, as a function of what is done of the budget.
 
     Attributes:
-        settings: shape and warm-up.
         warmup_end: what was done when the warm-up steps ended, as in `share_done`; None until then. Saved in
             checkpoints, since with a budget in tokens or epochs it is not known beforehand what share of it some steps
             are; saved as amounts, not as a share, since a resumed run may have another budget.
@@ -218,7 +192,6 @@ class Schedule:
 
         Args:
             done: how much is done before it, as in `share_done`.
-            budget: of the run.
         """
         progress = self._progress(done, budget)
         warmup_steps, warmup_ratio = self.settings.warmup_steps or 0, self.settings.warmup_ratio
@@ -230,7 +203,18 @@ class Schedule:
         if self.warmup_end is None:
             self.warmup_end = dict(done)
         end = self._progress(self.warmup_end, budget) if warmup_ratio is None else warmup_ratio
-        return SHAPES[self.settings.name](progress, end, self.settings)
+        rest = min(1.0, (progress - end) / max(1e-12, 1 - end))  # the share done of what follows the warm-up
+        match self.settings.name:
+            case "linear":
+                return 1 - rest
+            case "cosine":
+                return 0.5 * (1 + math.cos(math.pi * rest))
+            case "constant":
+                return 1.0
+            case "inverse_sqrt":
+                return math.sqrt(end / progress)
+            case "wsd":
+                return min(1.0, (1 - progress) / self.settings.decay_ratio)
 
     def _progress(self, done: Mapping[str, float], budget: TrainSettings) -> float:
         """The share done of the run, or of its stage."""
@@ -249,48 +233,9 @@ class ScheduledOptimizer:
     schedule: Schedule
 
     def set_rate(self, done: Mapping[str, float], budget: TrainSettings) -> float:
-        """Sets the learning rates of the step about to be taken, and returns that of the first group.
-
-        Args:
-            done, budget: as in `Schedule.factor`.
-        """
+        """Sets the learning rates of the step about to be taken, and returns that of the first group."""
         factor = self.schedule.factor(done, budget)
         for group in self.optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
         rate: float = self.optimizer.param_groups[0]["lr"]
         return rate
-
-
-def _linear(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
-    return 1 - _rest(progress, warmup_end)
-
-
-def _cosine(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
-    return 0.5 * (1 + math.cos(math.pi * _rest(progress, warmup_end)))
-
-
-def _constant(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
-    return 1.0
-
-
-def _inverse_sqrt(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
-    return math.sqrt(warmup_end / progress)
-
-
-def _warmup_stable_decay(progress: float, warmup_end: float, settings: ScheduleSettings) -> float:
-    return min(1.0, (1 - progress) / settings.decay_ratio)
-
-
-def _rest(progress: float, warmup_end: float) -> float:
-    """The share done of what follows the warm-up."""
-    return min(1.0, (progress - warmup_end) / max(1e-12, 1 - warmup_end))
-
-
-SHAPES: dict[str, Callable[[float, float, ScheduleSettings], float]] = {
-    "linear": _linear,
-    "cosine": _cosine,
-    "constant": _constant,
-    "inverse_sqrt": _inverse_sqrt,
-    "wsd": _warmup_stable_decay,
-}
-"""The factor after warm-up, from the share that is done and the share of the warm-up."""

@@ -1,6 +1,6 @@
-"""Reading what became of steps that a device was given ahead of time.
+"""Reading the results of steps that a device was given ahead of time.
 
-A device that takes recorded steps decides by itself whether a step is taken, so the loop may launch many of them before
+A device that takes captured steps decides by itself whether a step is taken, so the loop may launch many of them before
 it reads their figures. A step that is not taken is then noticed late: those launched after it have changed nothing, and
 are shown again. Steps that are computed as they come are read one by one, in the same way.
 """
@@ -20,11 +20,10 @@ Check = Callable[[NumberedStep, StepFigures], str | None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the steps that were launched.
+    """The result of the steps that were launched.
 
     Attributes:
         step: the last one that was taken or, where `fault` says why not, the first that was not.
-        figures: its figures.
         fault: what is wrong with it, in words; None where nothing is.
         not_begun: those launched after it, none of which has been taken.
     """
@@ -35,20 +34,9 @@ class Outcome:
     not_begun: list[PreparedStep]
 
     def bad_step(self, recent_losses: list[float]) -> BadStep:
-        """All that is known of the step that was not taken."""
+        """The step that was not taken."""
         assert self.fault is not None
-        prepared, figures = self.step.prepared, self.figures
-        return BadStep(
-            step=self.step.number,
-            fault=self.fault,
-            batches=prepared.batches,
-            loss=figures.loss(prepared.counts),
-            terms=figures.means(prepared.counts),
-            counts={name: prepared.counts[name] for name in figures.sums},
-            learning_rate=self.step.learning_rate,
-            gradient_norm=figures.gradient_norm,
-            recent_losses=tuple(recent_losses),
-        )
+        return BadStep(self.step, self.figures, self.fault, tuple(recent_losses))
 
 
 def read_launched(stepper: Stepper, launched: list[NumberedStep], check: Check) -> Outcome:

@@ -1,4 +1,4 @@
-"""Compiles parts of a model with `torch.compile`, once for each kind of part, and only while steps are recorded.
+"""Compiles parts of a model with `torch.compile`, once for each kind of part, and only while steps are captured.
 
 What a block computes between its matrix products (biases and activations, dropout, residuals, LayerNorm) becomes a few
 kernels in place of a dozen, and so does the softmax over a vocabulary with its gradient. A whole encoder would take

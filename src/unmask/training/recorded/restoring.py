@@ -36,6 +36,6 @@ def set_random_state(state: Tensor, device: torch.device) -> None:
 
 
 def renew_generator(device: torch.device) -> None:
-    """Gives a GPU's generator a state that belongs to no recording; its state has to be set before it draws again."""
+    """Gives a GPU's generator a state that belongs to no capture; its state has to be set before it draws again."""
     index = torch.cuda.current_device() if device.index is None else device.index
     torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(device))

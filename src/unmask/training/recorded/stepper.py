@@ -1,4 +1,4 @@
-"""Steps recorded once for each shape of batch and then replayed, on a GPU as CUDA graphs.
+"""Steps captured once for each shape of batch and then replayed, on a GPU as CUDA graphs.
 
 A step of a small model, or of few tokens, is hundreds of kernels of a few microseconds, which Python cannot launch as
 fast as the device computes them. Batches are padded to shapes that recur (`unmask.models.buckets`), parameters and
@@ -7,7 +7,7 @@ gradient norm whether a step is taken: one that is not finite, or a spike, and a
 the loop has read the figures.
 
 Weights are rounded once per step, not once per use; their gradients are rounded as under autocast, and summed over
-micro-batches in float32. On other devices the same is computed without recording, for tests.
+micro-batches in float32. On other devices the same is computed without capturing, for tests.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.models.buckets import Fillings, Shape, Shapes, fill, only_padding
+from unmask.models.buckets import Paddings, Shape, Shapes, only_padding, pad_batch
 from unmask.training.device import Compute
 from unmask.training.divergence import RecentLosses
 from unmask.training.eager import weigh
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.flat_parameters import FlatParameters
 from unmask.training.optimizers.optimizer import clipping_divisor
-from unmask.training.recorded.recording import Recorder
+from unmask.training.recorded.capture import Capturer
 from unmask.training.recorded.restoring import random_state, restoring, set_random_state
 from unmask.training.stepper import Judge, StepFigures
 
@@ -38,11 +38,11 @@ _MOST_LAUNCHED = 256
 """Steps that may be launched before their figures are read."""
 
 _STEPS_BETWEEN_RETRIES = 100
-"""Recordings that do not fit into the memory together would otherwise push each other out at every step."""
+"""Graphs that do not fit into the memory together would otherwise push each other out at every step."""
 
 
 @dataclass
-class _Recording:
+class _CapturedPass:
     """A forward and backward pass over batches of one shape.
 
     Attributes:
@@ -54,18 +54,17 @@ class _Recording:
     replay: Callable[[], None]
 
 
-class RecordedStepper:
+class CapturedStepper:
     """Replays steps; see `unmask.training.stepper.Stepper`.
 
     Args:
-        module: takes a filled batch, returns its `LossTerm`s.
+        module: takes a padded batch, returns its `LossTerm`s.
         optimizer: over the module's parameters; its groups hold the learning rates of the step.
         max_grad_norm: gradients are scaled down to this norm; None: they are not.
         spike_factor: as in `TrainSettings`.
-        compute: the device and the precision.
-        fillings: how the columns that the module reads are padded.
+        paddings: how the columns that the module reads are padded.
         longest: upper bound on the tokens of any sequence of the run.
-        compiles: whether the encoder's blocks are compiled before they are recorded.
+        compiles: whether the encoder's blocks are compiled before they are captured.
     """
 
     prepares_ahead = True
@@ -77,7 +76,7 @@ class RecordedStepper:
         max_grad_norm: float | None,
         spike_factor: float | None,
         compute: Compute,
-        fillings: Fillings,
+        paddings: Paddings,
         longest: int,
         compiles: bool,
     ) -> None:
@@ -86,18 +85,18 @@ class RecordedStepper:
         self._max_grad_norm = max_grad_norm
         self._spike_factor = spike_factor
         self._compute = compute
-        self._fillings = fillings
-        self._shapes = Shapes(fillings, longest)
+        self._paddings = paddings
+        self._shapes = Shapes(paddings, longest)
         self._is_cuda = compute.device.type == "cuda"
-        self._recorder = Recorder(module, compute.device, compiles)
-        self._recordings: dict[Shape, _Recording] = {}
+        self._capturer = Capturer(module, compute.device, compiles)
+        self._graphs: dict[Shape, _CapturedPass] = {}
         self._update: Callable[[], None] | None = None
         self._updated: list[int] = []
         self._flat: FlatParameters | None = None
         self._num_launched = 0
         self._num_since_retry = _STEPS_BETWEEN_RETRIES
         self._recent = RecentLosses(compute.device)
-        # Recordings read and write these tensors, so they keep their place in memory.
+        # Graphs read and write these tensors, so they keep their place in memory.
         self._halted = torch.zeros((), device=compute.device)
         self._rates = [torch.zeros((), device=compute.device) for _ in optimizer.param_groups]
         self._row = torch.zeros(1, dtype=torch.int64, device=compute.device)
@@ -109,21 +108,19 @@ class RecordedStepper:
 
     @property
     def runs_ahead(self) -> bool:
-        """See `Stepper`."""
         return self._num_launched < _MOST_LAUNCHED
 
     @property
-    def num_recordings(self) -> int:
-        """How many shapes are recorded."""
-        return len(self._recordings)
+    def num_graphs(self) -> int:
+        """How many shapes are captured."""
+        return len(self._graphs)
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
-        """See `Stepper`."""
         assert self._num_launched < _MOST_LAUNCHED, "read comes earlier"
         device, random = self._compute.device, random_state(self._compute.device)
         try:
             if not self._begin(batches, counts, is_last_try=self._num_since_retry < _STEPS_BETWEEN_RETRIES):
-                logger.info("memory ran out beside the recordings of other shapes of batch: they are made again")
+                logger.info("memory ran out beside the CUDA graphs of other shapes of batch: they are captured again")
                 self._num_since_retry = 0
                 gc.collect()  # the error's traceback kept what the step had allocated
                 set_random_state(random, device)
@@ -137,14 +134,14 @@ class RecordedStepper:
         self._num_since_retry += 1
 
     def _begin(self, batches: Sequence[Batch], counts: Mapping[str, int], *, is_last_try: bool) -> bool:
-        """Launches all of a step but the update, which is only recorded.
+        """Launches all of a step but the update, which is only captured.
 
         Returns:
-            False: memory ran out while earlier recordings held some of it, fragmented by the sizes of their batches.
+            False: memory ran out while earlier graphs held some of it, fragmented by the sizes of their batches.
             They are discarded, and the step may now fit.
 
         Raises:
-            torch.OutOfMemoryError: memory ran out without any recordings, or at the last try.
+            torch.OutOfMemoryError: memory ran out without any graphs, or at the last try.
         """
         try:
             if self._flat is None:
@@ -153,18 +150,18 @@ class RecordedStepper:
                 count.fill_(max(1, counts[name]))
             for batch in batches:
                 shape = self._shapes.choose(batch)
-                filled = fill(batch, shape, self._fillings)
-                recording = self._recordings.get(shape)
-                if recording is None:
-                    recording = self._recordings[shape] = self._record_batch(filled)
-                _copy(filled, recording.batch, pins=self._is_cuda)
-                recording.replay()
+                padded = pad_batch(batch, shape, self._paddings)
+                captured = self._graphs.get(shape)
+                if captured is None:
+                    captured = self._graphs[shape] = self._capture_batch(padded)
+                _copy(padded, captured.batch, pins=self._is_cuda)
+                captured.replay()
             for rate, group in zip(self._rates, self._optimizer.param_groups, strict=True):
                 rate.fill_(group["lr"])
             if self._update is None:
-                self._update = self._record_update(self._flat)
+                self._update = self._capture_update(self._flat)
         except torch.OutOfMemoryError:
-            were_there = bool(self._recordings)
+            were_there = bool(self._graphs)
             self._forget()
             if is_last_try or not were_there:
                 raise
@@ -181,12 +178,12 @@ class RecordedStepper:
         optimizer.found_inf = optimizer.grad_scale = optimizer.rates = None
 
     def _forget(self) -> None:
-        """Discards all recordings, which frees their memory, and the sums of a step that was broken off."""
+        """Discards all graphs, which frees their memory, and the sums of a step that was broken off."""
         if self._is_cuda:
             torch.cuda.synchronize(self._compute.device)  # replays of earlier steps may still be running
-        self._recordings.clear()
+        self._graphs.clear()
         self._update = None
-        self._recorder.forget()
+        self._capturer.forget()
         if self._flat is not None:
             self._flat.zero()
         self._totals.zero_()
@@ -206,7 +203,6 @@ class RecordedStepper:
         return figures
 
     def restart(self, recent_losses: Sequence[float]) -> None:
-        """See `Stepper`."""
         self._recent.restart(recent_losses)
         self._halted.zero_()
         if self._updated != self._state_places():  # the optimizer's state is now in other tensors
@@ -215,7 +211,7 @@ class RecordedStepper:
             self._flat.refresh()
 
     def release(self) -> None:
-        """See `Stepper`: discards the recordings, whose memory nothing else can use; they are made again as needed."""
+        """See `Stepper`: discards the graphs, whose memory nothing else can use; they are captured again as needed."""
         self._forget()
 
     def _start(self, batch: Batch) -> FlatParameters:
@@ -272,17 +268,15 @@ class RecordedStepper:
         flat.zero()
         self._totals.zero_()
 
-    def _record_batch(self, filled: Batch) -> _Recording:
+    def _capture_batch(self, padded: Batch) -> _CapturedPass:
         assert self._flat is not None
-        batch = filled.to(self._compute.device)
-        if not self._is_cuda:  # where `to` has made no copy
-            batch = _apart(batch)
+        batch = padded.map(lambda tensor: tensor.to(self._compute.device, copy=True))
         kept = [self._flat.gradients, self._totals]
         # A pass that breaks off leaves rounded gradients too: they are not in `kept`, and `zero` clears them.
-        return _Recording(batch, self._recorder.record(lambda: self._accumulate(batch), kept, self._flat.zero))
+        return _CapturedPass(batch, self._capturer.capture(lambda: self._accumulate(batch), kept, self._flat.zero))
 
-    def _record_update(self, flat: FlatParameters) -> Callable[[], None]:
-        """Records the update; its warm-up runs are told that the run is halted, and change no weight."""
+    def _capture_update(self, flat: FlatParameters) -> Callable[[], None]:
+        """Captures the update; its warm-up runs see that the run is halted, and change no weight."""
         optimizer = self._optimizer
         for group in optimizer.param_groups:
             optimizer.start(group)
@@ -294,7 +288,7 @@ class RecordedStepper:
         kept += [state["step"] for state in optimizer.state.values() if "step" in state]
         with restoring([self._halted], self._compute.device):
             self._halted.fill_(1)
-            return self._recorder.record(lambda: self._take_step(flat), kept, flat.zero)
+            return self._capturer.capture(lambda: self._take_step(flat), kept, flat.zero)
 
     def _state_places(self) -> list[int]:
         """The memory addresses of the optimizer's state."""
@@ -303,24 +297,5 @@ class RecordedStepper:
 
 def _copy(source: Batch, target: Batch, pins: bool) -> None:
     """Copies a batch from the CPU into the tensors of another of the same shape."""
-    pairs = [
-        (source.input_ids, target.input_ids),
-        (source.token_type_ids, target.token_type_ids),
-        (source.position_ids, target.position_ids),
-        (source.bounds, target.bounds),
-        *((column, target.columns[name]) for name, column in source.columns.items()),
-    ]
-    for tensor, place in pairs:
+    for tensor, place in zip(source.tensors().values(), target.tensors().values(), strict=True):
         place.copy_(tensor.pin_memory() if pins else tensor, non_blocking=True)
-
-
-def _apart(batch: Batch) -> Batch:
-    """A copy of a batch that shares no tensor with it."""
-    return replace(
-        batch,
-        input_ids=batch.input_ids.clone(),
-        token_type_ids=batch.token_type_ids.clone(),
-        position_ids=batch.position_ids.clone(),
-        bounds=batch.bounds.clone(),
-        columns={name: column.clone() for name, column in batch.columns.items()},
-    )

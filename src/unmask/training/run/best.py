@@ -22,8 +22,6 @@ class Best:
     """The best evaluation of a run so far; the first of equal ones.
 
     Attributes:
-        step: the one after which it was made.
-        evaluation: its figures, by name.
         weights: the module's parameters and buffers at the time, by name, on the CPU; one tensor under several names
             where parts of the module share it.
         evaluations_since: evaluations since then, none of them better.

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on as if it had never stopped, in safetensors and JSON.
+"""Checkpoints: everything that a run needs to continue as if it had never stopped, in safetensors and JSON.
 
     checkpoints/step-00001000/
         weights.safetensors     the module's parameters and buffers, under its own names; one that several parts share
@@ -15,11 +15,12 @@ A checkpoint is written under another name and then renamed, and is used only if
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ class Checkpoint:
     """A sound checkpoint, its checksums verified.
 
     Attributes:
-        directory: where it is.
         state: the contents of its `state.json`.
         damaged: newer checkpoints that were passed over, each with what is wrong with it.
     """
@@ -79,14 +79,10 @@ def save_checkpoint(
     Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
 
     Args:
-        checkpoints: the run's directory of checkpoints.
         position: the loader's next position, as JSON.
         keep_last: checkpoints kept, this one included.
         save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
             since: `find_checkpoint` looks for it when a run rolls back.
-
-    Returns:
-        The checkpoint's directory.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written; earlier checkpoints are as they were.
@@ -98,21 +94,9 @@ def save_checkpoint(
         _write_tensors(directory / RANDOM, dict(_generators()))
         best = {} if state.best is None else {"best": _write_best(directory / BEST, state.best)}
         saved = {
-            "step": state.step,
-            "tokens": state.tokens,
-            "epochs": state.epochs,
-            "seconds": state.seconds,
+            **{name: value for name, value in vars(state).items() if name != "best"},
             "position": position,
             "newest": None if state.newest is None else asdict(state.newest),
-            "totals": state.totals,
-            "counts": state.counts,
-            "logged_tokens": state.logged_tokens,
-            "logged_seconds": state.logged_seconds,
-            "recent_losses": state.recent_losses,
-            "roll_backs": state.roll_backs,
-            "micro_batch_tokens": state.micro_batch_tokens,
-            "evaluation": state.evaluation,
-            "evaluated_step": state.evaluated_step,
             "warmup_end": schedule.warmup_end,
             "stage": None if schedule.stage is None else asdict(schedule.stage),
             **best,
@@ -136,7 +120,6 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
     """The newest sound checkpoint, or None where there has never been one.
 
     Args:
-        checkpoints: the run's directory of checkpoints.
         save_every: checkpoints at steps that are not multiples of this are used only if there is no other.
 
     Raises:
@@ -150,7 +133,7 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
             damaged.append(str(error))
     if damaged:
         raise CheckpointError(
-            "no checkpoint of this run is sound, so it cannot go on; start it again with --overwrite\n  "
+            "no checkpoint of this run is sound, so it cannot continue; start it again with --overwrite\n  "
             + "\n  ".join(damaged)
         )
     return None
@@ -197,26 +180,13 @@ def restore(
     _restore_random(load_file(checkpoint.directory / RANDOM))
     saved = checkpoint.state
     schedule.warmup_end = saved["warmup_end"]
-    stage, newest = saved.get("stage"), saved.get("newest")  # old checkpoints lack what is read with `get`
+    stage, newest = saved.get("stage"), saved.get("newest")  # old checkpoints lack some keys
     schedule.stage = None if stage is None else Stage(**stage)
-    return TrainState(
-        step=saved["step"],
-        tokens=saved["tokens"],
-        epochs=saved["epochs"],
-        seconds=saved["seconds"],
-        position=saved["position"],
-        newest=None if newest is None else StepResult(**newest),
-        totals=dict(saved["totals"]),
-        counts=dict(saved["counts"]),
-        logged_tokens=saved.get("logged_tokens", saved["tokens"]),
-        logged_seconds=saved.get("logged_seconds", saved["seconds"]),
-        recent_losses=list(saved.get("recent_losses", [])),
-        roll_backs=saved.get("roll_backs", 0),
-        micro_batch_tokens=saved.get("micro_batch_tokens"),
-        evaluation=dict(saved["evaluation"]),
-        evaluated_step=saved["evaluated_step"],
-        best=_read_best(checkpoint, module),
-    )
+    values = {"logged_tokens": saved["tokens"], "logged_seconds": saved["seconds"], **copy.deepcopy(saved)}
+    state = TrainState(**{each.name: values[each.name] for each in fields(TrainState) if each.name in values})
+    state.newest = None if newest is None else StepResult(**newest)
+    state.best = _read_best(checkpoint, module)
+    return state
 
 
 def remove_later(checkpoints: Path, step: int) -> None:
@@ -242,18 +212,14 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         reason = "the disk is full" if "os error 28" in str(error) else str(error)
         raise OutputError(
             f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
-            "space, then the same command with --resume goes on"
+            "space, then the same command with --resume continues"
         ) from error
 
 
 def _write_best(path: Path, best: Best) -> dict[str, Any]:
     """Writes its weights, and returns the rest of what is kept of it."""
     _write_tensors(path, _once(best.weights))
-    return {
-        "step": best.step,
-        "evaluation": dict(best.evaluation),
-        "evaluations_since": best.evaluations_since,
-    }
+    return {"step": best.step, "evaluation": dict(best.evaluation), "evaluations_since": best.evaluations_since}
 
 
 def _read_best(checkpoint: Checkpoint, module: nn.Module) -> Best | None:

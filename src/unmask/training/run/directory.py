@@ -21,7 +21,7 @@ import torch
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import Interrupted, SettingsError, UserError
-from unmask.io.writing import UNFINISHED, alone_in, refuse_existing, remove_own, told_as_output_error, write_text
+from unmask.io.writing import UNFINISHED, alone_in, as_output_error, refuse_existing, remove_own, write_text
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
@@ -51,12 +51,10 @@ _RESUMABLE_IN_SEARCH = frozenset(
 
 
 def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool) -> list[str]:
-    """Makes a run directory with its resolved recipe, or checks that the run there can go on under this recipe.
+    """Makes a run directory with its resolved recipe, or checks that the run there can continue under this recipe.
 
     Args:
-        directory: the run's.
-        recipe: resolved.
-        resume: True goes on with the run there, or starts one where there is none.
+        resume: True continues the run there, or starts one where there is none.
         overwrite: True removes the run there first.
 
     Returns:
@@ -70,7 +68,7 @@ def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool
         CheckpointError: the budget is changed, and no checkpoint is sound.
     """
     if resume and overwrite:
-        raise SettingsError("--resume goes on with a run and --overwrite removes it: give one of them")
+        raise SettingsError("--resume continues a run and --overwrite removes it: give one of them")
     saved = directory / RECIPE
     changes: list[str] = []
     if resume and saved.is_file():
@@ -83,7 +81,7 @@ def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool
         )
     else:
         refuse_existing(directory, overwrite=False, instead="choose another --out, or pass --resume or --overwrite")
-    with told_as_output_error(directory):
+    with as_output_error(directory):
         directory.mkdir(parents=True, exist_ok=True)
     write_text(saved, dump_settings(recipe))
     return changes
@@ -117,7 +115,7 @@ def opening_run(
     is_overwritten = overwrite and not resume and (directory / RECIPE).is_file()
     is_new = not (resume and (directory / RECIPE).is_file())
     if is_overwritten:
-        with told_as_output_error(directory):
+        with as_output_error(directory):
             if aside.exists() and not _holds_any(directory, _RESULTS):  # of an attempt to replace it that was killed
                 shutil.rmtree(directory)
             else:
@@ -136,7 +134,7 @@ def opening_run(
         elif isinstance(error, UserError) and is_open and is_new and not _holds_any(directory, keeps):
             shutil.rmtree(directory)
         if isinstance(error, KeyboardInterrupt | Interrupted):
-            what_now = "the run there is as it was" if is_overwritten else "the same command with --resume goes on"
+            what_now = "the run there is as it was" if is_overwritten else "the same command with --resume continues"
             number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
             raise Interrupted(f"{directory}: stopped before the first step; {what_now}", number) from error
         raise
@@ -168,7 +166,7 @@ def beginning_run(
     ):
         for change in changes:
             logger.info(change)
-        _tell_other_machine(directory, device)
+        _warn_of_another_machine(directory, device)
         write_environment(
             directory,
             recipe=name,
@@ -180,13 +178,13 @@ def beginning_run(
         yield
 
 
-def _tell_other_machine(directory: Path, device: str) -> None:
-    """Warns where a run goes on from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
+def _warn_of_another_machine(directory: Path, device: str) -> None:
+    """Warns where a run continues from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
     sessions = read_sessions(directory / ENVIRONMENT)
     before = sessions[-1].get("device") if sessions and list_steps(directory / "checkpoints") else None
     if before is not None and without_free_memory(before) != without_free_memory(device):
         logger.warning(
-            "goes on with %s, where it was %s: not bit for bit as if it had never stopped, for sums are rounded "
+            "continues with %s, where it was %s: not bit for bit as if it had never stopped, for sums are rounded "
             "otherwise",
             device,
             before,
@@ -223,10 +221,10 @@ def _check_budget(directory: Path, recipe: Settings, checkpoint: Checkpoint) -> 
     for name in BUDGETS:
         budget, done = _get(recipe, f"train.{name}"), checkpoint.done[name]
         if budget is not None and budget < done:
-            told = f"{done:,.2f}".removesuffix(".00")
+            amount = f"{done:,.2f}".removesuffix(".00")
             raise SettingsError(
-                f"{directory} has done {told} {name} already, more than train.{name}={budget}: give a larger budget to "
-                f"go on, or train.steps={checkpoint.step} to end the run where it is"
+                f"{directory} has done {amount} {name} already, more than train.{name}={budget}: give a larger budget "
+                f"to continue, or train.steps={checkpoint.step} to end the run where it is"
             )
 
 

@@ -17,7 +17,6 @@ def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[s
     """Writes down what a run's inputs hold, or compares them with what was written when it was begun.
 
     Args:
-        directory: the run's.
         found: a fingerprint of each input, by the key that names it in the recipe.
         places: where each is, for the message; a run and its store may be moved.
 

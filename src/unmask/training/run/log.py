@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from unmask.errors import InputError, Interrupted, OutputError, UnmaskError
 from unmask.io.progress import Progress
-from unmask.io.writing import told_as_output_error, write_json, writing
+from unmask.io.writing import as_output_error, write_json, writing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -121,7 +121,7 @@ class RunLog:
 
     def _close_events(self) -> None:
         if self._events is not None:
-            with told_as_output_error(self._directory / TENSORBOARD):
+            with as_output_error(self._directory / TENSORBOARD):
                 self._events.close()
             self._events = None
 
@@ -143,12 +143,9 @@ class RunLog:
         """Adds a training row.
 
         Args:
-            step: optimizer steps done.
             tokens: tokens read since the run began.
             loss: the loss of the steps since the last row; None where they had no target, and the row then has none.
             terms: the same by term, unweighted: `mlm`, `nsp` ...
-            learning_rate: that of this step.
-            gradient_norm: before clipping.
             tokens_per_s: since the last row.
         """
         scalars = {} if loss is None else {"loss": loss}
@@ -160,47 +157,42 @@ class RunLog:
         """Adds an evaluation row; `metrics` by name without `eval/`."""
         self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
 
-    def rewind(self, step: int, *, is_open: bool = False) -> int:
-        """Removes, atomically, the rows after `step`, which a run that goes on from there writes again.
+    def rewind(self, step: int, *, is_open: bool = False) -> None:
+        """Removes, atomically, the rows after `step`, which a run that continues from there writes again.
 
         Args:
             is_open: True removes the training row of `step` itself too: it was written at a stop, and its steps belong
                 to the resumed run's next row. (Its TensorBoard events stay.)
-
-        Returns:
-            How many rows were removed.
         """
         self._close_events()
-        kept, taken = [], 0
-        for line, row in _rows(self._path):
-            if row["step"] > step or (is_open and row["step"] == step and is_of_training(row)):
-                taken += 1
-            else:
-                kept.append(line)
-        if taken:
+        rows = _rows(self._path)
+        kept = [
+            line
+            for line, row in rows
+            if row["step"] < step or (row["step"] == step and not (is_open and is_of_training(row)))
+        ]
+        if len(kept) < len(rows):
             with writing(self._path) as file:
                 file.writelines(kept)
             self._metrics.close()
             self._metrics = _open_to_append(self._path)
         self._purge_step = step + 1
-        return taken
 
     def _write(self, place: dict[str, int], scalars: dict[str, float]) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         _write_whole(self._metrics, self._path, json.dumps(place | finite, ensure_ascii=False, allow_nan=False) + "\n")
-        with told_as_output_error(self._directory / TENSORBOARD):
+        with as_output_error(self._directory / TENSORBOARD):
             if self._events is None:
                 from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-                self._events = SummaryWriter(
-                    str(self._directory / TENSORBOARD), purge_step=self._purge_step, flush_secs=30
-                )
+                directory = str(self._directory / TENSORBOARD)
+                self._events = SummaryWriter(directory, purge_step=self._purge_step, flush_secs=30)
             for name, value in scalars.items():
                 self._events.add_scalar(name, value, place["step"])
 
 
 class _LogFile(logging.Handler):
-    """Log messages in a file, each with its time; unlike `logging.FileHandler` it does not go on past a full disk."""
+    """Log messages in a file, each with its time; unlike `logging.FileHandler` it fails on a full disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -232,13 +224,13 @@ class _Echo(logging.Handler):
 
 
 def _open_to_append(path: Path) -> FileIO:
-    with told_as_output_error(path):
+    with as_output_error(path):
         return open(path, "ab", buffering=0)
 
 
 def _write_whole(file: FileIO, path: Path, line: str) -> None:
     rest = line.encode("utf-8", errors="backslashreplace")
-    with told_as_output_error(path):
+    with as_output_error(path):
         while rest:  # once, unless the disk fills up within the line: the next write then says so
             rest = rest[file.write(rest) :]
 
@@ -294,11 +286,7 @@ def write_environment(
 
     Args:
         directory: the run directory; the sessions that a resumed run had before are kept.
-        recipe: the recipe as the user named it.
-        command: the command line, word by word.
-        seed: of all chance.
         device: in words, such as "cpu" or "cuda (NVIDIA H100)".
-        num_threads: how many threads PyTorch computes with.
 
     Raises:
         InputError: the file is there and is not what this function writes.
@@ -334,7 +322,7 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
         if not (isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)):
             raise ValueError("`sessions` is not a list of objects")
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is not a record of a run's sessions ({error}): mend it, or move it away") from error
+        raise InputError(f"{path} is not a record of a run's sessions ({error}): fix it, or move it away") from error
     return sessions
 
 

@@ -14,6 +14,7 @@ from unmask.batch import pack
 from unmask.doctor.floors import check_floor, passed_step, recorded_floors
 from unmask.doctor.run.causes import Record
 from unmask.doctor.run.checks import check_run, clipping, more_tokens
+from unmask.errors import InputError
 from unmask.objectives.floors import Floor
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.sentence_pairs import SentencePairPart
@@ -343,3 +344,19 @@ def test_the_majority_comes_from_the_results(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps(results))
     found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.6, 0.5, 0.4], [0.6]))
     assert found["task-majority-floor"] == "warning"
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_damaged_results_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(InputError, match=r"results\.json: "):
+        run_of(tmp_path, FINETUNE, task_rows([0.7, 0.6, 0.5, 0.4], [0.6]))
+
+
+@pytest.mark.parametrize("recipe", [PRETRAIN, FINETUNE])
+@pytest.mark.parametrize("config", ["{", "{}"])
+def test_a_model_that_does_not_load_is_a_finding(tmp_path: Path, recipe: str, config: str) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(config)
+    found = run_of(tmp_path, recipe, losses(10.0, 8.0, 6.5, 6.0) if recipe == PRETRAIN else task_rows([0.7], [0.6]))
+    assert found["model-unreadable"] == "fault"

@@ -312,7 +312,7 @@ def test_a_saved_model_answers_here_and_in_transformers(fitted: TextClassifier, 
         (["a", ("b", "c")], ["a", "b"], r"X\[0\] holds 1 text\(s\) and X\[1\] 2"),
         (["a", "b\ud800"], ["a", "b"], r"X\[1\]: text holds half of a surrogate pair"),
         (["a", "b"], ["a"], "X has 2 texts and y 1 values"),
-        (["a", "b"], ["a", "a"], "every label of y is 'a': there is nothing to tell apart"),
+        (["a", "b"], ["a", "a"], "every label of y is 'a': there is nothing to learn"),
         (["a", "b"], ["a", None], r"y\[1\] is None: expected a label"),
         (["a", "b"], [1.0, float("nan")], r"y\[1\] is nan: expected a label"),
         (["a", "b"], ["good", ""], r"y\[1\] is '': expected a label; take unlabelled texts out"),
@@ -345,7 +345,7 @@ def test_targets_that_are_no_numbers(tiny_model: Path, value: Any) -> None:
     ("values", "told"),
     [
         ([1.0, 1e300], r"y\[1\] is 1e\+300: too large for float32; scale y"),
-        ([2.0, 2.0], "every value of y is 2: there is nothing to tell apart"),
+        ([2.0, 2.0], "every value of y is 2: there is nothing to learn"),
     ],
 )
 def test_targets_that_cannot_be_learned(tiny_model: Path, values: list[float], told: str) -> None:

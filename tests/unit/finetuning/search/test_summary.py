@@ -132,7 +132,7 @@ def test_the_page_escapes_what_a_run_says(
         (
             0.9,
             {"degenerate": "all 9 predictions are 'no'"},
-            "Not even the best run on dev tells anything apart: all 9 ",
+            "Not even the best run on dev has learned anything: all 9 ",
         ),
         (0.51, {}, None),
     ],

@@ -334,7 +334,7 @@ def test_tasks_whose_answers_are_all_the_same_are_named(
             yield answer
 
     told = (
-        f"RTE.tsv: the answer is entailment in all {small['RTE.tsv']} rows: the model of rte tells nothing apart; try "
+        f"RTE.tsv: the answer is entailment in all {small['RTE.tsv']} rows: the model of rte has learned nothing; try "
         "another seed, a lower learning rate or more epochs"
     )
     summary = submit(write_runs(tmp_path), tmp_path / "a.zip", data=write_data(tmp_path, small), predict=constant)

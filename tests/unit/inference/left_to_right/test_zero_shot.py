@@ -279,7 +279,7 @@ def test_referents_are_put_in_and_what_follows_is_scored(model: LanguageModel, t
         ("sst2", {"threshold": 1.0}, "a dev file and a threshold are for the method acceptability"),
         ("cola", {"threshold": float("nan")}, "threshold nan: expected a number"),
         ("snli", {"template": "{text} {label}"}, r"expected \{text_a\} and \{text_b\}"),
-        ("snli", {"method": "acceptability"}, "two labels apart, and there are 3"),
+        ("snli", {"method": "acceptability"}, "acceptability has two labels, and there are 3"),
     ],
 )
 def test_what_cannot_be_is_told(model: LanguageModel, tmp_path: Path, task: str, options: Any, told: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
+from support.model_files import edit_weights, without
 from unmask.errors import ModelError
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.elmo.directory import save_elmo
@@ -78,9 +78,7 @@ def test_configurations_that_do_not_fit_are_refused(directory: Path, changes: di
 
 
 def test_missing_weights_are_named(directory: Path) -> None:
-    weights = load_file(directory / "model.safetensors")
-    del weights["blocks.1.layers.0.projection"]
-    save_file(weights, directory / "model.safetensors")
+    edit_weights(directory, without("blocks.1.layers.0.projection"))
     with pytest.raises(ModelError, match=r"blocks\.1\.layers\.0\.projection \(5, 6\) is missing"):
         load_model(directory)
 

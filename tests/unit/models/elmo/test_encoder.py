@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
 from unmask.models.elmo.projected_lstm import LstmState
 from unmask.models.elmo.settings import ELMO_PRESETS, ElmoModelSettings, ElmoSettings
 from unmask.models.heads.bilstm import FeatureHead
-from unmask.models.heads.layer_mixture import LayerMixture
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
 
 SETTINGS = ElmoSettings(
@@ -77,7 +75,7 @@ def test_each_direction_sees_its_side_only() -> None:
     assert all(not torch.equal(before[place, 5:], after[place, 5:]) for place in range(4))
 
 
-def test_the_memory_goes_on() -> None:
+def test_the_memory_continues() -> None:
     encoder = new_encoder()
     whole = encoder(pack([[1, 2, 3, 4, 5]]))
     _, (forward, backward) = encoder.read(pack([[1, 2, 3]]))
@@ -101,28 +99,12 @@ def test_summary_is_what_each_direction_has_when_it_has_read_all() -> None:
     assert torch.equal(encoder(batch, torch.tensor([1, 3])), last[[1, 3]])
 
 
-def test_the_mixture_of_all_layers_is_that_of_the_paper() -> None:
-    """gamma * sum over the token layer and both LSTM layers of softmax(s)_j h_j (section 3.2)."""
-    states = new_encoder().hidden_states(pack([[1, 2, 3], [4]]))
-    mixture = LayerMixture(3)
-    torch.nn.init.normal_(mixture.scores)
-    torch.nn.init.constant_(mixture.gamma, 1.7)
-    mixed = mixture(torch.stack(states, 1))
-    weights = [math.exp(score) for score in mixture.scores.tolist()]
-    for token in range(4):
-        for unit in range(10):
-            by_hand = 1.7 * sum(
-                w * float(state[token, unit].detach()) for w, state in zip(weights, states, strict=True)
-            )
-            assert float(mixed[token, unit].detach()) == pytest.approx(by_hand / sum(weights), abs=1e-5)
-
-
 def test_a_bilstm_over_frozen_layers_learns() -> None:
     encoder = new_encoder().requires_grad_(False)
     batch = pack([[1, 2, 3], [4, 5]])
     features = torch.stack(encoder.hidden_states(batch), 1)
     torch.manual_seed(0)
-    head = FeatureHead((3, encoder.settings.hidden_size), 2, 0.0, encoder.settings.initializer_range, hidden_size=4)
+    head = FeatureHead(encoder.settings, 2, "weighted-all-and-embeddings", 0.0, hidden_size=4)
     labels = torch.tensor([0, 1, 0, 1, 1])
     optimizer = torch.optim.Adam(head.parameters(), 0.05)
     for _ in range(60):

@@ -60,7 +60,7 @@ def test_outputs_memory_and_gradients_are_those_of_the_formulas() -> None:
         torch.testing.assert_close(ended.outputs[number], output)
         torch.testing.assert_close(ended.cells[number], cell)
         clipped += int((expected[-1].abs() == CLIP / 2).sum()) + int((cell.abs() == CLIP).sum())
-    assert clipped > 10, "nothing is clipped: the test tells nothing of it"
+    assert clipped > 10, "nothing is clipped: the test shows nothing of it"
     torch.testing.assert_close(outputs, by_steps(expected)[0])
     total.backward()
     theirs = [parameter.grad for parameter in (*lstm.parameters(), *sequences)]

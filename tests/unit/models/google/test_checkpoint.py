@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import BertConfig, ElectraConfig, ElectraForPreTraining
 
+from support.tensorflow_files import checksum_field, field, table_of
 from unmask.errors import ModelError
 from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint
-from unmask.models.google.tensor_bundle import masked_crc32c, open_bundle
-
-TableWriter = Callable[..., bytes]
-Writer = Callable[..., Path]
+from unmask.models.google.tensor_bundle import open_bundle
 
 
 @pytest.fixture
@@ -28,39 +26,26 @@ def released(repository: Path, tmp_path: Path) -> Path:
     return shutil.copytree(repository / "tests" / "golden" / "tensorflow_checkpoint", tmp_path / "released")
 
 
-@pytest.fixture
-def write_checkpoint(tmp_path: Path, write_table: TableWriter) -> Writer:
-    """`write_checkpoint({variable: array}, config)` writes a checkpoint; names without an array get one number."""
-
-    def varint(number: int) -> bytes:
-        return bytes([number & 0x7F | 0x80]) + varint(number >> 7) if number > 0x7F else bytes([number])
-
-    def message(number: int, value: int | bytes) -> bytes:
-        if isinstance(value, int):
-            return varint(number << 3) + varint(value)
-        return varint(number << 3 | 2) + varint(len(value)) + value
-
-    def write(
-        variables: dict[str, np.ndarray] | Iterable[str], config: dict[str, object] | None = None, name: str = "m.ckpt"
-    ) -> Path:
-        arrays = variables if isinstance(variables, dict) else {name: np.zeros(1) for name in variables}
-        data = b""
-        items = {b"": message(1, 1)}
-        for variable, array in arrays.items():
-            raw = array.astype("<f4").tobytes()
-            shape = b"".join(message(2, message(1, size)) for size in array.shape)
-            place = message(4, len(data)) + message(5, len(raw))
-            checksum = bytes([6 << 3 | 5]) + masked_crc32c(raw).to_bytes(4, "little")
-            items[variable.encode()] = message(1, 1) + message(2, shape) + place + checksum
-            data += raw
-        directory = tmp_path / "written"
-        directory.mkdir(exist_ok=True)
-        (directory / "bert_config.json").write_text(json.dumps(config or {}), "utf-8")
-        (directory / f"{name}.index").write_bytes(write_table(items))
-        (directory / f"{name}.data-00000-of-00001").write_bytes(data)
-        return directory
-
-    return write
+def write_checkpoint(
+    directory: Path,
+    variables: dict[str, np.ndarray] | Iterable[str],
+    config: dict[str, object] | None = None,
+    name: str = "m.ckpt",
+) -> Path:
+    """Writes a checkpoint; variables without an array get one number."""
+    arrays = variables if isinstance(variables, dict) else {name: np.zeros(1) for name in variables}
+    data = b""
+    items = {b"": field(1, 1)}
+    for variable, array in arrays.items():
+        raw = array.astype("<f4").tobytes()
+        shape = b"".join(field(2, field(1, size)) for size in array.shape)
+        place = field(4, len(data)) + field(5, len(raw))
+        items[variable.encode()] = field(1, 1) + field(2, shape) + place + checksum_field(raw)
+        data += raw
+    (directory / "bert_config.json").write_text(json.dumps(config or {}), "utf-8")
+    (directory / f"{name}.index").write_bytes(table_of(items))
+    (directory / f"{name}.data-00000-of-00001").write_bytes(data)
+    return directory
 
 
 def place_of(entry: dict[int, list[int | bytes]]) -> tuple[int, int]:
@@ -88,12 +73,8 @@ def test_weights_and_names_are_those_of_transformers(released: Path, folder: str
 def test_what_is_none(released: Path, tmp_path: Path) -> None:
     for folder in (released / "transformers", released / "kinds", tmp_path / "missing"):
         assert not is_google_checkpoint(folder)
-    with pytest.raises(ModelError, match=r"bert_config.json: cannot be read \(No such file"):
-        read_google_checkpoint(released / "kinds")
     (released / "bert_model.ckpt.index").unlink()
     assert not is_google_checkpoint(released)
-    with pytest.raises(ModelError, match=r"no \*.index: expected a TensorFlow checkpoint"):
-        read_google_checkpoint(released)
 
 
 def test_damage_is_never_taken_for_weights(released: Path) -> None:
@@ -125,9 +106,11 @@ def test_a_damaged_config(released: Path, text: str, message: str) -> None:
         read_google_checkpoint(released)
 
 
-def test_of_several_checkpoints_the_named_one_is_read(write_checkpoint: Writer) -> None:
+def test_of_several_checkpoints_the_named_one_is_read(tmp_path: Path) -> None:
     for number in (1, 2, 3):
-        directory = write_checkpoint({"bert/pooler/dense/bias": np.full(2, number)}, name=f"model.ckpt-{number}")
+        directory = write_checkpoint(
+            tmp_path, {"bert/pooler/dense/bias": np.full(2, number)}, name=f"model.ckpt-{number}"
+        )
     with pytest.raises(ModelError, match=r"has 3 checkpoints \(model.ckpt-1.index, .*: move the others away"):
         read_google_checkpoint(directory)
     latest = directory / "checkpoint"
@@ -155,32 +138,32 @@ ENCODER = ("bert/pooler/dense/bias",)
         (("electra/embeddings/LayerNorm/beta", "discriminator_predictions/dense/bias"), "ElectraForPreTraining"),
     ],
 )
-def test_the_heads_make_the_architecture(
-    write_checkpoint: Writer, variables: tuple[str, ...], architecture: str
-) -> None:
-    config, weights = read_google_checkpoint(write_checkpoint(variables))
+def test_the_heads_make_the_architecture(tmp_path: Path, variables: tuple[str, ...], architecture: str) -> None:
+    config, weights = read_google_checkpoint(write_checkpoint(tmp_path, variables))
     assert config["architectures"] == [architecture]
     assert config["model_type"] == ("electra" if architecture.startswith("Electra") else "bert")
     assert len(weights) == len(variables)
 
 
-def test_fine_tuned_classifiers_and_question_answering(write_checkpoint: Writer) -> None:
+def test_fine_tuned_classifiers_and_question_answering(tmp_path: Path) -> None:
     head = np.arange(6).reshape(3, 2)
-    directory = write_checkpoint({"output_weights": head, "output_bias": np.zeros(3)})
+    directory = write_checkpoint(tmp_path, {"output_weights": head, "output_bias": np.zeros(3)})
     config, weights = read_google_checkpoint(directory)
     assert weights["classifier.weight"].tolist() == head.tolist()
     assert config["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
     assert config["label2id"] == {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}
     (directory / "m.ckpt.index").unlink()
-    directory = write_checkpoint({"cls/squad/output_weights": head, "cls/squad/output_bias": np.zeros(2)}, name="qa")
+    directory = write_checkpoint(
+        tmp_path, {"cls/squad/output_weights": head, "cls/squad/output_bias": np.zeros(2)}, name="qa"
+    )
     config, weights = read_google_checkpoint(directory)
     assert set(weights) == {"qa_outputs.weight", "qa_outputs.bias"}
     assert "id2label" not in config
 
 
-def test_sizes_come_from_bert_config_and_the_rest_is_what_transformers_says(write_checkpoint: Writer) -> None:
+def test_sizes_come_from_bert_config_and_the_rest_is_what_transformers_says(tmp_path: Path) -> None:
     given = {"hidden_size": 8, "hidden_act": "relu", "pooler_type": "first_token_transform", "model_type": "other"}
-    config, _ = read_google_checkpoint(write_checkpoint(ENCODER, given))
+    config, _ = read_google_checkpoint(write_checkpoint(tmp_path, ENCODER, given))
     assert config == {
         "architectures": ["BertModel"],
         "model_type": "bert",
@@ -204,20 +187,20 @@ def test_sizes_come_from_bert_config_and_the_rest_is_what_transformers_says(writ
     ],
 )
 def test_other_models_are_refused_by_the_names_of_their_variables(
-    write_checkpoint: Writer, variables: list[str], found: str
+    tmp_path: Path, variables: list[str], found: str
 ) -> None:
     with pytest.raises(ModelError, match=f"expected the variables of Google's BERT or ELECTRA, .* and found {found}:"):
-        read_google_checkpoint(write_checkpoint(variables))
+        read_google_checkpoint(write_checkpoint(tmp_path, variables))
 
 
-def test_what_optimizers_keep_is_left_out(write_checkpoint: Writer) -> None:
+def test_what_optimizers_keep_is_left_out(tmp_path: Path) -> None:
     slots = [f"{ENCODER[0]}/{slot}" for slot in ("adam_m", "adam_v", "Adam", "Adam_1")]
-    _, weights = read_google_checkpoint(write_checkpoint([*ENCODER, *slots, "global_step", "beta1_power"]))
+    _, weights = read_google_checkpoint(write_checkpoint(tmp_path, [*ENCODER, *slots, "global_step", "beta1_power"]))
     assert set(weights) == {"bert.pooler.dense.bias"}
 
 
 @pytest.mark.parametrize("embedding_size", [6, 8])
-def test_electra_gives_its_discriminator(write_checkpoint: Writer, tmp_path: Path, embedding_size: int) -> None:
+def test_electra_gives_its_discriminator(tmp_path: Path, embedding_size: int) -> None:
     """The names that google-research/electra gives its variables, from a model of `transformers`."""
     sizes = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 10, "max_position_embeddings": 6}
@@ -239,7 +222,7 @@ def test_electra_gives_its_discriminator(write_checkpoint: Writer, tmp_path: Pat
         "generator_predictions/output_bias": np.ones(11),
     }
     directory = write_checkpoint(
-        variables | generator | {"electra/embeddings/LayerNorm/beta/adam_m": np.ones(2)}, sizes
+        tmp_path, variables | generator | {"electra/embeddings/LayerNorm/beta/adam_m": np.ones(2)}, sizes
     )
     config, weights = read_google_checkpoint(directory)
     assert config["embedding_size"] == embedding_size

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from support.tensorflow_files import checksum_field, field, table_of
 from unmask.errors import ModelError
 from unmask.models.google.tensor_bundle import DTYPES, TensorBundle, masked_crc32c, open_bundle
-
-TableWriter = Callable[..., bytes]
 
 
 @pytest.fixture
@@ -143,36 +141,26 @@ def test_a_missing_index_is_named(tmp_path: Path) -> None:
             open_bundle(path)
 
 
-def field(number: int, value: int | bytes) -> bytes:
-    """A field of a protocol buffer, with a number or a length below 128."""
-    if isinstance(value, int):
-        return bytes([number << 3, value])
-    return bytes([number << 3 | 2, len(value)]) + value
-
-
 HEADER = field(1, 1)
 SHAPE = field(2, field(2, field(1, 3)))
 """Three elements."""
 
 
-@pytest.fixture
-def write_index(tmp_path: Path, write_table: TableWriter) -> Callable[..., Path]:
+def write_index(directory: Path, header: bytes = HEADER, entry: bytes | None = None, name: bytes = b"v") -> Path:
     """Writes the index of a checkpoint whose data file is the float32 1, 2, 3."""
     data = np.array([1, 2, 3], "<f4").tobytes()
-    (tmp_path / "hand.data-00000-of-00001").write_bytes(data)
-
-    def write(header: bytes = HEADER, entry: bytes | None = None, name: bytes = b"v") -> Path:
-        checksum = bytes([6 << 3 | 5]) + masked_crc32c(data).to_bytes(4, "little")
-        items = {b"": header, name: (field(1, 1) + SHAPE + field(5, 12) if entry is None else entry) + checksum}
-        (tmp_path / "hand.index").write_bytes(write_table(items))
-        return tmp_path / "hand.index"
-
-    return write
+    (directory / "hand.data-00000-of-00001").write_bytes(data)
+    entry = field(1, 1) + SHAPE + field(5, 12) if entry is None else entry
+    (directory / "hand.index").write_bytes(table_of({b"": header, name: entry + checksum_field(data)}))
+    return directory / "hand.index"
 
 
-def test_written_by_hand(write_index: Callable[..., Path]) -> None:
+def test_written_by_hand(tmp_path: Path) -> None:
     newer_fields = field(9, 1) + field(10, b"x") + bytes([11 << 3 | 1]) + bytes(8)
-    for index in (write_index(), write_index(HEADER + newer_fields + field(3, field(1, 1) + field(2, 1)))):
+    for index in (
+        write_index(tmp_path),
+        write_index(tmp_path, HEADER + newer_fields + field(3, field(1, 1) + field(2, 1))),
+    ):
         assert open_bundle(index).read("v").tolist() == [1, 2, 3]
 
 
@@ -183,9 +171,9 @@ def test_written_by_hand(write_index: Callable[..., Path]) -> None:
         (HEADER + b"\x1b", "cut short or damaged"),
     ],
 )
-def test_other_headers_are_refused(write_index: Callable[..., Path], header: bytes, message: str) -> None:
+def test_other_headers_are_refused(tmp_path: Path, header: bytes, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        open_bundle(write_index(header))
+        open_bundle(write_index(tmp_path, header))
 
 
 @pytest.mark.parametrize(
@@ -198,42 +186,33 @@ def test_other_headers_are_refused(write_index: Callable[..., Path], header: byt
         (field(1, 1) + field(2, field(2, b"\x08" + b"\xff" * 9 + b"\x01")) + field(5, 12), "v has the shape"),
     ],
 )
-def test_entries_that_do_not_fit_are_refused(write_index: Callable[..., Path], entry: bytes, message: str) -> None:
+def test_entries_that_do_not_fit_are_refused(tmp_path: Path, entry: bytes, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        open_bundle(write_index(entry=entry)).read("v")
+        open_bundle(write_index(tmp_path, entry=entry)).read("v")
 
 
-def test_a_name_that_is_not_utf8_is_refused(write_index: Callable[..., Path]) -> None:
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="damaged"):
-        open_bundle(write_index(name=b"\xff"))
+        open_bundle(write_index(tmp_path, name=b"\xff"))
 
 
-def test_a_table_that_is_no_index_is_refused(tmp_path: Path, write_table: TableWriter) -> None:
-    (tmp_path / "other.index").write_bytes(write_table({b"key": b"value"}))
+def test_a_table_that_is_no_index_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.index").write_bytes(table_of({b"key": b"value"}))
     with pytest.raises(ModelError, match="it has no header"):
         open_bundle(tmp_path / "other.index")
 
 
-def test_an_empty_data_file_will_do_where_nothing_is_in_it(tmp_path: Path, write_table: TableWriter) -> None:
-    empty = (
-        field(1, 1) + field(2, field(2, field(1, 0))) + bytes([6 << 3 | 5]) + masked_crc32c(b"").to_bytes(4, "little")
-    )
-    (tmp_path / "empty.index").write_bytes(write_table({b"": HEADER, b"v": empty}))
+def test_an_empty_data_file_will_do_where_nothing_is_in_it(tmp_path: Path) -> None:
+    empty = field(1, 1) + field(2, field(2, field(1, 0))) + checksum_field(b"")
+    (tmp_path / "empty.index").write_bytes(table_of({b"": HEADER, b"v": empty}))
     (tmp_path / "empty.data-00000-of-00001").write_bytes(b"")
     assert open_bundle(tmp_path / "empty.index").read("v").shape == (0,)
 
 
-def test_the_slices_of_a_partitioned_variable_are_no_variables(kinds: Path) -> None:
-    assert b"\0" in (kinds / "kinds.ckpt.index").read_bytes()
-    assert not any(name.startswith("\0") for name in open_bundle(kinds / "kinds.ckpt.index").entries)
-
-
 @pytest.mark.parametrize(("entries_per_block", "restart_every"), [(1, 1), (7, 3), (1000, 16)])
-def test_an_index_of_several_blocks(
-    tmp_path: Path, write_table: TableWriter, entries_per_block: int, restart_every: int
-) -> None:
+def test_an_index_of_several_blocks(tmp_path: Path, entries_per_block: int, restart_every: int) -> None:
     items = {f"layer_{number // 7}/part_{number}".encode(): field(4, number) for number in range(60)}
-    (tmp_path / "many.index").write_bytes(write_table({b"": HEADER, **items}, entries_per_block, restart_every))
+    (tmp_path / "many.index").write_bytes(table_of({b"": HEADER, **items}, entries_per_block, restart_every))
     (tmp_path / "many.data-00000-of-00001").touch()
     entries = open_bundle(tmp_path / "many.index").entries
     assert {name: entry[4] for name, entry in entries.items()} == {
@@ -241,8 +220,8 @@ def test_an_index_of_several_blocks(
     }
 
 
-def test_compressed_blocks_are_refused(tmp_path: Path, write_table: TableWriter) -> None:
-    (tmp_path / "old.index").write_bytes(write_table({b"": HEADER}, compression=1))
+def test_compressed_blocks_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "old.index").write_bytes(table_of({b"": HEADER}, compression=1))
     with pytest.raises(ModelError, match=r"compressed, as TensorFlow 1\.1 wrote them"):
         open_bundle(tmp_path / "old.index")
 

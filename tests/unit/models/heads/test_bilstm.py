@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import SettingsError
-from unmask.models.heads.bilstm import HIDDEN_SIZE, BiLstm, FeatureHead, feature_head
+from unmask.models.heads.bilstm import HIDDEN_SIZE, BiLstm, FeatureHead
 from unmask.models.heads.layer_mixture import CHOICES, LayerMixture, find_choice
 from unmask.models.settings import EncoderSettings
 
@@ -118,11 +118,11 @@ def test_dropout_stands_between_the_layers_and_repeats() -> None:
 
 
 def test_the_head_of_the_paper() -> None:
-    head = feature_head(SETTINGS, 7, "concat-last-4")
+    head = FeatureHead(SETTINGS, 7, "concat-last-4")
     assert (HIDDEN_SIZE, len(head.bilstm.layers), head.num_labels) == (768, 2, 7)
     assert [layer.input_size for layer in head.bilstm.layers] == [32, 1536]
     assert (head.mixture, head.dropout_prob) == (None, SETTINGS.hidden_dropout_prob)
-    mixed = feature_head(SETTINGS, 7, "weighted-all", dropout_prob=0.0)
+    mixed = FeatureHead(SETTINGS, 7, "weighted-all", dropout_prob=0.0)
     assert isinstance(mixed.mixture, LayerMixture)
     assert mixed.mixture.scores.shape == (5,)
 
@@ -130,9 +130,9 @@ def test_the_head_of_the_paper() -> None:
 @pytest.mark.parametrize("layers", ["last", "weighted-last-4"])
 def test_a_head_is_rebuilt_from_its_state(layers: str) -> None:
     torch.manual_seed(0)
-    head = feature_head(SETTINGS, 3, layers).eval()
+    head = FeatureHead(SETTINGS, 3, layers).eval()
     with torch.device("meta"):
-        again = feature_head(SETTINGS, 3, layers)
+        again = FeatureHead(SETTINGS, 3, layers)
     again.load_state_dict(head.state_dict(), assign=True)
     features = torch.randn(sum(LENGTHS), *find_choice(layers, 5).shape(5, 8))
     assert torch.equal(again.eval()(features, LENGTHS), head(features, LENGTHS))
@@ -140,7 +140,7 @@ def test_a_head_is_rebuilt_from_its_state(layers: str) -> None:
 
 def test_the_head_computes_in_float32_under_autocast() -> None:
     torch.manual_seed(0)
-    head = FeatureHead((8,), 3, 0.0, 0.02)
+    head = FeatureHead(SETTINGS, 3, "last", dropout_prob=0.0)
     features = torch.randn(sum(LENGTHS), 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = head(features.bfloat16().float(), LENGTHS)

@@ -31,7 +31,7 @@ def sizes(family: Architecture) -> EncoderSettings:
 
 
 def test_every_family_has_every_kind() -> None:
-    """But for ELMo, whose texts have a `ElmoClassifier`, and which is asked no questions."""
+    """But for ELMo, whose texts have a `ElmoClassifier`, and which answers no questions."""
     assert all(set(ARCHITECTURES[family].heads) == set(KINDS) for family in FAMILIES)
     assert set(ARCHITECTURES["elmo"].heads) == {"sequence_classification", "token_classification"}
 

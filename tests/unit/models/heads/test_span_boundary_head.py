@@ -13,7 +13,6 @@ from unmask.models.heads.span_boundary_head import (
     POSITION_SIZE,
     SPAN_BOUNDARY_WEIGHTS,
     SpanBoundaryHead,
-    new_span_boundary_head,
     restore_span_boundary,
     write_span_boundary,
 )
@@ -24,7 +23,7 @@ def fresh(seed: int, vocab_size: int = 30, max_targets: int = 5, hidden_size: in
     """A head whose every weight is random."""
     torch.manual_seed(seed)
     settings = EncoderSettings(vocab_size=vocab_size, hidden_size=hidden_size, num_attention_heads=2)
-    head = new_span_boundary_head(settings, max_targets)
+    head = SpanBoundaryHead(settings, max_targets)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.normal_()
@@ -32,7 +31,7 @@ def fresh(seed: int, vocab_size: int = 30, max_targets: int = 5, hidden_size: in
 
 
 def test_positions_are_200_wide_and_the_decoder_is_as_wide_as_the_embeddings() -> None:
-    head = new_span_boundary_head(EncoderSettings(architecture="electra"), 20)
+    head = SpanBoundaryHead(EncoderSettings(architecture="electra"), 20)
     assert tuple(head.position.weight.shape) == (20, POSITION_SIZE) == (20, 200)
     assert head.dense1.in_features == 2 * 256 + 200
     assert (head.dense1.out_features, head.dense2.out_features) == (256, 128)

@@ -1,4 +1,4 @@
-"""Model directories: written and read back alike, old spellings, and every fault told by name."""
+"""Model directories: written and read back alike, old spellings, and every fault reported by name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from support.model_files import Edit, edit_config, edit_weights, with_one, without
 from unmask.errors import ModelError
 from unmask.models.bert import BertEncoder, new_next_sentence_head
 from unmask.models.heads.heads import new_head, new_masked_lm_head
@@ -66,26 +67,8 @@ def classifier(tmp_path: Path) -> Path:
     return tmp_path / "classifier"
 
 
-def edit_config(directory: Path, **changes: Any) -> None:
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def edit_weights(directory: Path, edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
-    path = directory / "model.safetensors"
-    weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
-    save_file(edit(weights), path)
-
-
 def weights_in(model: LoadedModel) -> dict[str, Tensor]:
-    return weights_of(
-        model.encoder,
-        model.masked_lm_head,
-        model.next_sentence_head,
-        model.discriminator_head,
-        model.head,
-        model.head_kind,
-    )
+    return weights_of(model.encoder, model.heads)
 
 
 def assert_equal_weights(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -123,7 +106,7 @@ def test_masked_lm_without_pooler_round_trip(tmp_path: Path) -> None:
     model = load_masked_lm(tmp_path / "model")
     assert model.architecture == "BertForMaskedLM"
     assert model.encoder.pooler is None
-    assert_equal_weights(weights_in(model), weights_of(encoder, head))
+    assert_equal_weights(weights_in(model), weights_of(encoder, {"masked_lm_head": head}))
 
 
 @pytest.mark.parametrize("pooler", [True, False])
@@ -219,16 +202,8 @@ def test_shards_are_put_together(pretrained: Path) -> None:
         load_model(pretrained)
 
 
-def without(name: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    return lambda weights: {other: tensor for other, tensor in weights.items() if other != name}
-
-
-def with_one(name: str, tensor: Tensor) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    return lambda weights: weights | {name: tensor}
-
-
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "message"),
     [
         (without(QUERY), [QUERY, "(12, 12)", "missing"]),
         (without("bert.pooler.dense.bias"), ["bert.pooler.dense.bias", "missing"]),
@@ -243,13 +218,11 @@ def with_one(name: str, tensor: Tensor) -> Callable[[dict[str, Tensor]], dict[st
         (with_one("cls.predictions.decoder.weight", torch.zeros(30, 12)), ["decoder.weight", "tied"]),
     ],
 )
-def test_a_weight_that_does_not_fit_is_named(
-    pretrained: Path, edit: Callable[[dict[str, Tensor]], dict[str, Tensor]], told: list[str]
-) -> None:
+def test_a_weight_that_does_not_fit_is_named(pretrained: Path, edit: Edit, message: list[str]) -> None:
     edit_weights(pretrained, edit)
     with pytest.raises(ModelError) as caught:
         load_model(pretrained)
-    for part in (*told, str(pretrained)):
+    for part in (*message, str(pretrained)):
         assert part in str(caught.value)
 
 
@@ -263,7 +236,7 @@ def test_finetuning_from_a_damaged_encoder_is_refused(pretrained: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"model_type": "roberta"}, ["model_type", "roberta", "bert"]),
         ({"hidden_act": "gelu_fast"}, ["hidden_act", "gelu_fast", "gelu_new"]),
@@ -281,16 +254,18 @@ def test_finetuning_from_a_damaged_encoder_is_refused(pretrained: Path) -> None:
         ({"architectures": None, "model_type": None}, ["model_type is None", "of bert, roberta, electra"]),
     ],
 )
-def test_a_config_that_is_not_supported_is_told(pretrained: Path, changes: dict[str, Any], told: list[str]) -> None:
+def test_a_config_that_is_not_supported_is_reported(
+    pretrained: Path, changes: dict[str, Any], message: list[str]
+) -> None:
     edit_config(pretrained, **changes)
     with pytest.raises(ModelError) as caught:
         load_model(pretrained)
-    for part in (*told, str(pretrained)):
+    for part in (*message, str(pretrained)):
         assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"id2label": {"0": "a", "2": "b"}}, "id2label"),
         ({"id2label": {"0": "a", "1": "b"}}, r"classifier.weight has the shape \(3, 12\), expected \(2, 12\)"),
@@ -298,9 +273,9 @@ def test_a_config_that_is_not_supported_is_told(pretrained: Path, changes: dict[
         ({"classifier_dropout": "much"}, "classifier_dropout"),
     ],
 )
-def test_a_classifier_config_that_is_wrong_is_told(classifier: Path, changes: dict[str, Any], told: str) -> None:
+def test_a_classifier_config_that_is_wrong_is_reported(classifier: Path, changes: dict[str, Any], message: str) -> None:
     edit_config(classifier, **changes)
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=message):
         load_finetuned(classifier)
 
 
@@ -320,23 +295,23 @@ def test_a_directory_without_the_wanted_head_is_refused(pretrained: Path, classi
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff"])
-def test_a_config_that_is_not_json_is_told(pretrained: Path, content: bytes) -> None:
+def test_a_config_that_is_not_json_is_reported(pretrained: Path, content: bytes) -> None:
     (pretrained / "config.json").write_bytes(content)
     with pytest.raises(ModelError, match=r"config\.json"):
         load_model(pretrained)
 
 
-def test_missing_files_are_told(pretrained: Path, tmp_path: Path) -> None:
+def test_missing_files_are_reported(pretrained: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not a directory"):
         load_model(tmp_path / "nowhere")
     (pretrained / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"no model\.safetensors"):
         load_model(pretrained)
     (pretrained / "pytorch_model.bin").write_bytes(b"never read")
-    with pytest.raises(ModelError, match=r"pickle.*import torch; .*weights_only=True.*model\.safetensors") as told:
+    with pytest.raises(ModelError, match=r"pickle.*import torch; .*weights_only=True.*model\.safetensors") as message:
         load_model(pretrained)
     torch.save({"encoder.weight": torch.ones(2)}, pretrained / "pytorch_model.bin")
-    exec(str(told.value).partition("heads and all: ")[2])
+    exec(str(message.value).partition("heads and all: ")[2])
     assert load_file(pretrained / "model.safetensors").keys() == {"encoder.weight"}
     (pretrained / "model.safetensors").unlink()
     (pretrained / "config.json").unlink()
@@ -344,16 +319,15 @@ def test_missing_files_are_told(pretrained: Path, tmp_path: Path) -> None:
         load_model(pretrained)
 
 
-@pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_a_file_cut_short_is_told(pretrained: Path, keep: int) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda whole, keep=keep: whole[:keep] for keep in (0, 4, 100, -1)),
+        lambda whole: b"\xff" * 40 + whole[40:],
+    ],
+)
+def test_a_file_cut_short_or_damaged_is_reported(pretrained: Path, damage: Callable[[bytes], bytes]) -> None:
     path = pretrained / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:keep])
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ModelError, match=r"model\.safetensors is cut short or damaged"):
-        load_model(pretrained)
-
-
-def test_a_damaged_header_is_told(pretrained: Path) -> None:
-    path = pretrained / "model.safetensors"
-    path.write_bytes(b"\xff" * 40 + path.read_bytes()[40:])
-    with pytest.raises(ModelError, match="damaged"):
         load_model(pretrained)

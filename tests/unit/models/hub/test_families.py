@@ -1,17 +1,17 @@
-"""Directories of every family and kind of head: round trips, heads apart, old layouts, and every fault told by name."""
+"""Directories of every family and kind of head: round trips, heads apart, old layouts, and faults reported by name."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from support.model_files import Edit, edit_config, edit_weights, with_one, without
 from unmask.errors import ModelError
 from unmask.models.electra import new_discriminator_head
 from unmask.models.encoder import new_encoder
@@ -66,15 +66,6 @@ def save_finetuned(directory: Path, family: Architecture, kind: HeadKind, **opti
     head = new_head(kind, settings, NUM_LABELS.get(kind, 2), dropout_prob=0.25)
     save_model(directory, new_encoder(settings, needs_pooler(settings, kind)), head=head, head_kind=kind, **options)
     return head
-
-
-def edit_config(directory: Path, **changes: Any) -> None:
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def edit_weights(path: Path, edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
-    save_file(edit({name: tensor.clone() for name, tensor in load_file(path).items()}), path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,9 +169,9 @@ def test_robertas_released_layout_loads(tmp_path: Path) -> None:
         weights["roberta.pooler.dense.bias"] = torch.zeros(12)
         return weights
 
-    edit_weights(tmp_path / "model.safetensors", age)
+    edit_weights(tmp_path, age)
     assert load_masked_lm(tmp_path).unused == ("roberta.pooler.dense.bias",)
-    edit_weights(tmp_path / "model.safetensors", lambda weights: weights | {"lm_head.decoder.bias": torch.ones(30)})
+    edit_weights(tmp_path, lambda weights: weights | {"lm_head.decoder.bias": torch.ones(30)})
     with pytest.raises(ModelError, match=r"lm_head\.decoder\.bias differs from lm_head\.bias"):
         load_model(tmp_path)
 
@@ -195,7 +186,7 @@ def test_gpt1s_released_layout_loads(tmp_path: Path) -> None:
         aged |= {f"h.{number}.attn.bias": torch.ones(1, 1, 16, 16).tril() for number in range(2)}
         return aged | {"lm_head.weight": aged["tokens_embed.weight"].clone()}
 
-    edit_weights(tmp_path / "model.safetensors", age)
+    edit_weights(tmp_path, age)
     loaded = load_model(tmp_path)
     assert loaded.architecture == "OpenAIGPTLMHeadModel"
     assert loaded.unused == ()
@@ -228,22 +219,20 @@ def test_a_weight_that_does_not_fit_is_named_with_its_shape(tmp_path: Path, fami
     path = tmp_path / "model.safetensors"
     whole = path.read_bytes()
     name, shape = MATRICES[family]
-    others: list[Callable[[dict[str, Tensor]], dict[str, Tensor]]] = [
-        lambda weights: {other: tensor for other, tensor in weights.items() if other != name},
-        lambda weights: weights | {name: torch.zeros(shape[0], 7)},
-        lambda weights: weights | {name: torch.zeros(shape, dtype=torch.int64)},
-        lambda weights: weights | {name + ".odd": torch.zeros(1)},
+    edits: list[tuple[Edit, str]] = [
+        (without(name), f"{shape} is missing"),
+        (with_one(name, torch.zeros(shape[0], 7)), f"({shape[0]}, 7), expected {shape}"),
+        (with_one(name, torch.zeros(shape, dtype=torch.int64)), "int64"),
+        (with_one(name + ".odd", torch.zeros(1)), "odd is left over"),
     ]
-    for edit, told in zip(
-        others, [f"{shape} is missing", f"(..., 7), expected {shape}", "int64", "odd is left over"], strict=True
-    ):
+    for edit, message in edits:
         path.write_bytes(whole)
-        edit_weights(path, edit)
+        edit_weights(tmp_path, edit)
         for load in (load_model, load_encoder):
             with pytest.raises(ModelError) as caught:
                 load(tmp_path)
             assert name in str(caught.value)
-            assert told.replace("...", str(shape[0])) in str(caught.value)
+            assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -261,7 +250,7 @@ def test_the_weights_of_another_family_are_refused(tmp_path: Path, family: Archi
 
 
 @pytest.mark.parametrize(
-    ("family", "kind", "changes", "told"),
+    ("family", "kind", "changes", "message"),
     [
         ("gpt1", "sequence_classification", {"afn": "gelu_new"}, "afn is 'gelu_new'; expected one of gelu, relu"),
         ("gpt1", "sequence_classification", {"n_embd": "wide"}, "n_embd is 'wide'"),
@@ -278,26 +267,26 @@ def test_the_weights_of_another_family_are_refused(tmp_path: Path, family: Archi
         ("bert", "multiple_choice", {"architectures": ["RobertaForMultipleChoice"]}, "expected 'roberta'"),
     ],
 )
-def test_a_config_that_is_not_supported_is_told(
-    tmp_path: Path, family: Architecture, kind: HeadKind, changes: dict[str, Any], told: str
+def test_a_config_that_is_not_supported_is_reported(
+    tmp_path: Path, family: Architecture, kind: HeadKind, changes: dict[str, Any], message: str
 ) -> None:
     save_finetuned(tmp_path, family, kind)
     edit_config(tmp_path, **changes)
     with pytest.raises(ModelError, match=r"config\.json") as caught:
         load_finetuned(tmp_path)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_head_apart_is_read_as_strictly(tmp_path: Path) -> None:
     save_finetuned(tmp_path, "gpt1", "question_answering")
     path = tmp_path / "head.safetensors"
     whole = path.read_bytes()
-    for edit, told in (
-        ({"dense.odd": torch.zeros(1)}, r"dense\.odd is left over"),
-        ({"dense.bias": torch.zeros(3)}, r"dense\.bias has the shape \(3,\), expected \(2,\)"),
+    for edit, message in (
+        (with_one("dense.odd", torch.zeros(1)), r"dense\.odd is left over"),
+        (with_one("dense.bias", torch.zeros(3)), r"dense\.bias has the shape \(3,\), expected \(2,\)"),
     ):
-        edit_weights(path, lambda weights, edit=edit: weights | edit)  # type: ignore[misc]
-        with pytest.raises(ModelError, match=rf"head\.safetensors: .*{told}"):
+        edit_weights(tmp_path, edit, "head.safetensors")
+        with pytest.raises(ModelError, match=rf"head\.safetensors: .*{message}"):
             load_finetuned(tmp_path)
         path.write_bytes(whole)
     path.write_bytes(whole[:20])
@@ -313,11 +302,6 @@ def test_a_head_apart_is_read_as_strictly(tmp_path: Path) -> None:
 def test_a_pretrained_model_is_not_a_finetuned_one(tmp_path: Path, family: Architecture) -> None:
     with pytest.raises(ModelError, match="expected a fine-tuned model, as `unmask finetune` saves it"):
         load_finetuned(save_pretrained(tmp_path, family))
-
-
-def test_a_discriminator_fills_no_masks(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="ElectraForPreTraining; expected a masked-LM head"):
-        load_masked_lm(save_pretrained(tmp_path, "electra"))
 
 
 def test_googles_checkpoints_go_through_their_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.errors import OutputError, SettingsError
 from unmask.models.bert import BertEncoder
-from unmask.models.heads.bilstm import feature_head
+from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.layer_mixture import CHOICES
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.encoded import EncodedExamples, encoded
@@ -42,7 +42,7 @@ def new_encoder() -> BertEncoder:
 
 def new_module(layers: str, dropout_prob: float | None = None) -> FeatureTaggingModule:
     encoder = new_encoder()
-    return FeatureTaggingModule(encoder, feature_head(encoder.settings, NUM_LABELS, layers, dropout_prob), layers)
+    return FeatureTaggingModule(encoder, FeatureHead(encoder.settings, NUM_LABELS, layers, dropout_prob), layers)
 
 
 def new_examples() -> EncodedExamples:

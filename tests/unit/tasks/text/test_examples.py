@@ -119,7 +119,7 @@ def test_the_first_faulty_rows_are_told_together(tmp_path: Path) -> None:
     assert str(told.value) == "\n  ".join(
         [
             f"{path}:2: the column 'label' is empty: fill it in, or take the row out",
-            f"{path}:4: 3 fields where the header has 2 (text, label): mend the row (in a .tsv nothing is quoted: a "
+            f"{path}:4: 3 fields where the header has 2 (text, label): fix the row (in a .tsv nothing is quoted: a "
             "text holds no tab and no line break)",
             f"{path}:6: the same",
             f"{path}:8: the same",

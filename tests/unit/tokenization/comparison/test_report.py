@@ -64,7 +64,7 @@ def figures_of(folder: Path, text: str, tokenizer: Path) -> TokenizerFigures:
 def test_the_text_is_counted(tmp_path: Path, by_hand: Path) -> None:
     text = compare(tmp_path, TEXT, by_hand).text
     assert (text.num_words, text.num_distinct_words) == (7, 7)  # "The" and "the" are two words
-    assert text.num_characters == 30 + 7  # seven stretches, a space before each
+    assert text.num_characters == 30 + 7  # seven pre-tokens, a space before each
     assert text.num_utf8_bytes == text.num_characters + 6  # Cyrillic letters have two bytes
     assert text.letters == {"Latin": 22, "Cyrillic": 6}
 

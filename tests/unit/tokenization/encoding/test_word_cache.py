@@ -145,14 +145,14 @@ def test_any_texts(kind: str, texts: list[str]) -> None:
 @given(texts=st.lists(st.lists(st.sampled_from(TEXT.split())).map(" ".join)))
 def test_forgetting_changes_nothing(kind: str, texts: list[str]) -> None:
     backend = BACKENDS[kind]
-    cache = WordCache(backend, np.dtype("<u2"), max_stretches=8)
+    cache = WordCache(backend, np.dtype("<u2"), max_pre_tokens=8)
     for text in texts:
         assert by_words(cache, [text]) == by_library(backend, [text])
         assert len(cache._known) <= 8
 
 
 def test_memory_is_bounded() -> None:
-    cache = WordCache(BACKENDS["wordpiece, cased"], np.dtype("<u2"), max_stretches=1000)
+    cache = WordCache(BACKENDS["wordpiece, cased"], np.dtype("<u2"), max_pre_tokens=1000)
     for start in range(0, 20_000, 500):
         cache.encode([f"{number} {'y' * 70}{number}" for number in range(start, start + 500)])
         assert len(cache._known) <= 1000
@@ -165,7 +165,7 @@ def test_new_words_are_looked_up_and_old_ones_left_alone(kind: str, monkeypatch:
     """Going through all that is cached for every few texts made a store of 74 million tokens take 230 s."""
 
     def gone_through(cached: object) -> Iterator[str]:
-        raise AssertionError("all cached stretches were gone through")
+        raise AssertionError("all cached pre-tokens were gone through")
 
     cache = WordCache(BACKENDS[kind], np.dtype("<u2"))
     monkeypatch.setattr(type(cache._known), "__iter__", gone_through)

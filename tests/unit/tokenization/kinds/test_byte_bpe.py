@@ -53,7 +53,7 @@ def test_every_text_comes_back(text: str) -> None:
 @given(st.lists(ANY_TEXT | WHITE_SPACE, max_size=4))
 @example(["a\t  b", "a \n b", "a\x1c b", "a \x1cb", "!\x1c", " a", "a\xa0 b", "a\u3000b  "])
 def test_words_are_counted_as_encoding_splits_them(texts: list[str]) -> None:
-    counts = count_words(texts, SPLIT, 10_000, seed=0, stretches=BYTE_BPE.stretches)
+    counts = count_words(texts, SPLIT, 10_000, seed=0, pre_tokens=BYTE_BPE.pre_tokens)
     assert counts.words == Counter(word for text in texts for word in SPLIT(text))
 
 

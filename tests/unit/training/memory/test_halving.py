@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.memory_toy import Sequences, Tagger
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import UserError
 from unmask.training.device import Compute
@@ -19,7 +20,7 @@ from unmask.training.loop import Hooks, train
 from unmask.training.memory import Cut, MicroBatches
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
-from unmask.training.recorded.stepper import RecordedStepper
+from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
 from unmask.training.stepper import Stepper
@@ -27,17 +28,17 @@ from unmask.training.steps import Learner
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
 LONGEST = 32
-STEPPERS = ("eager", "recorded")
-TRIES = {"eager": 1, "recorded": 2}
-"""Of a step, before its micro-batches are halved: recordings that there are are forgotten, and it is tried without."""
+STEPPERS = ("eager", "captured")
+TRIES = {"eager": 1, "captured": 2}
+"""Of a step, before its micro-batches are halved: the graphs that there are are discarded, and it is tried without."""
 
 
 def new_stepper(name: str, module: Any, optimizer: Any, prepares_ahead: bool) -> Stepper:
-    stepper: EagerStepper | RecordedStepper
+    stepper: EagerStepper | CapturedStepper
     if name == "eager":
         stepper = EagerStepper(module, optimizer, 1.0, COMPUTE)
     else:
-        stepper = RecordedStepper(module, optimizer, 1.0, None, COMPUTE, module.fillings, LONGEST, False)
+        stepper = CapturedStepper(module, optimizer, 1.0, None, COMPUTE, module.paddings, LONGEST, False)
     stepper.prepares_ahead = prepares_ahead
     return stepper
 
@@ -72,7 +73,7 @@ def run(name: str, module: Any, source: Any, prepares_ahead: bool = False) -> Ou
     return Outcome(losses, [parameter.detach().clone() for parameter in module.parameters()], state)
 
 
-# At most 128 tokens of text in four sequences, which filled are 160; of eight there are 172 at least.
+# At most 128 tokens of text in four sequences, which padded to a bucket are 160; of eight there are 172 at least.
 FOUR_FIT = 165
 
 
@@ -80,15 +81,10 @@ FOUR_FIT = 165
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize("prepares_ahead", [False, True])
 def test_halved_a_run_is_that_of_small_micro_batches(
-    name: str,
-    in_backward: bool,
-    prepares_ahead: bool,
-    caplog: pytest.LogCaptureFixture,
-    sequences: type[Any],
-    tagger: type[Any],
+    name: str, in_backward: bool, prepares_ahead: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    small = run(name, tagger(), sequences(micro_batch_size=4))
-    source, module = sequences(), tagger(FOUR_FIT, in_backward)
+    small = run(name, Tagger(), Sequences(micro_batch_size=4))
+    source, module = Sequences(), Tagger(FOUR_FIT, in_backward)
     with caplog.at_level(logging.WARNING, "unmask"):
         halved = run(name, module, source, prepares_ahead)
     assert module.num_failures == TRIES[name]
@@ -105,23 +101,21 @@ def test_halved_a_run_is_that_of_small_micro_batches(
 
 
 @pytest.mark.parametrize("name", STEPPERS)
-def test_what_a_step_had_summed_before_it_broke_off_is_forgotten(
-    name: str, sequences: type[Any], tagger: type[Any]
-) -> None:
+def test_what_a_step_had_summed_before_it_broke_off_is_forgotten(name: str) -> None:
     """The first of its two micro-batches fits, and the second does not; the steps before it stay as they are."""
-    source = sequences(micro_batch_size=4)
+    source = Sequences(micro_batch_size=4)
     sizes = [batch.num_tokens for step in islice(source.steps(float, None, None), 6) for batch in step.batches]
     number, failing = next((place // 2, size) for place, size in enumerate(sizes) if place % 2 and place > 4)
-    assert sizes.count(failing) == 1, "the batch is told by its size"
+    assert sizes.count(failing) == 1, "the batch is found by its size"
 
-    class Breaking(tagger):  # type: ignore[misc]
+    class Breaking(Tagger):
         def forward(self, batch: Batch) -> list[LossTerm]:
             if int((batch.columns["labels"] != IGNORE_INDEX).sum()) == failing:
                 self._fail()
             return super().forward(batch)
 
-    module, reference = Breaking(), tagger()
-    halved, small = run(name, module, source, prepares_ahead=True), run(name, reference, sequences(micro_batch_size=2))
+    module, reference = Breaking(), Tagger()
+    halved, small = run(name, module, source, prepares_ahead=True), run(name, reference, Sequences(micro_batch_size=2))
     assert module.num_failures == TRIES[name]
     assert source.opened[-1] == (8 * number, 2 * LONGEST)
     assert halved.losses == pytest.approx(small.losses, rel=1e-5)  # steps before it were summed in another order
@@ -130,10 +124,10 @@ def test_what_a_step_had_summed_before_it_broke_off_is_forgotten(
 
 
 @pytest.mark.parametrize("name", STEPPERS)
-def test_a_single_sequence_that_does_not_fit_ends_the_run(name: str, sequences: type[Any], tagger: type[Any]) -> None:
-    module = tagger(10)
+def test_a_single_sequence_that_does_not_fit_ends_the_run(name: str) -> None:
+    module = Tagger(10)
     with pytest.raises(UserError) as refused:
-        run(name, module, sequences())
+        run(name, module, Sequences())
     assert str(refused.value).startswith(
         "step 1 does not fit into the memory (CUDA out of memory. Tried to allocate 2.00 GiB), though a micro-batch is "
         "one sequence already, of 32 tokens at most, in a model of 228 parameters: take a shorter packing.max_length "
@@ -142,13 +136,13 @@ def test_a_single_sequence_that_does_not_fit_ends_the_run(name: str, sequences: 
     assert module.num_failures == 4  # of 8, 4, 2 and 1
 
 
-def test_without_the_hook_the_error_is_raised(sequences: type[Any], tagger: type[Any]) -> None:
-    module = tagger(10)
+def test_without_the_hook_the_error_is_raised() -> None:
+    module = Tagger(10)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     with pytest.raises(torch.OutOfMemoryError):
         train(
             Learner(module, lambda batch: {"task": batch.num_tokens}),
-            sequences().steps(float, None, None),
+            Sequences().steps(float, None, None),
             ScheduledOptimizer(optimizer, Schedule(ScheduleSettings())),
             EagerStepper(module, optimizer, None, COMPUTE),
             TrainSettings(steps=1),
@@ -157,9 +151,9 @@ def test_without_the_hook_the_error_is_raised(sequences: type[Any], tagger: type
         )
 
 
-def test_what_a_module_remembers_is_as_before_the_step(sequences: type[Any], tagger: type[Any]) -> None:
-    class Remembering(tagger):  # type: ignore[misc]
-        """What it has read so far is part of what it says; it grows, too."""
+def test_what_a_module_remembers_is_as_before_the_step() -> None:
+    class Remembering(Tagger):
+        """What it has read so far is part of its output; it grows, too."""
 
         remembered: Tensor
 
@@ -173,8 +167,8 @@ def test_what_a_module_remembers_is_as_before_the_step(sequences: type[Any], tag
             terms = super().forward(batch)
             return [LossTerm("task", terms[0].total + self.weight.sum() * self.remembered.sum(), batch.num_tokens)]
 
-    small, module = run("eager", Remembering(), sequences(micro_batch_size=4)), Remembering(FOUR_FIT)
-    halved = run("eager", module, sequences())
+    small, module = run("eager", Remembering(), Sequences(micro_batch_size=4)), Remembering(FOUR_FIT)
+    halved = run("eager", module, Sequences())
     assert module.num_failures == 1
     assert halved.losses == small.losses
     assert len(module.remembered) == 12
@@ -191,7 +185,7 @@ def test_a_cut_holds_so_many_tokens(tokens: int | None, expected: int) -> None:
     assert Cut(100, 100, 32).at_most(tokens).micro_batch_size == expected
 
 
-def test_a_cut_says_what_is_not_too_much() -> None:
+def test_a_cut_leaves_what_is_not_too_much() -> None:
     assert Cut(100, 7, 32).at_most(7 * 32).micro_batch_size == 7
     assert Cut(100, 7, 32).at_most(10**6).micro_batch_size == 7
     huge = Cut(2**26, 2**26, 64).at_most(None)

@@ -1,4 +1,4 @@
-"""AdamW against PyTorch's own, against BERT's formula written out, and told on the device to do nothing."""
+"""AdamW against PyTorch's own, against BERT's formula written out, and switched off on the device."""
 
 from __future__ import annotations
 
@@ -113,9 +113,10 @@ def test_scaled_gradients_and_rates_on_the_device_are_what_they_are_elsewhere(bi
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)  # the rates are rounded to fp32
 
 
-def test_what_has_no_gradient_is_left_alone() -> None:
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_what_has_no_gradient_is_left_alone(bias_correction: bool) -> None:
     ours = parameters()
-    one = optimizer(ours)
+    one = AdamW([*groups(ours), {"params": []}], RATE, BETAS, EPSILON, bias_correction)
     give_gradients(ours[:1], 0)
     before = ours[1].clone()
     one.step()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from unmask.training.optimizers.flat_parameters import FlatParameters
@@ -139,14 +136,3 @@ def test_what_is_read_follows_the_weights() -> None:
     flat.refresh()
     assert flat.working["scale"].item() == 6
     assert torch.equal(flat.working["embedding.weight"], module.embedding.weight.to(torch.bfloat16))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_file_holds_each_parameter_once_and_no_more(tmp_path: Path, dtype: torch.dtype) -> None:
-    module, before = Tied(), Tied()
-    FlatParameters(module, TRAINED, dtype)
-    kept = {name: value.detach() for name, value in module.named_parameters()}
-    save_file(kept, tmp_path / "flat.safetensors")
-    save_file({name: value.detach() for name, value in before.named_parameters()}, tmp_path / "plain.safetensors")
-    assert (tmp_path / "flat.safetensors").read_bytes() == (tmp_path / "plain.safetensors").read_bytes()
-    assert load_file(tmp_path / "flat.safetensors").keys() == kept.keys()

@@ -69,7 +69,7 @@ def test_warm_up_stable_decay_is_that_of_transformers(steps: int, warmup_steps: 
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"name": "inverse_sqrt"}, "counted from the end of the warm-up: give warmup_steps or warmup_ratio"),
         ({"name": "inverse_sqrt", "warmup_steps": 0}, "counted from the end of the warm-up"),
@@ -78,8 +78,8 @@ def test_warm_up_stable_decay_is_that_of_transformers(steps: int, warmup_steps: 
     ],
     ids=str,
 )
-def test_schedules_that_cannot_be_are_refused(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_schedules_that_cannot_be_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         ScheduleSettings.model_validate(settings)
 
 
@@ -138,7 +138,7 @@ def test_other_budgets_rise_to_one_and_end_at_zero(name: str, warmup: dict[str, 
         assert schedule.factor(done_after(len(amounts)) | {unit: amount}, budget) == pytest.approx(0, abs=1e-12)
 
 
-def test_a_resumed_schedule_goes_on_with_the_end_of_its_warm_up() -> None:
+def test_a_resumed_schedule_continues_with_the_end_of_its_warm_up() -> None:
     settings, budget = ScheduleSettings(warmup_steps=3), TrainSettings(tokens=100)
     tokens = [0, 9, 21, 30, 40, 52, 71, 88]
     whole = Schedule(settings)

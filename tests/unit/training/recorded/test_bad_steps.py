@@ -1,18 +1,17 @@
-"""Recorded steps that are not taken: neither they nor those launched after them change anything."""
+"""Captured steps that are not taken: neither they nor those launched after them change anything."""
 
 from __future__ import annotations
 
+import copy
 import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from unmask.batch import Batch
+from support.captured_toy import Run, count_targets, endless_steps, new_batch, new_run, read_all, train_both
 from unmask.training.divergence import WINDOW, BadStep, RecentLosses, divergence_fault
 from unmask.training.settings import ScheduleSettings
 from unmask.training.state import TrainState
@@ -21,10 +20,6 @@ from unmask.training.stepper import StepFigures
 
 def never(place: int, figures: StepFigures) -> bool:
     return False
-
-
-def always(place: int, figures: StepFigures) -> bool:
-    return True
 
 
 POISON = {
@@ -36,36 +31,31 @@ POISON = {
 
 
 @pytest.mark.parametrize("poison", POISON.values(), ids=POISON.keys())
-def test_neither_a_bad_step_nor_any_after_it_changes_anything(
-    poison: dict[str, float],
-    begin: Callable[..., Any],
-    make_batch: Callable[..., Batch],
-    count: Callable[[Batch], dict[str, int]],
-) -> None:
-    run = begin("recorded", spike_factor=3.0)
-    good = make_batch([5, 7, 2])
-    bad = make_batch([5, 7, 2], add=poison.get("add", 0.0), steep=poison.get("steep", 0.0))
+def test_neither_a_bad_step_nor_any_after_it_changes_anything(poison: dict[str, float]) -> None:
+    run = new_run("captured", spike_factor=3.0)
+    good = new_batch([5, 7, 2])
+    bad = new_batch([5, 7, 2], add=poison.get("add", 0.0), steep=poison.get("steep", 0.0))
     run.stepper.restart([1e3] * 30)
-    run.stepper.launch([good], count(good))
-    assert len(run.stepper.read(always)) == 1
+    run.stepper.launch([good], count_targets(good))
+    assert len(run.stepper.read(read_all)) == 1
     weights, moments = run.weights(), run.moments()
     for batch in (bad, good, good):
-        run.stepper.launch([batch], count(batch))
-    [told] = run.stepper.read(never)
-    bad_before = {**told.sums, "norm": told.gradient_norm}
-    assert not all(math.isfinite(value) and value < 1e5 for value in bad_before.values())  # the figures are told
+        run.stepper.launch([batch], count_targets(batch))
+    [figures] = run.stepper.read(never)
+    bad_before = {**figures.sums, "norm": figures.gradient_norm}
+    assert not all(math.isfinite(value) and value < 1e5 for value in bad_before.values())  # the figures are reported
     assert torch.equal(run.weights(), weights)
     assert torch.equal(run.moments(), moments)
     run.stepper.restart([1e3] * 30)
-    run.stepper.launch([good], count(good))
-    [told] = run.stepper.read(always)
-    assert math.isfinite(told.loss(count(good)))
+    run.stepper.launch([good], count_targets(good))
+    [figures] = run.stepper.read(read_all)
+    assert math.isfinite(figures.loss(count_targets(good)))
     assert not torch.equal(run.weights(), weights)
-    other = begin("recorded", spike_factor=3.0)  # as if the bad ones had never been
+    other = new_run("captured", spike_factor=3.0)  # as if the bad ones had never been
     other.stepper.restart([1e3] * 30)
     for _ in range(2):
-        other.stepper.launch([good], count(good))
-        other.stepper.read(always)
+        other.stepper.launch([good], count_targets(good))
+        other.stepper.read(read_all)
     assert torch.equal(run.weights(), other.weights())
     assert torch.equal(run.moments(), other.moments())
 
@@ -100,79 +90,43 @@ def test_a_median_of_steps_without_targets_is_held_against_no_step(num_without_t
     assert (divergence_fault(51, 50.0, 1.0, losses, 2.0) is not None) == is_spike
 
 
-@dataclass
-class Saved:
-    """What a hook that rolls back returns to."""
-
-    weights: dict[str, Tensor]
-    optimizer: Any
-    state: TrainState
-
-
 @pytest.mark.parametrize("poison", list(POISON.values())[:3], ids=list(POISON)[:3])
 @pytest.mark.parametrize("number", [8, 10, 13])
 def test_a_bad_step_in_the_middle_of_an_interval_is_as_if_it_had_been_seen_at_once(
-    poison: dict[str, float],
-    number: int,
-    begin: Callable[..., Any],
-    make_steps: Callable[..., Any],
-    check_same: Callable[..., None],
+    poison: dict[str, float], number: int
 ) -> None:
     """With the steps launched after it: they have been halted, and are taken anew."""
-    runs = []
-    for kind in ("eager", "recorded"):
-        run = begin(kind, schedule=ScheduleSettings(warmup_steps=3))
-        run.train({"steps": 20}, make_steps(bad={number: poison}), log_every=7)
-        runs.append(run)
-    check_same(*runs)
-    [bad] = runs[1].bad_steps
-    assert bad.step == number + 1
+    schedule = ScheduleSettings(warmup_steps=3)
+    steps = partial(endless_steps, bad={number: poison})
+    eager, captured = train_both({"steps": 20}, steps, log_every=7, schedule=schedule)
+    [bad] = captured.bad_steps
+    assert bad.step.number == number + 1
     assert len(bad.recent_losses) == number
-    assert runs[1].state.step == 20
-    assert runs[1].shown[-1] == runs[0].shown[-1]
+    assert captured.state.step == 20
+    assert captured.shown[-1] == eager.shown[-1]
 
 
-def test_two_bad_steps_in_one_interval(
-    begin: Callable[..., Any], make_steps: Callable[..., Any], check_same: Callable[..., None]
-) -> None:
-    runs = []
-    for kind in ("eager", "recorded"):
-        run = begin(kind)
-        bad = {9: {"add": math.nan}, 10: {"steep": 1e38}, 12: {"add": math.inf}}
-        run.train({"steps": 25}, make_steps(bad=bad), log_every=20)
-        runs.append(run)
-    check_same(*runs)
-    assert len(runs[1].bad_steps) == 3
+def test_two_bad_steps_in_one_interval() -> None:
+    bad = {9: {"add": math.nan}, 10: {"steep": 1e38}, 12: {"add": math.inf}}
+    _, captured = train_both({"steps": 25}, partial(endless_steps, bad=bad), log_every=20)
+    assert len(captured.bad_steps) == 3
 
 
-def test_a_run_that_rolls_back_goes_on_from_there(
-    begin: Callable[..., Any], make_steps: Callable[..., Any], check_same: Callable[..., None]
-) -> None:
+def test_a_run_that_rolls_back_continues_from_there() -> None:
     """The hook gives weights and moments of an earlier step back, in other tensors than they were in."""
-    runs = []
-    for kind in ("eager", "recorded"):
-        run = begin(kind)
-        kept: list[Saved] = []
+    kept: dict[int, tuple[Any, Any, TrainState]] = {}
 
-        def save(state: TrainState, run: Any = run, kept: list[Saved] = kept) -> None:
-            if state.step == 7:
-                weights = {name: value.clone() for name, value in run.module.state_dict().items()}
-                states = run.optimizer.state_dict()["state"]
-                copied = {number: {name: v.clone() for name, v in s.items()} for number, s in states.items()}
-                earlier = TrainState(step=7, tokens=state.tokens, recent_losses=list(state.recent_losses))
-                kept.append(Saved(weights, copied, earlier))
+    def save(run: Run, state: TrainState) -> None:
+        if state.step == 7:
+            earlier = TrainState(step=7, tokens=state.tokens, recent_losses=list(state.recent_losses))
+            kept[id(run)] = copy.deepcopy((run.module.state_dict(), run.optimizer.state_dict()["state"], earlier))
 
-        def roll_back(state: TrainState, bad: BadStep, run: Any = run, kept: list[Saved] = kept) -> None:
-            run.bad_steps.append(bad)
-            [saved] = kept
-            run.module.load_state_dict(saved.weights)
-            groups = run.optimizer.state_dict()["param_groups"]
-            run.optimizer.load_state_dict({"state": saved.optimizer, "param_groups": groups})
-            state.roll_back_to(saved.state)
+    def roll_back(run: Run, state: TrainState, bad: BadStep) -> None:
+        weights, moments, earlier = kept[id(run)]
+        run.module.load_state_dict(weights)
+        run.optimizer.load_state_dict({"state": moments, "param_groups": run.optimizer.state_dict()["param_groups"]})
+        state.roll_back_to(earlier)
 
-        run.train(
-            {"steps": 20}, make_steps(bad={10: {"add": math.nan}}), log_every=7, on_step=save, on_bad_step=roll_back
-        )
-        runs.append(run)
-    check_same(*runs)
-    assert runs[1].state.roll_backs == 1
+    steps = partial(endless_steps, bad={10: {"add": math.nan}})
+    _, captured = train_both({"steps": 20}, steps, log_every=7, on_step=save, on_bad_step=roll_back)
+    assert captured.state.roll_backs == 1

@@ -1,0 +1,128 @@
+"""What goes wrong in real runs: the doctor names it, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.commands import write_documents
+from support.run_checks import RUN_RECIPE, copy_with_store, faults_of, levels_of
+from unmask.doctor.run.checks import check_run
+from unmask.finetuning.run import finetune
+from unmask.pretraining.run import pretrain
+from unmask.store.preparation import prepare
+
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_learning_rate_of_a_hundred_times(recipe: str, store: Path, tmp_path: Path, seed: int) -> None:
+    words = [f"store={store}", "optimizer.learning_rate=0.3", f"seed={seed}"]
+    pretrain(recipe, words, out=tmp_path / "run")
+    assert faults_of(tmp_path / "run") == {"learning-rate-too-high"}
+    findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
+    assert findings["mlm-unigram-floor"].level == "warning"
+    assert "learning-rate-too-high" in findings["mlm-unigram-floor"].advice
+    assert findings["collapsed-vectors"].level == "warning"
+    assert "(mean cosine 1.0000)" in findings["collapsed-vectors"].message
+
+
+def test_a_store_replaced_by_one_of_another_vocabulary(
+    sound: Path,
+    texts: list[str],
+    other_tokenizer: Path,
+    tmp_path: Path,
+) -> None:
+    text = write_documents(tmp_path / "text.jsonl", texts)
+    prepare([text], other_tokenizer, tmp_path / "store")
+    run = tmp_path / "run"
+    copy_with_store(sound, run, store=tmp_path / "store")
+    assert faults_of(run) == {"other-vocabulary"}
+
+
+def test_a_store_whose_tokenizer_was_swapped(sound: Path, store: Path, other_tokenizer: Path, tmp_path: Path) -> None:
+    """Such a store does not open; why is told."""
+    shutil.copytree(store, tmp_path / "store")
+    shutil.copytree(other_tokenizer, tmp_path / "store" / "tokenizer", dirs_exist_ok=True)
+    copy_with_store(sound, tmp_path / "run", store=tmp_path / "store")
+    findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
+    assert "tokenizer" in findings["inputs-unreadable"].message
+
+
+def test_a_run_begun_from_a_model_of_another_vocabulary(
+    sound: Path,
+    texts: list[str],
+    other_tokenizer: Path,
+    tmp_path: Path,
+) -> None:
+    """Without its tokenizer a model of as many entries is not refused."""
+    text = write_documents(tmp_path / "text.jsonl", texts)
+    prepare([text], other_tokenizer, tmp_path / "store")
+    recipe_without_sizes = tmp_path / "recipe.yaml"
+    lines = RUN_RECIPE.splitlines(keepends=True)
+    recipe_without_sizes.write_text("".join(line for line in lines if not line.startswith("model:")), encoding="utf-8")
+    start = tmp_path / "start"
+    start.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (start / name).write_bytes((sound / "model" / name).read_bytes())
+    words = [f"store={tmp_path / 'store'}", f"init_from={start}", "train.steps=20"]
+    pretrain(str(recipe_without_sizes), words, out=tmp_path / "run")
+    assert faults_of(tmp_path / "run") == {"other-vocabulary"}
+
+
+def test_a_corpus_repeated_ten_times(
+    recipe: str,
+    texts: list[str],
+    store: Path,
+    tmp_path: Path,
+) -> None:
+    text = write_documents(tmp_path / "text.jsonl", texts[:20] * 10)
+    prepare([text], store / "tokenizer", tmp_path / "store")
+    pretrain(recipe, [f"store={tmp_path / 'store'}", "train.steps=60"], out=tmp_path / "run")
+    assert faults_of(tmp_path / "run") == {"repeated-corpus"}
+    told = next(finding for finding in check_run(tmp_path / "run") if finding.name == "repeated-corpus").message
+    assert "200 documents are 20 distinct ones, nearly every one 10 times" in told
+
+
+def test_a_few_copies_are_no_fault(
+    recipe: str,
+    texts: list[str],
+    store: Path,
+    tmp_path: Path,
+) -> None:
+    for name, num_copies in (("few", 2), ("some", 12)):
+        text = write_documents(tmp_path / f"{name}.jsonl", [*texts, *texts[:num_copies]])
+        prepare([text], store / "tokenizer", tmp_path / name)
+        pretrain(recipe, [f"store={tmp_path / name}", "train.steps=20"], out=tmp_path / f"run-{name}")
+    assert faults_of(tmp_path / "run-few") == set()
+    assert levels_of(check_run(tmp_path / "run-some"))["duplicates"] == "warning"
+
+
+# Fine-tuning
+
+
+@pytest.fixture
+def task_words(sound: Path, samples_dir: Path) -> list[str]:
+    data = samples_dir / "tasks" / "snli"
+    return [
+        f"init_from={sound}",
+        f"data.train={data / 'train.jsonl'}",
+        f"data.dev={data / 'dev.jsonl'}",
+        *("device=cpu", "precision=fp32", "task.max_length=64", "train.log_every=5", "train.epochs=1"),
+    ]
+
+
+def test_a_fine_tuning_run_that_tells_nothing_apart(
+    task_words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+    finetune("finetune/snli", [*task_words, "optimizer.learning_rate=1e-7"], out=tmp_path / "run")
+    told = levels_of(check_run(tmp_path / "run"))
+    assert told["constant-predictions"] == "fault"
+    assert "collapsed-vectors" not in told  # its head has not learnt; its encoder is as before
+    assert "task-majority-floor" not in told  # by luck one label can be more frequent in dev than in training
+    assert told["task-uniform-floor"] == "warning"

@@ -1,0 +1,115 @@
+"""Bad settings and models through `unmask finetune`: each refused in one message, which says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.commands import Command, check_last_error, tree_of, write_files
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
+    # kind, settings, message; t.jsonl is good
+    "no such task": ("classification", ["task.name=clasification"],
+     "finetune/classification: task.name: there is no task 'clasification'; did you mean classification?"),
+    "of another kind": ("classification", ["task.doc_stride=4"],
+     "finetune/classification: task: doc_stride is for qa and tagging, not for classification: leave it out"),
+    "of three other kinds": ("qa", ["task.truncation=false"],
+     "finetune/qa: task: truncation is for classification, regression and choice, not for qa: leave it out"),
+    "labels of a question": ("qa", ["task.labels=[a, b]"],
+     "finetune/qa: task: labels is for classification and tagging"),
+    "a column of another kind": ("classification", ["data.columns.question=text"],
+     "data.columns.question is not for texts and pairs of texts: expected text, or text_a and text_b; label"),
+    "a column that is not there": ("classification", ["data.columns.text=review"],
+     "t.jsonl:1: no column 'review': expected review; there is text, label. Name yours with data.columns"),
+    "no column of labels": ("classification", ["data.columns.label=stars"],
+     "t.jsonl:1: no column 'stars' for the label"),
+    "no column of passages": ("qa", ["data.columns.context=passage"],
+     "t.jsonl:1: no column 'passage': expected question and passage"),
+    "a column of texts in qa": ("qa", ["data.columns.text=context"], "data.columns.text is not for question answering"),
+    "no column of a choice": ("choice", ["data.columns.choices=[x, y]"], "t.jsonl:1: no column 'x' and no column 'y'"),
+    "no column of tags": ("tagging", ["data.columns.tags=ner"], "t.jsonl:1: no column 'ner' for the tags"),
+    "a mistyped column": ("classification", ["data.columns.lable=stars"],
+     "finetune/classification: unknown key data.columns.lable; did you mean data.columns.label?"),
+    "half a pair": ("classification", ["data.columns.text_a=text"],
+     "finetune/classification: data.columns: text_a and text_b belong together: give both"),
+    "one label": ("classification", ["task.labels=[y]"],
+     "finetune/classification: task.labels=[y]: expected at least 2 values"),
+    "a label twice": ("classification", ["task.labels=[y, y]"],
+     "finetune/classification: task: labels names 'y' twice"),
+    "labels that are not all": ("classification", ["task.labels=[y, z]"],
+     "t.jsonl:1: the label 'n' is none of the known ones (y, z): fix it, or train with it (task.labels lists them)"),
+    "longer than the model": ("classification", ["task.max_length=64"],
+     "task.max_length 64 is over the 40 positions of "),
+    "nothing may be cut": ("classification", ["task.max_length=6", "task.truncation=false"],
+     "t.jsonl:1: 10 tokens, over task.max_length 6, and task.truncation is false: shorten the text, raise "),
+    "dev of other labels": ("classification", ["data.dev=dev.tsv"],
+     "dev.tsv:2: the label 'odd' is none of the known ones (n, y)"),
+    "dev that is not there": ("classification", ["data.dev=gone.tsv"], "gone.tsv: cannot be read: No such file"),
+    "no model": ("classification", ["init_from=gone"],
+     "gone: no such directory: expected a model's, or that of the run"),
+    "features without their reader": ("tagging", ["task.feature_layers=embeddings"],
+     "finetune/tagging: task: feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out"),
+    "a BiLSTM on what moves": ("tagging", ["task.tagging_head=bilstm"],
+     "finetune/tagging: task.tagging_head=bilstm stands on frozen features: set freeze_layers=all"),
+    "no such features": ("tagging", ["task.tagging_head=bilstm", "freeze_layers=all", "task.feature_layers=lst"],
+     "no feature layers 'lst': "),
+    "more frozen layers than there are": ("qa", ["freeze_layers=7"], "freeze_layers=7: the model has 2 layers"),
+    "the next token of BERT": ("classification", ["task.auxiliary_lm_weight=.5"],
+     "task.auxiliary_lm_weight 0.5 asks the encoder to predict the next token, and the tokens of init_from's (bert) "),
+    "a head of another kind": ("classification", ["keep_head=true", "init_from={runs}/qa"],
+     "{runs}/qa/model has a head for question_answering, and classification needs one for sequence_classification"),
+    "a head of other labels": ("classification",
+     ["keep_head=true", "init_from={runs}/classification", "data.train=dev.tsv"],
+     "{runs}/classification/model knows the labels n, y, and dev.tsv has even, odd: to keep the head give task.labels"),
+    "no head to keep": ("classification", ["keep_head=true"],
+     "{base} is a BertModel; expected a fine-tuned model, as "),
+    "nothing to compare on": ("classification", ["search.restarts=2"],
+     "search compares runs on dev: give data.dev, or leave out search"),
+    "two lengths of a search": ("classification", ["search.epochs=[1, 2]", "data.dev=t.jsonl"],
+     "search.epochs and train.steps=1 both set the length of a run: leave out one of them"),
+    "an ensemble of one": ("classification", ["search.ensemble=true", "data.dev=t.jsonl"],
+     "finetune/classification: search: ensemble needs several runs of one configuration: set restarts"),
+    "a rate twice": ("qa", ["search.learning_rates=[1e-3, 1e-3]"],
+     "finetune/qa: search: learning_rates holds 0.001 twice"),
+    "layers of a search": ("qa", ["search.transfer_layers=[0, 5]", "data.dev=t.jsonl"],
+     "transfer_layers=5: the model has 2 layers: expected a number from 0 to 2"),
+    "a search from nowhere": ("qa", ["search.checkpoints=[{base}, gone]", "data.dev=t.jsonl"],
+     "gone: no such directory"),
+    "no such metric": ("qa", ["train.metric=acuracy", "data.dev=t.jsonl"],
+     "train.metric=acuracy: the task measures loss, "),
+    "no such metric in a search": ("choice", ["train.metric=f1", "search.restarts=2", "data.dev=t.jsonl"],
+     "train.metric=f1: the task measures loss, accuracy: name one of them"),
+    "patience for nothing": ("qa", ["train.patience=2", "train.eval_every=1"],
+     "finetune/qa: train.patience 2 waits for better figures on data.dev: give that file"),
+    "a metric of nothing": ("qa", ["train.metric=f1"],
+     "finetune/qa: train.metric f1 chooses the best checkpoint by a figure on data.dev: give that file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "words", "message"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
+def test_bad_settings_are_refused(
+    unmask: Command,
+    place: Path,
+    task_models: Any,
+    kind: str,
+    words: list[str],
+    message: str,
+) -> None:
+    write_files({"t.jsonl": task_models.examples[kind], "dev.tsv": "text\tlabel\na\todd\nb\teven\n"})
+    given = [word.format(base=task_models.base, runs=task_models.runs) for word in words]
+    result = unmask("finetune", f"finetune/{kind}", *task_models.words(kind, "t.jsonl", *given), "--out", "run")
+    check_last_error(result, message.format(base=task_models.base, runs=task_models.runs))
+    assert tree_of(place).keys() == {"t.jsonl", "dev.tsv"}
+
+
+def test_a_run_that_diverges_says_so(unmask: Command, place: Path, task_models: Any) -> None:
+    write_files({"t.jsonl": task_models.examples["classification"]})
+    changes = ("optimizer.learning_rate=1e30", "train.steps=8", "schedule.warmup_ratio=0", "train.log_every=1")
+    words = task_models.words("classification", "t.jsonl", *changes)
+    result = unmask("finetune", "finetune/classification", *words, "--out", "run")
+    check_last_error(result, "the loss or its gradient is not finite at step ")

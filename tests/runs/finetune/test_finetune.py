@@ -1,0 +1,382 @@
+"""Fine-tuning from end to end: interrupted is uninterrupted, and `transformers` opens what comes out."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unmask.errors import CheckpointError, InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
+from unmask.finetuning import run as finetuning
+from unmask.finetuning.inputs import build_module
+from unmask.finetuning.run import finetune, save_finetuned
+from unmask.inference.evaluation import evaluate
+from unmask.inference.predictor import predict_file
+from unmask.inference.windows import ExampleSet
+from unmask.info import describe
+from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.source import open_source
+from unmask.recipe.tree import FinetuneRecipe
+from unmask.tasks.base import Task
+from unmask.tasks.encoded import encoded
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.tokenization.tokenizer import load_tokenizer
+
+LABELS = ["bad", "good"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pre-trained model's directory: random weights."""
+    from unmask.models.bert import BertEncoder
+    from unmask.models.hub.directory import save_model
+    from unmask.models.settings import EncoderSettings
+    from unmask.tokenization.learning.train import train_tokenizer
+    from unmask.tokenization.settings import TokenizerSettings
+
+    tokenizer, _ = train_tokenizer(iter([line["review"] for line in rows(60)] * 3), TokenizerSettings(), seed=0)
+    directory = tmp_path_factory.mktemp("base") / "model"
+    directory.mkdir()
+    torch.manual_seed(0)
+    encoder = BertEncoder(
+        EncoderSettings(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=32,
+            initializer_range=0.1,
+        ),
+        pooler=False,
+    )
+    save_model(directory, encoder, masked_lm_head=new_masked_lm_head(encoder.settings))
+    tokenizer.save(directory)
+    return directory
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Examples whose label one word decides."""
+    things = ["film", "story", "cast", "music", "plot"]
+    words = [("dull", "clumsy", "empty"), ("lovely", "clever", "warm")]
+    return [
+        {
+            "id": number,
+            "review": f"a {words[number % 2][number % 3]} {things[number % 5]} " + "indeed " * (number % 7),
+            "label": LABELS[number % 2],
+        }
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("data")
+    for name, part in (("train", rows(60)[:48]), ("dev", rows(60)[48:])):
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    return directory
+
+
+@pytest.fixture
+def words(base: Path, data: Path) -> list[str]:
+    """The overrides that every run here has."""
+    return [
+        f"init_from={base}",
+        f"data.train={data / 'train.jsonl'}",
+        f"data.dev={data / 'dev.jsonl'}",
+        "data.columns.text=review",
+        "task.max_length=16",
+        "train.epochs=4",
+        "train.batch_size=8",
+        "train.micro_batch_size=3",
+        "train.eval_every=5",
+        "train.log_every=2",
+        "optimizer.learning_rate=1e-2",
+    ]
+
+
+def weights(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    """The rows, without the rates, which no two runs share."""
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name != "tokens_per_s"} for line in lines]
+
+
+def interrupt_at_evaluation(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends this process SIGTERM as the dev examples are measured for the `number`-th time."""
+    measure, seen = finetuning.Measurement.__call__, 0
+
+    def interrupting(self: finetuning.Measurement) -> dict[str, float]:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            signal.raise_signal(signal.SIGTERM)
+        return measure(self)
+
+    monkeypatch.setattr(finetuning.Measurement, "__call__", interrupting)
+
+
+def test_an_interrupted_run_ends_as_one_that_never_stopped(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = finetune("finetune/classification", words, out=tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        interrupt_at_evaluation(2, patched)
+        with pytest.raises(Interrupted, match=r"stopped at step 10, 42% of the run; .* --resume continues") as stopped:
+            finetune("finetune/classification", words, out=tmp_path / "halves")
+    assert stopped.value.exit_code == 143
+    assert not (tmp_path / "halves" / "model").exists()
+    assert describe(tmp_path / "halves")["progress"] == pytest.approx(10 / 24)
+    halves = finetune("finetune/classification", words, out=tmp_path / "halves", resume=True)
+    first, second = weights(whole), weights(halves)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "halves")
+    assert metrics(tmp_path / "whole")[-1]["eval/accuracy"] >= 0.75  # one word decides: by chance it is .5
+
+
+def test_transformers_opens_the_model_and_agrees(words: list[str], data: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    run = tmp_path / "run"
+    model = finetune("finetune/classification", [*words, f"data.test={data / 'dev.jsonl'}"], out=run)
+    assert model == run / "model"
+    opened, info = AutoModelForSequenceClassification.from_pretrained(model, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert opened.config.id2label == {0: "bad", 1: "good"}
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    predictions = list(predict_file(run, data / "dev.jsonl"))
+    assert [one["id"] for one in predictions] == [row["id"] for row in rows(60)[48:]]
+    for one in predictions:
+        with torch.no_grad():
+            logits = opened.eval()(**tokenizer(one["input"]["review"], return_tensors="pt")).logits
+        # float32 on both sides; in batches of other shapes the last digits differ.
+        assert list(one["probabilities"].values()) == pytest.approx(torch.softmax(logits[0], -1).tolist(), abs=1e-5)
+    results = json.loads((run / "results.json").read_text())
+    assert results["test"] == results["dev"]
+    assert results["floors"]["dev.accuracy"] == {"most frequent label": 0.5}
+    measured = evaluate(run, data / "dev.jsonl")
+    assert measured["metrics"] == {name: value for name, value in results["dev"].items() if name != "loss"}
+    samples = json.loads((run / "samples.json").read_text())
+    assert samples[0]["input"] == {"review": rows(60)[48]["review"]}
+    assert "review" in (run / "report.html").read_text()
+
+
+def test_from_scratch_takes_no_weights(words: list[str], base: Path, tmp_path: Path) -> None:
+    once = ["train.steps=1", "optimizer.learning_rate=1e-12", "schedule.warmup_steps=0"]
+    tuned = weights(finetune("finetune/classification", [*without(words, once), *once], out=tmp_path / "a"))
+    fresh_words = [*without(words, once), *once, "from_scratch=true"]
+    fresh = weights(finetune("finetune/classification", fresh_words, out=tmp_path / "b"))
+    name = "bert.encoder.layer.0.intermediate.dense.weight"
+    before = weights(base)[name]
+    assert torch.allclose(tuned[name], before, atol=1e-6)  # one step of a rate next to nothing
+    assert not torch.allclose(fresh[name], before, atol=1e-3)
+
+
+def without(words: list[str], others: list[str]) -> list[str]:
+    """The words whose key, or whose other way to give a budget, is not among `others`."""
+    keys = {word.partition("=")[0] for word in others}
+    return [word for word in words if word.partition("=")[0] not in keys | {"train.epochs"}]
+
+
+def test_constant_predictions_are_named(words: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    once = ["train.steps=1", "optimizer.learning_rate=1e-12", "schedule.warmup_steps=0"]
+    finetune("finetune/classification", [*without(words, once), *once], out=tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert re.fullmatch(r"all 12 predictions are '(bad|good)', and not all labels are", results["degenerate"])
+    assert f"dev: {results['degenerate']}: the model gives every example the same answer" in caplog.text
+    assert results["degenerate"] in html.unescape((tmp_path / "run" / "report.html").read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ("data.train={data}/absent.jsonl", InputError, "cannot be read"),
+        ("data.columns.text=summary", InputError, r"train\.jsonl:1: no column 'summary'"),
+        ("data.columns.label=stars", InputError, r"train\.jsonl:1: no column 'stars' for the label"),
+        ("data.dev={data}/other.jsonl", InputError, r"other\.jsonl:1: the label 'odd' is none of the known ones"),
+        ("data.train={data}/one.jsonl", InputError, r"one\.jsonl: every example has the label 'good'"),
+        ("task.max_length=64", SettingsError, "task.max_length 64 is over the 32 positions"),
+        ("task.truncation=false", InputError, r"train\.jsonl:\d+: \d+ tokens, over task\.max_length 4"),
+        ("init_from={data}", UserError, "no model here"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_written(
+    words: list[str], data: Path, tmp_path: Path, change: str, error: type[UserError], told: str
+) -> None:
+    (data / "other.jsonl").write_text('{"review": "a", "label": "odd"}\n')
+    (data / "one.jsonl").write_text('{"review": "a", "label": "good"}\n' * 3)
+    change = change.format(data=data)
+    key = change.partition("=")[0]
+    changed = [word for word in words if not word.startswith(f"{key}=")]
+    if key == "task.truncation":
+        changed = [word.replace("task.max_length=16", "task.max_length=4") for word in changed]
+    with pytest.raises(error, match=told):
+        finetune("finetune/classification", [*changed, change], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def trained_on(base: Path, length: int, place: Path) -> Path:
+    """A copy of a model that says how long the longest sequence was that it has seen."""
+    shutil.copytree(base, place)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"unmask_trained_length": length}))
+    return place
+
+
+def test_untrained_positions_are_told_and_never_claimed(
+    words: list[str], base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = trained_on(base, 5, tmp_path / "model")
+    given = [*without(words, ["init_from=", "train.steps="]), f"init_from={source}", "train.steps=1"]
+    saved = finetune("finetune/classification", given, out=tmp_path / "run")
+    assert json.loads((saved / "config.json").read_text())["unmask_trained_length"] == 5
+    assert "sequences have up to" in caplog.text
+    assert f"{source} has seen none over 5: its positions beyond are untrained; set task.max_length=5" in caplog.text
+
+
+def test_a_recipes_length_is_at_most_the_trained_one(
+    words: list[str], base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = trained_on(base, 18, tmp_path / "model")
+    given = [*without(words, ["init_from=", "train.steps=", "task.max_length="]), f"init_from={source}"]
+    saved = finetune("finetune/classification", [*given, "train.steps=1"], out=tmp_path / "run")
+    assert "task.max_length is 18 in place of the recipe's 128" in caplog.text
+    config = json.loads((saved / "config.json").read_text())
+    assert config["unmask_task"]["max_length"] == 18
+    assert config["unmask_trained_length"] == 18
+
+
+def test_a_run_is_not_overwritten_and_other_examples_are_noticed(words: list[str], data: Path, tmp_path: Path) -> None:
+    train = tmp_path / "train.jsonl"
+    train.write_bytes((data / "train.jsonl").read_bytes())
+    once = ["train.steps=2", f"data.train={train}"]
+    changed = [*without(words, once), *once]
+    finetune("finetune/classification", changed, out=tmp_path / "run")
+    with pytest.raises(OutputError, match=r"exists already .* pass --resume or --overwrite"):
+        finetune("finetune/classification", changed, out=tmp_path / "run")
+    train.write_bytes(train.read_bytes() * 2)
+    with pytest.raises(CheckpointError, match=r"train\.jsonl gives other examples than when this run was begun"):
+        finetune("finetune/classification", changed, out=tmp_path / "run", resume=True)
+    train.write_bytes((data / "train.jsonl").read_bytes() + b" \n")  # the same examples
+    with pytest.raises(CheckpointError, match=r"data\.train=.* holds something else than when this run was begun"):
+        finetune("finetune/classification", changed, out=tmp_path / "run", resume=True)
+    before = weights(tmp_path / "run" / "model")
+    with pytest.raises(InputError, match="cannot be read"):
+        finetune(
+            "finetune/classification",
+            [*without(changed, ["data.dev=absent.tsv"]), "data.dev=absent.tsv"],
+            out=tmp_path / "run",
+            overwrite=True,
+        )
+    assert weights(tmp_path / "run" / "model").keys() == before.keys()  # what was there is there still
+    finetune("finetune/classification", changed, out=tmp_path / "run", overwrite=True)
+
+
+# ---- A head that is kept
+
+CLASSIFIER: dict[str, Any] = {"name": "classification", "labels": LABELS, "max_length": 16}
+MULTI_LABEL: dict[str, Any] = {**CLASSIFIER, "multi_label": True}
+REGRESSION: dict[str, Any] = {"name": "regression", "max_length": 16}
+TAGGER: dict[str, Any] = {"name": "tagging", "labels": ["O", "B-x", "I-x"], "max_length": 16}
+BILSTM: dict[str, Any] = {**TAGGER, "tagging_head": "bilstm"}
+
+
+def opened(settings: dict[str, Any]) -> Task[Any]:
+    return open_task(TaskSettings.model_validate(settings), ColumnSettings())
+
+
+def saved(base: Path, directory: Path, settings: dict[str, Any]) -> Path:
+    """A model of a task, which has learned nothing."""
+    task = opened(settings)
+    torch.manual_seed(3)
+    save_finetuned(task.module(load_encoder(base, task.head_kind).encoder), task, load_tokenizer(base), directory)
+    return directory
+
+
+def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
+    frozen = {"freeze_layers": "all"} if settings.get("tagging_head") == "bilstm" else {}
+    given = {"init_from": str(source), "keep_head": True, "task": settings, "data": {"train": "t.tsv"}, **frozen}
+    return build_module(
+        FinetuneRecipe.model_validate(given), opened(settings), open_source(source), load_tokenizer(source)
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (CLASSIFIER, REGRESSION, "single_label_classification with 2 outputs, .* regression with 1"),
+        (REGRESSION, CLASSIFIER, "regression with 1 output, .* single_label_classification with 2"),
+        (CLASSIFIER, MULTI_LABEL, "single_label_classification with 2 outputs, .* multi_label_classification with 2"),
+        (MULTI_LABEL, CLASSIFIER, "multi_label_classification with 2 outputs, .* single_label_classification with 2"),
+        (CLASSIFIER, {**CLASSIFIER, "labels": ["bad", "good", "odd"]}, "knows the labels bad, good, and"),
+        (CLASSIFIER, TAGGER, "has a head for sequence_classification, and tagging needs one for token_classification"),
+        (TAGGER, BILSTM, r"has a linear head, and task\.tagging_head is bilstm"),
+        (BILSTM, TAGGER, r"has a BiLSTM head, and task\.tagging_head is linear"),
+        (
+            BILSTM,
+            {**BILSTM, "feature_layers": "embeddings"},
+            r"task\.feature_layers is embeddings, .* was made with last",
+        ),
+        (BILSTM, {**BILSTM, "bilstm_size": 24}, r"task\.bilstm_size is 24, .* was made with 768"),
+    ],
+)
+def test_a_head_is_kept_for_what_it_was_made_for_alone(
+    base: Path, tmp_path: Path, before: dict[str, Any], after: dict[str, Any], told: str
+) -> None:
+    source = saved(base, tmp_path / "before", before)
+    with pytest.raises(ModelError, match=told):
+        module_on_kept_head(source, after)
+
+
+@pytest.mark.parametrize("settings", [CLASSIFIER, MULTI_LABEL, REGRESSION, TAGGER, BILSTM])
+def test_a_kept_head_has_its_weights(base: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    source = saved(base, tmp_path / "before", settings)
+    kept = module_on_kept_head(source, settings).head.state_dict()
+    torch.manual_seed(3)
+    task = opened(settings)
+    made: Any = task.module(load_encoder(base, task.head_kind).encoder)
+    expected = made.head.state_dict()
+    assert kept.keys() == expected.keys()
+    assert all(torch.equal(kept[name], expected[name]) for name in kept)
+
+
+@pytest.mark.parametrize("settings", [CLASSIFIER, TAGGER, BILSTM])
+def test_a_kept_head_drops_out_what_the_recipe_says(base: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    source = saved(base, tmp_path / "before", {**settings, "classifier_dropout": 0.25})
+    changed = module_on_kept_head(source, {**settings, "classifier_dropout": 0.5})
+    assert changed.head.dropout_prob == 0.5
+    unchanged = module_on_kept_head(source, settings)
+    before, after = unchanged.head.state_dict(), changed.head.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    if settings is not BILSTM:  # whose dropout no file keeps
+        assert unchanged.head.dropout_prob == 0.25
+
+
+def test_floors_leave_the_features_on_the_disk() -> None:
+    class OnDisk(np.ndarray):  # type: ignore[type-arg]
+        """Fails where it is read whole."""
+
+        def __array_function__(self, *given: Any, **named: Any) -> Any:
+            raise AssertionError("the features were read")
+
+    def part() -> Any:
+        columns = {"labels": np.array([0, 1, -100]), "features": np.zeros((3, 8), dtype=np.float32).view(OnDisk)}
+        return encoded([[5, 6, 7]], [3], token_columns=columns)
+
+    floors = finetuning._floors(opened(TAGGER), part(), [ExampleSet((), part()), ExampleSet((), part())])
+    assert floors["dev.overall_accuracy"] == {"all O": 0.5}

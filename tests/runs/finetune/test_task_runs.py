@@ -1,0 +1,327 @@
+"""Every kind of task through the commands: what is measured, predicted and scored agrees; runs resume bit for bit."""
+
+from __future__ import annotations
+
+import html
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from support.commands import Command
+from unmask.training.session import Session
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*no current event loop.*:DeprecationWarning"),
+]
+
+
+KINDS = ("classification", "regression", "qa", "choice", "tagging")
+VARIANTS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "multi_label": (
+        "classification",
+        lambda row: row | {"label": ["wrote", row["label"]] if "a" in row["text"] else []},
+    ),
+    "squad2": ("qa", lambda row: row | {"answers": []} if int(row["id"]) % 3 == 0 else row),
+}
+"""Recipes of a kind, and how its examples become theirs."""
+LONGER = ("train.steps=14", "train.micro_batch_size=3", "train.eval_every=5", "train.log_every=2", "train.save_every=4")
+"""Ragged micro-batches, and no row, evaluation and checkpoint fall together; dropout is on, as the model has it."""
+FAST = ("optimizer.learning_rate=1e-2", "schedule.warmup_ratio=0")
+
+
+@pytest.fixture
+def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+
+
+@pytest.fixture
+def finetune(unmask: Command, place: Path, task_models: Any) -> Callable[..., Path]:
+    """Runs `unmask finetune` on the examples of a kind, the last four of them dev, and returns the run's directory."""
+
+    def run(kind: str, out: str, *words: str, options: tuple[str, ...] = (), code: int = 0) -> Path:
+        of_kind, change = VARIANTS.get(kind, (kind, dict))
+        rows = [json.dumps(change(json.loads(row))) + "\n" for row in task_models.examples[of_kind].splitlines()]
+        (place / f"{kind}.jsonl").write_text("".join(rows[:12]), "utf-8")
+        (place / f"{kind}-dev.jsonl").write_text("".join(rows[12:]), "utf-8")
+        given = task_models.words(kind, f"{kind}.jsonl", f"data.dev={kind}-dev.jsonl", *words)
+        left, output, errors = unmask("finetune", f"finetune/{kind}", *given, "--out", out, *options)
+        assert left == code, errors
+        assert output == ("" if code else f"{out}/model\n{out}/report.html\n")
+        return place / out
+
+    return run
+
+
+def weights(model: Path) -> dict[str, Tensor]:
+    return load_file(model / "model.safetensors")
+
+
+def read(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return value
+
+
+def of_dev(run: Path) -> dict[str, float]:
+    """The figures on dev at the end of a run."""
+    return {name: value for name, value in read(run / "results.json")["dev"].items() if name != "loss"}
+
+
+def measured(unmask: Command, *words: object) -> dict[str, Any]:
+    code, output, errors = unmask("evaluate", *words, "--json")
+    assert code == 0, errors
+    result: dict[str, Any] = json.loads(output)
+    return result
+
+
+def predicted(unmask: Command, model: Path, data: Path) -> str:
+    code, output, errors = unmask("predict", model, data)
+    assert code == 0, errors
+    return str(output)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *VARIANTS])
+def test_figures_are_the_same_everywhere(unmask: Command, finetune: Callable[..., Path], kind: str) -> None:
+    """At the end of the run, of its model, and of its predictions; `info` and the report say what was learned."""
+    run = finetune(kind, "run", *LONGER, *FAST)
+    dev = run.parent / f"{kind}-dev.jsonl"
+    figures = measured(unmask, "run", "--data", dev)
+    name = "classification" if kind == "multi_label" else kind
+    assert (figures["task"], figures["n"]) == (name, 4)
+    assert figures["metrics"] == {
+        name: value for name, value in read(run / "results.json")["dev"].items() if name != "loss"
+    }
+
+    said = predicted(unmask, run, dev)
+    (run / "said.jsonl").write_text(said, "utf-8")
+    rows = [json.loads(line) for line in dev.read_text("utf-8").splitlines()]
+    assert [json.loads(line)["input"] for line in said.splitlines()] == rows
+    assert measured(unmask, "--predictions", run / "said.jsonl", "--data", dev, "--task", name) == figures
+
+    for path in (run, run / "model"):
+        described = unmask("info", path)
+        assert described.code == 0
+        assert name in described.output
+    report = html.unescape((run / "report.html").read_text("utf-8"))
+    assert name in report
+    assert next(rows[0][name] for name in ("text", "context", "text_a", "tokens") if name in rows[0])[-1] in report
+
+
+LABELLED = {"classification": "label", "regression": "label", "qa": "answers", "choice": "label", "tagging": "tags"}
+"""Where the label of a kind of task stands."""
+
+
+def figures_of_predictions(unmask: Command, model: Path, data: Path, kind: str) -> dict[str, Any]:
+    said = data.with_name("said.jsonl")
+    said.write_text(predicted(unmask, model, data), "utf-8")
+    return measured(unmask, "--predictions", said, "--data", data, "--task", kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unlabelled_rows_do_not_change_the_figures(unmask: Command, place: Path, task_models: Any, kind: str) -> None:
+    rows = [json.loads(line) for line in task_models.examples[kind].splitlines()]
+    whole, labelled = place / "whole.jsonl", place / "labelled.jsonl"
+    bare = [{name: value for name, value in row.items() if name != LABELLED[kind]} for row in rows[:3]]
+    for path, kept in ((whole, [*bare[:1], *rows[3:], *bare[1:]]), (labelled, rows[3:])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+    model = task_models.runs / kind
+    figures = figures_of_predictions(unmask, model, whole, kind)
+    # Those of the same predictions: other rows in a batch change the last digits, and so the ranks of near values.
+    said = [
+        line
+        for line in (place / "said.jsonl").read_text("utf-8").splitlines()
+        if LABELLED[kind] in json.loads(line)["input"]
+    ]
+    (place / "fewer.jsonl").write_text("\n".join(said) + "\n", "utf-8")
+    assert measured(unmask, "--predictions", place / "fewer.jsonl", "--data", labelled, "--task", kind) == figures
+    assert figures["n"] == 13
+    primary = next(iter(figures["metrics"]))
+    measured_alone = measured(unmask, model, "--data", labelled)
+    # float32, in other batches; the first figure of each kind has no ranks in it.
+    assert figures["metrics"][primary] == pytest.approx(measured_alone["metrics"][primary], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["classification", "choice", "tagging"])
+def test_figures_of_a_file_that_lacks_a_label(unmask: Command, place: Path, task_models: Any, kind: str) -> None:
+    """The model says, or could say, what the file does not hold."""
+    rows = [json.loads(line) for line in task_models.examples[kind].splitlines()]
+    model, data = task_models.runs / kind, place / "data.jsonl"
+    for tag in ("B-PER", "O"):
+        kept = [
+            row | {"tags": [found if found.endswith(tag[-3:]) else "O" for found in row["tags"]]}
+            if kind == "tagging"
+            else row
+            for row in rows
+            if kind == "tagging" or row["label"] == rows[0]["label"]
+        ]
+        data.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+        assert figures_of_predictions(unmask, model, data, kind) == measured(unmask, model, "--data", data)
+
+
+@pytest.mark.usefixtures("without_reports")
+def test_figures_with_the_context_of_documents(unmask: Command, place: Path, task_models: Any) -> None:
+    """Predicted with the sentences around, as trained and measured with them; without them other tags are said."""
+    rows = [json.loads(line) for line in task_models.examples["tagging"].splitlines()]
+    data = place / "tagging.jsonl"
+    told = [row | {"document": number // 5} for number, row in enumerate(rows)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in told), "utf-8")
+    words = task_models.words("tagging", data, "task.document_context=true", "train.steps=6", *FAST)
+    code, _, errors = unmask("finetune", "finetune/tagging", *words, "--out", "run")
+    assert code == 0, errors
+    assert figures_of_predictions(unmask, place / "run", data, "tagging") == measured(unmask, "run", "--data", data)
+    alone = place / "alone.jsonl"
+    alone.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    entities = [
+        [json.loads(line)["entities"] for line in predicted(unmask, place / "run", path).splitlines()]
+        for path in (data, alone)
+    ]
+    assert entities[0] != entities[1]
+
+
+def stop_at_step(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends this process SIGTERM after a step."""
+    after_step, seen = Session.__call__, 0
+
+    def stopping(session: Session, *arguments: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == step:
+            signal.raise_signal(signal.SIGTERM)
+        after_step(session, *arguments)
+
+    monkeypatch.setattr(Session, "__call__", stopping)
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The rows, without the rates, which no two runs share."""
+    rows = map(json.loads, (run / "metrics.jsonl").read_text("utf-8").splitlines())
+    return [{name: value for name, value in row.items() if name != "tokens_per_s"} for row in rows]
+
+
+@pytest.mark.usefixtures("without_reports")
+@pytest.mark.parametrize("kind", ["qa", "choice", "tagging"])
+def test_an_interrupted_run_ends_as_one_that_never_stopped(
+    finetune: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    whole = finetune(kind, "whole", *LONGER, *FAST)
+    with monkeypatch.context() as patched:
+        stop_at_step(7, patched)
+        halves = finetune(kind, "halves", *LONGER, *FAST, code=143)
+    assert not (halves / "model").exists()
+    finetune(kind, "halves", *LONGER, *FAST, options=("--resume",))
+    first, second = weights(whole / "model"), weights(halves / "model")
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert metrics(whole) == metrics(halves)
+    assert read(whole / "results.json") == read(halves / "results.json")
+
+
+@pytest.mark.usefixtures("without_reports")
+@pytest.mark.parametrize("kind", ["qa", "regression"])
+def test_a_search_with_restarts_and_an_ensemble(unmask: Command, finetune: Callable[..., Path], kind: str) -> None:
+    run = finetune(kind, "run", "train.steps=4", *FAST[1:], "search.learning_rates=[1e-2, 1e-5]",
+                   "search.restarts=2", "search.ensemble=true")  # fmt: skip
+    dev = run.parent / f"{kind}-dev.jsonl"
+    summary = read(run / "summary.json")
+    assert len(summary["trials"]) == 4
+    best = summary["best_on_dev"]["trial"]
+    assert predicted(unmask, run, dev) == predicted(unmask, run / "trials" / best, dev)
+    assert len(summary["ensemble"]["members"]) == 2
+    assert measured(unmask, run / "ensemble", "--data", dev)["metrics"] == summary["ensemble"]["dev"]
+    members = [run / "trials" / name for name in summary["ensemble"]["members"]]
+    score = "value" if kind == "regression" else "score"
+    told = [[json.loads(line)[score] for line in predicted(unmask, model, dev).splitlines()] for model in members]
+    together = [json.loads(line)[score] for line in predicted(unmask, run / "ensemble", dev).splitlines()]
+    if kind == "regression":
+        # The mean of two float32 numbers of order 1.
+        assert together == pytest.approx([sum(each) / 2 for each in zip(*told, strict=True)], abs=1e-6)
+    else:
+        # The best span's sum of two is at most the sum of the best of each.
+        assert all(both <= sum(each) + 1e-5 for both, each in zip(together, zip(*told, strict=True), strict=True))
+    assert kind in html.unescape((run / "report.html").read_text("utf-8"))
+
+
+@pytest.mark.usefixtures("without_reports")
+@pytest.mark.parametrize("kind", ["qa", "classification", "choice", "tagging"])
+def test_one_task_after_another_keeps_the_head(finetune: Callable[..., Path], kind: str) -> None:
+    """At a rate next to nothing the second run ends with the head, and the encoder, of the first."""
+    first = finetune(kind, "first", "train.steps=3", *FAST)
+    standing = ("optimizer.learning_rate=1e-12", f"init_from={first}")
+    second = finetune(kind, "second", *standing, "keep_head=true")
+    before, after = weights(first / "model"), weights(second / "model")
+    assert before.keys() == after.keys()
+    assert all(torch.allclose(before[name], after[name], atol=1e-9) for name in before)
+    other = weights(finetune(kind, "other", *standing) / "model")
+    head = {name for name in before if name.startswith(("classifier.", "qa_outputs."))}
+    changed = {name for name in before if not torch.allclose(before[name], other[name], atol=1e-9)}
+    assert {name for name in head if name.endswith(".weight")} <= changed <= head
+
+
+LAYERS: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    # settings, and what of the base stays or moves as one would have it: see the test
+    "all frozen": (("freeze_layers=all",), {"embeddings.", "encoder.layer.0.", "encoder.layer.1."}),
+    "one frozen": (("freeze_layers=1",), {"embeddings.", "encoder.layer.0."}),
+    "embeddings frozen": (("freeze_layers=0",), {"embeddings."}),
+    "one taken and frozen": (("transfer_layers=1", "freeze_layers=1"), {"embeddings.", "encoder.layer.0."}),
+}
+
+
+@pytest.mark.usefixtures("without_reports")
+@pytest.mark.parametrize("kind", ["qa", "tagging"])
+@pytest.mark.parametrize(("words", "kept"), LAYERS.values(), ids=LAYERS)
+def test_layers_that_are_frozen_stay(
+    finetune: Callable[..., Path], task_models: Any, kind: str, words: tuple[str, ...], kept: set[str]
+) -> None:
+    found, before = weights(finetune(kind, "run", *words, *FAST) / "model"), weights(task_models.base)
+    same = {name for name, value in before.items() if torch.equal(found.get(f"bert.{name}", value), value)}
+    poolers = {name for name in before if name.startswith("pooler.")}  # neither task has one
+    assert same == {name for name in before if name.startswith(tuple(kept))} | poolers
+
+
+@pytest.mark.usefixtures("without_reports")
+def test_lower_layers_learn_more_slowly(finetune: Callable[..., Path], task_models: Any) -> None:
+    """Adam's first step is the rate for every weight whose gradient is far over epsilon."""
+    words = ("optimizer.layer_decay=0.5", "optimizer.weight_decay=0", "train.max_grad_norm=null", *FAST)
+    found, before = weights(finetune("tagging", "run", *words) / "model"), weights(task_models.base)
+    parts = ("embeddings.word_embeddings.weight", *(f"encoder.layer.{n}.intermediate.dense.weight" for n in (0, 1)))
+    moved = [float((found[f"bert.{name}"] - before[name]).abs().max()) for name in parts]
+    # 1 %: the step of a weight of gradient g is the rate times g / (g + epsilon), and the largest g are over 1e-4.
+    assert moved == pytest.approx([moved[2] / 4, moved[2] / 2, moved[2]], rel=0.01)
+
+
+@pytest.mark.usefixtures("without_reports")
+def test_patience_ends_a_run_with_its_best_model(unmask: Command, finetune: Callable[..., Path]) -> None:
+    words = ("train.epochs=40", "train.eval_every=1", "train.patience=3", "train.metric=f1", *FAST)
+    run = finetune("qa", "run", *words)
+    seen = {row["step"]: row["eval/f1"] for row in metrics(run) if "eval/f1" in row}
+    best = max(seen, key=lambda step: seen[step])  # the first of equal ones
+    assert max(seen) == best + 3 < 120
+    assert measured(unmask, run, "--data", "qa-dev.jsonl")["metrics"]["f1"] == seen[best]
+
+
+@pytest.mark.usefixtures("without_reports")
+@pytest.mark.parametrize("layers", ["last", "weighted-all"])
+def test_a_bilstm_on_frozen_features(
+    unmask: Command, finetune: Callable[..., Path], task_models: Any, layers: str
+) -> None:
+    words = ("task.tagging_head=bilstm", f"task.feature_layers={layers}", "freeze_layers=all")
+    run = finetune("tagging", "run", *words, "train.steps=3", *FAST)
+    assert not (run / "features").exists()  # as large as the data times the width: kept for the run only
+    assert (run / "model" / "head.safetensors").is_file()
+    found, before = weights(run / "model"), weights(task_models.base)
+    assert all(torch.equal(value, before[name]) for name, value in found.items())
+    figures = measured(unmask, run, "--data", "tagging-dev.jsonl")
+    assert figures["metrics"] == {
+        name: value for name, value in read(run / "results.json")["dev"].items() if name != "loss"
+    }
+    (run / "said.jsonl").write_text(predicted(unmask, run, Path("tagging-dev.jsonl")), "utf-8")
+    scored = measured(unmask, "--predictions", run / "said.jsonl", "--data", "tagging-dev.jsonl", "--task", "tagging")
+    assert scored == figures
+    assert "tagging" in unmask("info", run).output

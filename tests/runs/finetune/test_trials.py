@@ -1,0 +1,299 @@
+"""The procedures of fine-tuning from end to end: searches, ensembles, early stopping, partial transfer and freezing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError
+from unmask.finetuning.run import finetune
+from unmask.finetuning.search.search import run_trials
+from unmask.inference.ensemble import write_ensemble
+from unmask.inference.evaluation import evaluate
+from unmask.inference.predictor import predict_file
+from unmask.recipe.loading import load_finetune_recipe
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*no current event loop.*:DeprecationWarning"),
+]
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Examples whose label one word decides, but for every ninth."""
+    words, things = [("dull", "clumsy", "empty"), ("lovely", "clever", "warm")], ["film", "story", "cast", "plot"]
+    return [
+        {
+            "review": f"a {words[(number + (number % 9 == 0)) % 2][number % 3]} {things[number % 4]} "
+            + "so " * (number % 5),
+            "label": ["bad", "good"][number % 2],
+        }
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pre-trained model's directory: random weights."""
+    from unmask.models.bert import BertEncoder
+    from unmask.models.hub.directory import save_model
+    from unmask.models.settings import EncoderSettings
+    from unmask.tokenization.learning.train import train_tokenizer
+    from unmask.tokenization.settings import TokenizerSettings
+
+    tokenizer, _ = train_tokenizer(iter([row["review"] for row in rows(60)] * 3), TokenizerSettings(), seed=0)
+    directory = tmp_path_factory.mktemp("base") / "model"
+    directory.mkdir()
+    torch.manual_seed(0)
+    sizes = EncoderSettings(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        initializer_range=0.1,
+    )
+    save_model(directory, BertEncoder(sizes))
+    tokenizer.save(directory)
+    return directory
+
+
+@pytest.fixture
+def words(base: Path, tmp_path: Path) -> list[str]:
+    """The overrides that every run here has."""
+    for name, part in (("train", rows(60)[:40]), ("dev", rows(60)[40:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    return [
+        f"init_from={base}",
+        f"data.train={tmp_path / 'train.jsonl'}",
+        f"data.dev={tmp_path / 'dev.jsonl'}",
+        "data.columns.text=review",
+        "task.max_length=16",
+        "train.epochs=3",
+        "train.batch_size=8",
+        "optimizer.learning_rate=3e-3",
+    ]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    """A recipe that says nothing but the kind of task."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text("device: cpu\nprecision: fp32\ninit_from: x\ndata: {train: x}\n")
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of single runs have tests of their own."""
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+
+
+def read(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(path.read_text())
+    return value
+
+
+def weights(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+SEARCH = ["search.learning_rates=[3e-3, 1e-4]", "search.restarts=2", "search.ensemble=true"]
+
+
+def test_a_search_gives_the_best_model_and_an_ensemble(tmp_path: Path, recipe: str, words: list[str]) -> None:
+    dev = tmp_path / "dev.jsonl"
+    model = finetune(recipe, [*words, *SEARCH, f"data.test={dev}"], out=tmp_path / "out")
+    summary = read(tmp_path / "out" / "summary.json")
+    trials = {row["trial"]: tmp_path / "out" / "trials" / row["trial"] for row in summary["trials"]}
+    assert len(trials) == 4
+    for row in summary["trials"]:
+        results = read(trials[row["trial"]] / "results.json")
+        assert (row["dev"], row["test"]) == (results["dev"], results["test"])
+        assert (trials[row["trial"]] / "recipe.yaml").is_file()
+    best = summary["best_on_dev"]
+    assert best["dev"]["accuracy"] == max(row["dev"]["accuracy"] for row in summary["trials"])
+    assert evaluate(model, dev)["metrics"]["accuracy"] == pytest.approx(best["dev"]["accuracy"])
+    for name, value in weights(trials[best["trial"]] / "model").items():
+        assert torch.equal(weights(model)[name], value)
+
+    members = [trials[name] for name in summary["ensemble"]["members"]]
+    assert len(members) == 2
+    together = tmp_path / "out" / "ensemble"
+    said = [list(predict_file(member, dev)) for member in members]
+    for first, second, both in zip(*said, predict_file(together, dev), strict=True):
+        for label, probability in both["probabilities"].items():
+            mean = (first["probabilities"][label] + second["probabilities"][label]) / 2
+            assert probability == pytest.approx(mean, abs=1e-6)  # float32 logs and exponentials of numbers below 1
+    assert evaluate(together, dev)["metrics"] == summary["ensemble"]["dev"]
+    other = write_ensemble([trials[name] for name in trials], tmp_path / "all")
+    assert evaluate(other, dev)["n"] == 20
+
+
+def test_an_interrupted_search_ends_as_one_that_never_stopped(
+    tmp_path: Path, recipe: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unmask.training.session import Session
+
+    given = [*words, "search.restarts=2", "train.save_every=2"]
+    finetune(recipe, given, out=tmp_path / "whole")
+    after_step, seen = Session.__call__, 0
+
+    def stopping(session: Session, *arguments: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 22:  # the seventh step of the second trial
+            signal.raise_signal(signal.SIGTERM)
+        after_step(session, *arguments)
+
+    monkeypatch.setattr(Session, "__call__", stopping)
+    with pytest.raises(Interrupted, match=r"the same command with --resume continues"):
+        finetune(recipe, given, out=tmp_path / "out")
+    finetune(recipe, given, out=tmp_path / "out", resume=True)
+    assert seen == 30  # fifteen steps a trial, none of them twice
+    assert read(tmp_path / "out" / "summary.json") == read(tmp_path / "whole" / "summary.json")
+    for trial in sorted((tmp_path / "whole" / "trials").iterdir()):
+        resumed = weights(tmp_path / "out" / "trials" / trial.name / "model")
+        assert all(torch.equal(resumed[name], value) for name, value in weights(trial / "model").items())
+
+
+STOPPED = """
+import os, signal, time
+from pathlib import Path
+from unmask.finetuning import run as finetuning
+from unmask.training.session import Session
+
+after_step = Session.__call__
+
+def stopping(session, state, result):
+    if state.step == 7 and os.environ.get("STOP"):
+        run = session.context.directory
+        (run / "there").touch()
+        others = [run.with_name(run.name[:-1] + seed) / "there" for seed in "01"]
+        while not all(other.exists() for other in others):
+            time.sleep(0.01)
+        if run.name.endswith("seed1"):
+            os.kill(os.getppid(), signal.SIGTERM)
+        while session.context.interruption.signal_number is None:
+            time.sleep(0.01)
+    after_step(session, state, result)
+
+def run(*arguments, **named):
+    Session.__call__ = stopping
+    finetuning.write_report = lambda directory: None
+    return finetuning.finetune_settings(*arguments, **named)
+"""
+"""Runs that workers import. Those of seeds 0 and 1 wait for each other in their seventh step; then the second tells the
+parent to stop, and both wait for what it does."""
+
+
+def test_a_finished_search_takes_more_restarts_and_rates(recipe: str, words: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    finetune(recipe, [*words, "search.restarts=2"], out=out)
+    before = {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*") if path.is_file()}
+    more = [*words, "search.restarts=3", "search.learning_rates=[3e-3, 1e-3]"]
+    finetune(recipe, more, out=out, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(list((out / "trials").iterdir())) == 6
+    finetune(recipe, more, out=tmp_path / "whole")
+    assert read(out / "summary.json") == read(tmp_path / "whole" / "summary.json")
+    with pytest.raises(SettingsError, match="begun with other settings: search"):
+        finetune(recipe, words, out=out, resume=True)  # one run is no search
+
+
+def test_a_search_is_not_resumed_on_other_examples(recipe: str, words: list[str], tmp_path: Path) -> None:
+    given, out = [*words, "search.restarts=2"], tmp_path / "out"
+    finetune(recipe, given, out=out)
+    done, other = sorted((out / "trials").iterdir())
+    shutil.rmtree(other)
+    (done / "checkpoints").mkdir()  # as if it had been killed before they were deleted
+    finetune(recipe, given, out=out, resume=True)
+    assert not (done / "checkpoints").exists()
+    shutil.rmtree(other)
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(dev.read_text().replace("good", "bad", 1))
+    with pytest.raises(CheckpointError, match=r"data\.dev=.*dev\.jsonl holds something else than when this run was"):
+        finetune(recipe, given, out=out, resume=True)
+    assert not other.exists()
+
+
+def test_side_by_side_stopped_and_resumed_is_as_one_after_another(
+    tmp_path: Path, recipe: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, out = [*words, "search.restarts=3"], tmp_path / "out"
+    finetune(recipe, given, out=tmp_path / "whole")
+    (tmp_path / "stopped_runs.py").write_text(STOPPED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = importlib.import_module("stopped_runs").run
+
+    def search_side_by_side() -> Path:
+        settings = load_finetune_recipe(recipe, [*given, "search.parallel=2"])
+        return run_trials(settings, out, recipe=recipe, resume=True, overwrite=False, run=run)
+
+    monkeypatch.setenv("STOP", "1")
+    told = f"{out}: stopped; what is finished is kept, and the trials under way have saved .* --resume continues"
+    with pytest.raises(Interrupted, match=told) as stopped:
+        search_side_by_side()
+    assert stopped.value.exit_code == 143
+    seeds = [out / "trials" / f"lr0.003_batch8_epochs3_seed{seed}" for seed in range(3)]
+    assert sorted(out.glob("trials/*/checkpoints/step-*")) == [
+        place / "checkpoints" / "step-00000007" for place in seeds[:2]
+    ]
+    assert not seeds[2].exists()
+    monkeypatch.delenv("STOP")
+    assert search_side_by_side() == out / "model"
+    assert ["resumed from step 7" in (place / "log.txt").read_text() for place in seeds] == [True, True, False]
+
+    def results(directory: Path) -> dict[str, bytes]:
+        patterns = ("summary.json", "model/*", "trials/*/model/*", "trials/*/re*", "trials/*/samples.json")
+        paths = [path for pattern in patterns for path in directory.glob(pattern)]
+        return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+    assert len(results(out)) > 20
+    assert results(out) == results(tmp_path / "whole")
+
+
+def test_bad_examples_are_told_before_anything_is_written(tmp_path: Path, recipe: str, words: list[str]) -> None:
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write('{"review": "a film"}\n')
+    with pytest.raises(InputError, match=r"train\.jsonl:41"):
+        finetune(recipe, [*words, "search.restarts=2"], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_early_stopping_leaves_the_best_model(tmp_path: Path, recipe: str, words: list[str]) -> None:
+    given = ["train.epochs=20", "train.eval_every=2", "train.patience=8", "train.metric=accuracy"]
+    chosen = [word for word in words if not word.startswith("train.epochs")]
+    model = finetune(recipe, [*chosen, *given], out=tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    measured = {row["step"]: row for row in lines if "eval/accuracy" in row}
+    best = max(measured, key=lambda step: measured[step]["eval/accuracy"])  # the first of equal ones
+    assert max(measured) == best + 16 < 100
+    found = read(tmp_path / "out" / "results.json")["dev"]
+    assert {f"eval/{name}": value for name, value in found.items()} | {"step": best} == measured[best]
+    assert evaluate(model, tmp_path / "dev.jsonl")["metrics"] == {k: v for k, v in found.items() if k != "loss"}
+
+
+def test_a_frozen_encoder_comes_out_as_it_went_in(tmp_path: Path, recipe: str, base: Path, words: list[str]) -> None:
+    model = finetune(recipe, [*words, "freeze_layers=all"], out=tmp_path / "out")
+    found, before = weights(model), weights(base)
+    assert all(torch.equal(found[f"bert.{name}"], value) for name, value in before.items())
+    with pytest.raises(SettingsError, match="freeze_layers=3: the model has 2 layers"):
+        finetune(recipe, [*words, "freeze_layers=3"], out=tmp_path / "other")
+
+
+def test_layers_that_are_not_taken_are_new(tmp_path: Path, recipe: str, base: Path, words: list[str]) -> None:
+    """Frozen as well, so that what is taken is still what it was at the end."""
+    model = finetune(recipe, [*words, "transfer_layers=1", "freeze_layers=1"], out=tmp_path / "out")
+    found, before = weights(model), weights(base)
+    same = {name for name, value in before.items() if torch.equal(found[f"bert.{name}"], value)}
+    assert same == {name for name in before if name.startswith(("embeddings.", "encoder.layer.0."))}

@@ -1,0 +1,306 @@
+"""Corpora that are odd or change while they are read, preparations hit from outside: told, and nothing is lost."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from support.commands import Command, check_refused, tree_of, write_files
+from unmask.corpus.cleaning import duplicates
+from unmask.errors import InputError, Interrupted
+from unmask.store import preparation
+from unmask.store.preparation import prepare
+from unmask.store.store import TokenStore
+
+GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+Files = dict[str, str | bytes]
+
+
+def table(**columns: list[Any]) -> bytes:
+    file = io.BytesIO()
+    parquet.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+def dump(*titles: str) -> str:
+    pages = (
+        f"<page>\n<title>{title}</title><ns>0</ns>\n<revision><text>A wren sings here.</text></revision>\n</page>\n"
+        for title in titles
+    )
+    return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n"
+
+
+# ------------------------------------------------------------------------------------------------- odd, but text
+
+
+def test_one_line_of_20_megabytes_without_a_space(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.jsonl": '{"text": "The dog barks."}\n{"text": "' + "abcdefghij" * 2_000_000 + '"}\n'})
+    code, output, errors = unmask("prepare", "a.jsonl", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
+    assert code == 0, errors
+    assert "met 1 line of more than a megabyte\n" in output
+    store = TokenStore(Path("made"))
+    assert (store.num_documents, store.manifest["text"]["long_lines"]) == (2, 1)
+    assert store.manifest["text"]["utf8_bytes"] == 20_000_014
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte_bpe"])
+def test_a_vocabulary_larger_than_the_text_gives_is_told(unmask: Command, place: Path, kind: str) -> None:
+    write_files({"a.txt": GOOD * 3})
+    words = ["tokenizer", "train", "a.txt", "--kind", kind, "--vocab-size", 5000, "--out", "made"]
+    code, output, errors = unmask(*words)
+    assert code == 0, errors
+    assert "fewer than the 5,000 entries asked for: the text gives no more" in output
+    assert unmask("prepare", "a.txt", "--tokenizer", "made", "--out", "store", "--workers", 1).code == 0
+
+
+# ----------------------------------------------------------------------------------- files that change under the reader
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Does something between the estimate of what the store needs and the reading of the text."""
+
+    def arrange(change: Callable[[], object]) -> None:
+        estimate = preparation._tell_and_check_disk
+
+        def estimate_and_change(*arguments: Any) -> None:
+            estimate(*arguments)
+            change()
+
+        monkeypatch.setattr(preparation, "_tell_and_check_disk", estimate_and_change)
+
+    return arrange
+
+
+def test_a_file_that_vanishes_after_the_estimate(
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    between: Callable[[Callable[[], object]], None],
+) -> None:
+    write_files({"a.txt": GOOD, "b.txt": GOOD})
+    between(lambda: Path("b.txt").unlink(missing_ok=True))
+    words = ["prepare", "a.txt", "b.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1]
+    stopped = unmask(*words)
+    assert stopped.code == 2
+    assert stopped.errors.splitlines()[-1].startswith("error: b.txt: cannot be read: No such file or directory")
+    assert tree_of(place).keys() == {"a.txt"}
+    write_files({"b.txt": GOOD})
+    code, output, errors = unmask(*words, "--on-error", "skip")
+    assert code == 0, errors
+    assert "passed over 1 record: unreadable file\n" in output
+    assert TokenStore(Path("made")).num_documents == 2
+
+
+def test_a_file_that_vanishes_before_the_estimate(
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_files({"a.txt": GOOD, "b.txt": GOOD})
+    find = preparation.find_corpora
+
+    def find_and_lose(*arguments: Any) -> Any:
+        found = find(*arguments)
+        Path("b.txt").unlink()
+        return found
+
+    monkeypatch.setattr(preparation, "find_corpora", find_and_lose)
+    finished = unmask("prepare", "a.txt", "b.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
+    check_refused(finished, "b.txt: cannot be read: No such file or directory")
+    assert tree_of(place).keys() == {"a.txt"}
+
+
+def test_a_file_that_changes_after_the_estimate_is_stored_as_it_is_then(
+    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None]
+) -> None:
+    write_files({"a.txt": GOOD * 20, "b.txt": "Something else."})
+    assert unmask("prepare", "b.txt", "--tokenizer", tokenizer, "--out", "expected", "--workers", 1).code == 0
+    between(lambda: shutil.copy("b.txt", "a.txt"))
+    assert unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1).code == 0
+    made, expected = TokenStore(Path("made")), TokenStore(Path("expected"))
+    assert made.manifest["files"]["tokens-00000.bin"] == expected.manifest["files"]["tokens-00000.bin"]
+    assert made.manifest["sources"] == [{"file": "a.txt", "bytes": 15}]
+
+
+# --------------------------------------------------------------------------------------------------- hit from outside
+
+CHILD = """
+import multiprocessing, sys
+from unmask.store import preparation
+from unmask.cli.main import main
+from unmask.store import encoding, shard_writer
+
+encoding.CHUNK_BYTES = 500
+preparation.prepare.__kwdefaults__["shard_bytes"] = 4000
+add = shard_writer.ShardWriter.add
+
+def wait_in_shard_2(writer, chunk):
+    add(writer, chunk)
+    if writer._number == 2 and multiprocessing.active_children():
+        print("ready", *[child.pid for child in multiprocessing.active_children()], flush=True)
+        sys.stdin.read()
+
+shard_writer.ShardWriter.add = wait_in_shard_2
+if __name__ == "__main__":
+    main()
+"""
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waiting for another's process needs Linux")
+def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
+    tiny_text: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "store"
+    words = ["prepare", str(tiny_text), "--tokenizer", str(tokenizer), "--out", str(out), "--workers", "2"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as child:
+        assert child.stdout is not None
+        ready, *workers = child.stdout.readline().split()
+        assert (ready, len(workers)) == ("ready", 2)
+        other = os.pidfd_open(int(workers[1]))
+        os.kill(int(workers[0]), signal.SIGKILL)
+        assert select.select([other], [], [], 30)[0], "the pool ends the others when it sees that one is gone"
+        os.close(other)
+        _, errors = child.communicate()
+    assert child.returncode == 2
+    *_, told, kept = errors.splitlines()
+    assert told == "error: a worker process was killed (out of memory?): try fewer --workers"
+    # What the workers were asked before one was killed may have been answered: then shard 2 was finished too.
+    assert kept in [f"{n} finished shard(s) are kept: the same command with --resume continues" for n in (2, 3)]
+    assert "Traceback" not in errors
+    assert all(path.name.rpartition("-")[0] in ("tokens", "sentences", "documents", "shard") for path in out.iterdir())
+    prepare([tiny_text], tokenizer, out, resume=True, shard_bytes=4000)
+    prepare([tiny_text], tokenizer, tmp_path / "whole", shard_bytes=4000)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_what_a_killed_preparation_left_is_gone_when_resumed(tiny_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Hashes half sorted, a shard half written, a list of what was passed over."""
+    out, whole = tmp_path / "store", tmp_path / "whole"
+    prepare([tiny_text], tokenizer, whole, shard_bytes=4000)
+    shutil.copytree(whole, out)
+    (out / "manifest.json").unlink()
+    (out / ".unfinished-hashes").mkdir()
+    for name in (".unfinished-hashes/run-00000.first", ".unfinished-tokens-00001.bin", "skipped.jsonl"):
+        (out / name).write_bytes(b"x")
+    prepare([tiny_text], tokenizer, out, shard_bytes=4000, resume=True)
+    assert tree_of(out) == tree_of(whole)
+
+
+@pytest.fixture
+def to_replace(tiny_store: Path, tmp_path: Path) -> Path:
+    """A store of its own, in a folder of its own."""
+    shutil.copytree(tiny_store, tmp_path / "in" / "store")
+    return tmp_path / "in" / "store"
+
+
+def test_a_second_ctrl_c_while_tidying_up_does_not_cost_the_store_that_was_to_be_replaced(
+    tiny_text: Path, tokenizer: Path, to_replace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(to_replace)
+    remove, first = shutil.rmtree, [True]
+
+    def remove_part(path: Path, *arguments: Any, **options: Any) -> None:
+        if path == to_replace and first:
+            first.clear()
+            raise KeyboardInterrupt
+        remove(path, *arguments, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", remove_part)
+    monkeypatch.setattr(preparation, "write_manifest", lambda *_: (_ for _ in ()).throw(Interrupted("stopped", 2)))
+    with pytest.raises(KeyboardInterrupt):
+        prepare([tiny_text], tokenizer, to_replace, overwrite=True)
+    assert not first
+    assert contents(to_replace) == before
+    assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
+
+
+def test_a_killed_attempt_to_replace_a_store_can_be_made_again_or_undone(
+    tiny_text: Path, tokenizer: Path, to_replace: Path, tmp_path: Path
+) -> None:
+    """The old store stands aside and a part of the new one in its place, as a power cut would leave them."""
+    before = contents(to_replace)
+    aside = to_replace.with_name(".unfinished-replaced-store")
+    to_replace.rename(aside)
+    to_replace.mkdir()
+    (to_replace / "tokens-00000.bin").write_bytes(b"xx")
+    (tmp_path / "bad.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(InputError, match="not UTF-8"):
+        prepare([tmp_path / "bad.txt"], tokenizer, to_replace, overwrite=True)
+    assert contents(to_replace) == before
+    to_replace.rename(aside)
+    to_replace.mkdir()
+    prepare([tiny_text], tokenizer, to_replace, overwrite=True)
+    assert TokenStore(to_replace).num_documents == 12
+    assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a disk of its own can be mounted by root only")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_that_is_full_of_sorted_hashes_is_told(
+    unmask: Command, tokenizer: Path, tmp_path: Path, tiny_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 bytes for each of 8,000 documents, before the first token is written."""
+    monkeypatch.setattr(duplicates.SeenHashes.__init__, "__defaults__", (1000,))
+    monkeypatch.setattr(preparation, "check_free_space", lambda *_: "not looked at")
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": f"Document {number}."}) + "\n" for number in range(8000)))
+    words = ["--tokenizer", tokenizer, "--out", tiny_disk / "made", "--workers", 1, "--duplicates", "documents"]
+    code, output, errors = unmask("prepare", path, *words)
+    assert (code, output) == (2, "")
+    told = errors.splitlines()[-1]
+    assert told.startswith(f"error: the disk is full while writing {tiny_disk}/made/.unfinished-")
+    assert told.endswith(": free some space, or write elsewhere")
+    assert list(tiny_disk.iterdir()) == []
+
+
+def test_no_room_to_unpack_a_parquet_is_no_fault_of_the_file(place: Path, tokenizer: Path, tiny_disk: Path) -> None:
+    rows = [os.urandom(40).hex() for _ in range(2000)]
+    write_files({"a.parquet.gz": gzip.compress(table(text=rows))})
+    words = ["--tokenizer", str(tokenizer), "--out", "made", "--workers", "1", "--on-error", "skip"]
+    command = [sys.executable, "-m", "unmask", "prepare", "a.parquet.gz", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tiny_disk)})
+    told = f"the disk is full while writing {tiny_disk}: free some space, or write elsewhere"
+    assert (done.returncode, done.stderr) == (2, f"error: {told}\n")
+    assert not Path("made").exists()

@@ -1,0 +1,241 @@
+"""Whole runs on a device whose memory is too small: what `pretrain` and `finetune` leave behind and refuse."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from unmask.batch import Batch, LossTerm
+from unmask.errors import SettingsError, UserError
+from unmask.finetuning.run import finetune
+from unmask.objectives.bilm import BiLMModule
+from unmask.objectives.masked_lm import MaskedLMModule
+from unmask.pretraining.run import pretrain
+from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
+from unmask.tasks.sequence_module import SequenceModule
+from unmask.training import session
+from unmask.training.device import Compute
+from unmask.training.recorded.stepper import CapturedStepper
+from unmask.training.run.log import read_metrics
+
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+NO_DROPOUT = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
+STEPPERS = ("eager", "captured")
+TRIES = {"eager": 1, "captured": 2}
+"""Of a step, before its micro-batches are halved: the graphs that there are are discarded, and it is tried without."""
+
+
+def too_small(patch: pytest.MonkeyPatch, module: type, most_tokens: int, *, after_forward: bool = False) -> list[int]:
+    """Lets training passes of a kind of module fail where a batch has more tokens; returns a list of those."""
+    forward: Callable[..., list[LossTerm]] = module.forward  # type: ignore[attr-defined]
+    failed = list[int]()
+
+    def fail(self: nn.Module, batch: Batch) -> list[LossTerm]:
+        fails = batch.num_tokens > most_tokens
+        terms = forward(self, batch) if after_forward or not fails else []
+        if fails:
+            failed.append(batch.num_tokens)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
+        return terms
+
+    patch.setattr(module, "forward", fail)
+    return failed
+
+
+def record_steps(patch: pytest.MonkeyPatch) -> None:
+    """The stepper of GPUs, on the processor."""
+
+    def choose(
+        module: Any, optimizer: Any, settings: Any, compute: Compute, longest: int, *, compiles: bool
+    ) -> tuple[CapturedStepper, str]:
+        norm, spike = settings.max_grad_norm, settings.spike_factor
+        return CapturedStepper(module, optimizer, norm, spike, compute, module.paddings, longest, False), "captured"
+
+    patch.setattr(session, "choose_stepper", choose)
+
+
+def assert_equal_runs(one: Path, other: Path) -> None:
+    """Weights, position and figures; float32 sums over the same micro-batches are the same to the last bit."""
+    for run in (one, other):
+        assert (run / "model" / "model.safetensors").is_file()
+    first, second = (load_file(run / "model" / "model.safetensors") for run in (one, other))
+    assert all(torch.equal(weight, second[name]) for name, weight in first.items())
+    rows = [
+        [{name: value for name, value in row.items() if name != "tokens_per_s"} for row in read_metrics(path)]
+        for path in (one / "metrics.jsonl", other / "metrics.jsonl")
+    ]
+    assert rows[0] == rows[1]
+
+
+# Eight sequences of 32 tokens are to be halved twice: of four there are over 100 tokens, of two never.
+
+
+@pytest.mark.parametrize("stepper", STEPPERS)
+def test_a_pre_training_run_is_that_of_small_micro_batches(
+    tiny_recipe: Path, tiny_store: Path, tmp_path: Path, stepper: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [f"store={tiny_store}", *NO_DROPOUT]
+    with pytest.MonkeyPatch.context() as patch:
+        if stepper == "captured":
+            record_steps(patch)
+        pretrain(str(tiny_recipe), [*words, "train.micro_batch_size=2", "held_out=0"], out=tmp_path / "small")
+        failed = too_small(patch, MaskedLMModule, 100)
+        with caplog.at_level(logging.WARNING, "unmask"):
+            pretrain(str(tiny_recipe), [*words, "train.micro_batch_size=null", "held_out=0"], out=tmp_path / "run")
+    assert len(failed) == {"eager": 2, "captured": 3}[stepper]  # the second halving follows at once: no new try
+    assert caplog.text.count("does not fit into the memory") == 2
+    assert "its micro-batches were of 4 sequences, and are of 2 from here on" in caplog.text
+    assert_equal_runs(tmp_path / "run", tmp_path / "small")
+
+
+def test_a_phase_that_is_too_long_is_cut_when_it_begins(
+    tiny_recipe: Path, tiny_store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first has 128 tokens a step at most, the second up to 256."""
+    recipe = str(tiny_recipe)
+    words = [f"store={tiny_store}", *NO_DROPOUT, "train.micro_batch_size=null", "held_out=0"]
+    phases = "phases=[{until: .5, max_length: 16}, {until: 1, max_length: 32%s}]"
+    pretrain(recipe, [*words, phases % ", micro_batch_size: 4"], out=tmp_path / "small")
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO, "unmask"):
+        failed = too_small(patch, MaskedLMModule, 130)
+        caplog.clear()
+        pretrain(recipe, [*words, phases % ""], out=tmp_path / "run")
+    assert len(failed) == 1
+    assert caplog.text.count("phase 2 of 2 begins") == 1
+    assert "step 7 does not fit into the memory" in caplog.text
+    assert_equal_runs(tmp_path / "run", tmp_path / "small")
+
+
+def test_streams_are_cut_between_lanes(tiny_text: Path, tmp_path: Path) -> None:
+    """What the lanes remember when a step breaks off is what they remembered before it."""
+    recipe = tmp_path / "elmo.yaml"
+    recipe.write_text(
+        f"""
+seed: 3
+device: cpu
+precision: fp32
+corpus: [{tiny_text}]
+tokenizer: {{kind: word, vocab_size: 300}}
+held_out: 0
+model: {{architecture: elmo, preset: tiny, filters: [[1, 4], [2, 8]], projection_size: 8, cell_size: 16,
+  hidden_dropout_prob: 0}}
+objective: {{name: bilm, num_negatives: 50}}
+packing: {{format: stream, max_length: 10}}
+optimizer: {{name: adagrad, learning_rate: 0.2, initial_accumulator: 0.0025, weight_decay: 0}}
+schedule: {{name: constant}}
+train: {{steps: 5, batch_size: 8, log_every: 1}}
+""",
+        encoding="utf-8",
+    )
+    pretrain(str(recipe), ["train.micro_batch_size=4"], out=tmp_path / "small")
+    with pytest.MonkeyPatch.context() as patch:
+        failed = too_small(patch, BiLMModule, 50, after_forward=True)
+        pretrain(str(recipe), [], out=tmp_path / "run")
+    assert failed == [80]
+    assert_equal_runs(tmp_path / "run", tmp_path / "small")
+
+
+@pytest.mark.parametrize("stepper", STEPPERS)
+def test_a_fine_tuning_run_is_that_of_small_micro_batches(task_models: Any, tmp_path: Path, stepper: str) -> None:
+    train = tmp_path / "train.jsonl"
+    train.write_text(task_models.examples["classification"], encoding="utf-8")
+    words = task_models.words("classification", train, "train.epochs=2", "train.batch_size=8", "train.log_every=1")
+    recipe = "finetune/classification"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+        if stepper == "captured":
+            record_steps(patch)
+        sizes = watch_sizes(patch)
+        finetune(recipe, [*words, "train.micro_batch_size=4"], out=tmp_path / "small")
+        # Between what four and what eight examples have, padded or not.
+        four, sizes[:] = max(sizes), []
+        failed = too_small(patch, SequenceModule, four)
+        finetune(recipe, words, out=tmp_path / "run")
+    assert len(failed) == TRIES[stepper]
+    assert_equal_runs(tmp_path / "run", tmp_path / "small")
+
+
+def watch_sizes(patch: pytest.MonkeyPatch) -> list[int]:
+    """Notes the tokens of each training pass."""
+    forward, sizes = SequenceModule.forward, list[int]()
+
+    def watch(self: SequenceModule, batch: Batch) -> list[LossTerm]:
+        sizes.append(batch.num_tokens)
+        return forward(self, batch)
+
+    patch.setattr(SequenceModule, "forward", watch)
+    return sizes
+
+
+def test_what_cannot_be_halved_is_refused(tiny_recipe: Path, tiny_store: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        too_small(patch, MaskedLMModule, 5)
+        with pytest.raises(UserError, match=r"one sequence already, of 3. tokens at most, in a model of .* parameters"):
+            pretrain(str(tiny_recipe), [f"store={tiny_store}"], out=tmp_path / "run")
+
+
+# Settings
+
+
+def test_auto_stays_in_the_recipe_and_resumes(tiny_recipe: Path, tiny_store: Path, tmp_path: Path) -> None:
+    words = [f"store={tiny_store}", "train.micro_batch_size=auto"]
+    pretrain(str(tiny_recipe), words, out=tmp_path / "run")
+    assert "micro_batch_size: auto" in (tmp_path / "run" / "recipe.yaml").read_text()
+    pretrain(str(tiny_recipe), [*words, "train.steps=13"], out=tmp_path / "run", resume=True)
+    pretrain(str(tiny_recipe), [f"store={tiny_store}", "train.micro_batch_size=null"], out=tmp_path / "whole")
+    first, second = (
+        load_file(tmp_path / run / "checkpoints" / "step-00000012" / "weights.safetensors") for run in ("run", "whole")
+    )
+    assert all(torch.equal(weight, second[name]) for name, weight in first.items())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["train.batch_size=100000000", "train.micro_batch_size=null"],
+            r"train\.micro_batch_size=100000000 \(null, the whole batch\) and packing\.max_length=32 come to "
+            r"3,200,000,000 tokens in a micro-batch, whose bounds are int32: it holds 2,147,482,624 at most; set a "
+            r"smaller train\.micro_batch_size",
+        ),
+        (
+            ["train.batch_size=100000000", "train.micro_batch_size=70000000"],
+            r"train\.micro_batch_size=70000000 and packing\.max_length=32",
+        ),
+        (
+            [
+                *("train.batch_size=100000000", "train.micro_batch_size=1"),
+                "phases=[{until: .5, max_length: 16}, {until: 1, max_length: 30, micro_batch_size: 90000000}]",
+            ],
+            r"phases\.1\.micro_batch_size=90000000 and phases\.1\.max_length=30 come to 2,700,000,000",
+        ),
+        (["train.micro_batch_size=0"], "train.micro_batch_size=0: expected at least 1"),
+        (["train.micro_batch_size=most"], "train.micro_batch_size=most: expected .*auto"),
+    ],
+)
+def test_what_a_recipe_cannot_ask_for(tiny_recipe: Path, words: list[str], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        load_pretrain_recipe(str(tiny_recipe), ["store=s", *words])
+
+
+def test_what_a_recipe_can_ask_for(tiny_recipe: Path) -> None:
+    for batch_size, micro_batch_size in ((100_000_000, "auto"), (60_000_000, None)):
+        words = [f"train.batch_size={batch_size}", f"train.micro_batch_size={micro_batch_size or 'null'}"]
+        train = load_pretrain_recipe(str(tiny_recipe), ["store=s", *words]).train
+        assert (train.batch_size, train.micro_batch_size) == (batch_size, micro_batch_size)
+
+
+def test_what_a_fine_tuning_recipe_cannot_ask_for() -> None:
+    words = ["init_from=m", "data.train=t", "task.max_length=512", "train.batch_size=5000000"]
+    with pytest.raises(SettingsError, match=r"train\.micro_batch_size=5000000 .* and task\.max_length=512 come to"):
+        load_finetune_recipe("finetune/classification", words)
+    settings = load_finetune_recipe("finetune/classification", [*words, "train.micro_batch_size=auto"])
+    assert (settings.train.batch_size, settings.train.micro_batch_size) == (5_000_000, "auto")

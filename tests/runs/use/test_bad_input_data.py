@@ -1,0 +1,231 @@
+"""Bad text through the real commands: handled and counted, or refused in one message, with nothing left behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.commands import Command, tree_of, write_files
+
+GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n" * 20
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    (folder / "good.txt").write_text(GOOD)
+    words = [sys.executable, "-m", "unmask", "tokenizer", "train", folder / "good.txt", "--vocab-size", "100"]
+    subprocess.run([*words, "--out", folder / "made"], check=True, capture_output=True)
+    return folder / "made"
+
+
+# ------------------------------------------------------------------------------------------------------------- refused
+
+BROKEN_UTF8 = b"A good line.\nAnother.\n\ncaf\xe9 au lait.\n"
+
+BAD_TEXT = {
+    "an empty file": ({"a.txt": ""}, ["a.txt"], "a.txt: no text"),
+    "only empty files": ({"a.txt": "", "b.jsonl": "\n"}, ["a.txt", "b.jsonl"], "a.txt and 1 more file(s): no text"),
+    "only spaces and control characters": ({"a.txt": " \n \x07\x08\t\n\u200b\ufeff \n"}, ["a.txt"], "a.txt: no text"),
+    "an empty folder": (
+        {"empty/.hidden.txt": "x"},
+        ["empty"],
+        "empty: no file in this folder can be read: expected .txt",
+    ),
+    "a missing path": ({}, ["nowhere.txt"], "nowhere.txt: no such file or folder: expected one, or a glob, of .txt"),
+    "a pattern of nothing": ({}, ["*.txt"], "*.txt: this pattern matches no file that can be read: expected .txt"),
+    "another kind of file": ({"a.pdf": "x"}, ["a.pdf"], "a.pdf: unknown kind of file: expected .txt"),
+    "broken UTF-8": (
+        {"a.txt": BROKEN_UTF8},
+        ["a.txt"],
+        "a.txt:4: not UTF-8 at byte 26 of the file (0xe9): expected text",
+    ),
+    "broken UTF-8 behind good files": (
+        {"a.txt": GOOD, "b.txt": BROKEN_UTF8},
+        ["a.txt", "b.txt"],
+        "b.txt:4: not UTF-8 at byte 26 of the file (0xe9): expected text in UTF-8; convert the file",
+    ),
+    "no JSON": ({"a.jsonl": '{"text": "x"}\n{"text": \n'}, ["a.jsonl"], "a.jsonl:2: not JSON"),
+    "no such field": ({"a.jsonl": '{"body": "x"}\n'}, ["a.jsonl"], "a.jsonl:1: no field 'text' (there is 'body')"),
+    "no text in the field": (
+        {"a.jsonl": '{"text": 3}\n'},
+        ["a.jsonl"],
+        "a.jsonl:1: field 'text' is number, not a string",
+    ),
+    "half a character": ({"a.jsonl": '{"text": "\\ud800"}\n'}, ["a.jsonl"], "a.jsonl:1: half of a surrogate pair"),
+    "a cut archive": (
+        {"a.txt.gz": gzip.compress(GOOD.encode())[:-9]},
+        ["a.txt.gz"],
+        "a.txt.gz: the compressed data are damaged or cut short",
+    ),
+    "no archive": ({"a.txt.zst": GOOD}, ["a.txt.zst"], "a.txt.zst: the compressed data are damaged or cut short"),
+}
+
+
+@pytest.mark.parametrize("command", ["prepare", "tokenizer train"])
+@pytest.mark.parametrize(("files", "text", "message"), BAD_TEXT.values(), ids=BAD_TEXT.keys())
+def test_bad_text_is_refused(
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    command: str,
+    files: dict[str, str | bytes],
+    text: list[str],
+    message: str,
+) -> None:
+    write_files(files)
+    before = tree_of(place)
+    with_tokenizer = ["--tokenizer", tokenizer, "--workers", 1] if command == "prepare" else []
+    code, output, errors = unmask(*command.split(), *text, "--out", "made", *with_tokenizer)
+    assert code == 2
+    assert output == ""
+    assert errors.startswith(f"error: {message}")
+    assert len(errors.splitlines()) == 1, errors
+    assert tree_of(place) == before
+
+
+def test_text_of_characters_that_are_no_tokens_is_refused(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.txt": "\ufffd\n\n\ufffd\n"})
+    code, _, errors = unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
+    assert (code, errors) == (2, "error: a.txt: no text with a sentence in it: give text to prepare\n")
+    assert tree_of(place).keys() == {"a.txt"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nowhere", "nowhere does not exist: expected a directory with tokenizer.json or vocab.txt"),
+        ("folder", "folder holds no tokenizer: expected tokenizer.json or vocab.txt in it"),
+        ("broken", "broken/tokenizer.json, line 1: not JSON"),
+    ],
+)
+def test_a_bad_tokenizer_is_refused(unmask: Command, place: Path, given: str, message: str) -> None:
+    write_files({"a.txt": GOOD, "folder/a.txt": GOOD, "broken/tokenizer.json": "{"})
+    before = tree_of(place)
+    code, _, errors = unmask("prepare", "a.txt", "--tokenizer", given, "--out", "made", "--workers", 1)
+    assert code == 2
+    assert errors.startswith(f"error: {message}")
+    assert tree_of(place) == before
+
+
+@pytest.mark.parametrize("command", ["prepare", "tokenizer train"])
+@pytest.mark.parametrize(
+    ("there", "out", "options", "message"),
+    [
+        ({"made/a": "x"}, "made", [], "made exists already and would be overwritten: choose another name, or pass --"),
+        ({"made": "x"}, "made", [], "made exists already and would be overwritten"),
+        ({"made/a": "x"}, "made", ["--overwrite"], "made holds a, which is no part of a "),
+        (
+            {"made/tokenizer.json": "{}", "made/model.safetensors": "x"},
+            "made",
+            ["--overwrite"],
+            "made holds model.safe",
+        ),
+        ({"made": "x"}, "made", ["--overwrite"], "cannot write made: Not a directory"),
+        ({"file": "x"}, "file/made", [], "cannot write file/made: Not a directory"),
+        ({}, "x" * 300, [], f"cannot write {'x' * 300}: File name too long"),
+    ],
+    ids=["a folder", "a file", "other things", "a model", "a file to overwrite", "under a file", "a name too long"],
+)
+def test_what_is_in_the_way_is_left_alone(
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    command: str,
+    there: dict[str, str],
+    out: str,
+    options: list[str],
+    message: str,
+) -> None:
+    write_files({"a.txt": GOOD, **there})
+    before = tree_of(place)
+    with_tokenizer = ["--tokenizer", tokenizer, "--workers", 1] if command == "prepare" else []
+    code, _, errors = unmask(*command.split(), "a.txt", "--out", out, *with_tokenizer, *options)
+    assert code == 2
+    assert errors.startswith(f"error: {message}")
+    assert len(errors.splitlines()) == 1, errors
+    assert tree_of(place) == before
+
+
+def test_in_a_process_of_its_own_there_is_no_traceback_either(place: Path, tokenizer: Path) -> None:
+    """And broken text that workers were reading ahead of ends them all."""
+    write_files({"a.txt": GOOD.encode() + BROKEN_UTF8})
+    words = ["prepare", "a.txt", "--tokenizer", str(tokenizer), "--out", "made", "--workers", "2"]
+    done = subprocess.run([sys.executable, "-m", "unmask", *words], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    told = done.stderr.splitlines()[-1]  # after any lines of progress
+    assert told.startswith("error: a.txt:")
+    assert "not UTF-8 at byte" in told
+    assert "Traceback" not in done.stderr
+    assert tree_of(place).keys() == {"a.txt"}
+
+
+# ----------------------------------------------------------------------------------------------------------- damaged
+
+
+def test_verify_tells_a_sound_store_from_a_damaged_one(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.txt": GOOD})
+    assert unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1).code == 0
+    sound = unmask("verify", "made")
+    assert (sound.code, sound.errors) == (0, "")
+    assert sound.output.startswith("made: sound; 21 documents, ")
+    for name in ("tokens-00000.bin", "sentences-00000.bin", "documents-00000.bin", "tokenizer/vocab.txt"):
+        path = place / "made" / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 4]))
+        code, output, errors = unmask("verify", "made")
+        assert (code, output) == (2, "")
+        assert errors.startswith(f"error: made/{name}: its checksum is not the manifest's")
+        path.write_bytes(content)
+    (place / "made" / "tokens-00000.bin").unlink()
+    assert unmask("verify", "made").errors.startswith("error: made/tokens-00000.bin: missing: the store is damaged")
+    assert unmask("verify", "nowhere") == (
+        2,
+        "",
+        "error: nowhere: no such store: make one with `unmask prepare TEXT --tokenizer DIR --out nowhere`\n",
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- handled
+
+
+def test_odd_text_is_read_counted_and_told(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.txt": "A quick\u200b fox\x07 is he\u00adre.\n\n" + "the lazy dog " * 230_770 + "\n\n\u200b\x00\n"})
+    write_files({"b.txt": ""})
+    write_files({"c.txt": b"\xef\xbb\xbfIt barks.\r\nFine.\r\n"})
+    code, output, errors = unmask("prepare", "*.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
+    assert code == 0, errors
+    manifest = json.loads((place / "made" / "manifest.json").read_text())
+    assert manifest["documents"] == 3
+    text = manifest["text"]
+    assert (text["files"], text["empty_files"], text["documents"], text["long_lines"]) == (3, 1, 3, 1)
+    removed = {name: amount["count"] for name, amount in text["removed"].items()}
+    assert removed == {"control characters": 1, "zero-width characters": 2}  # those of a dropped document went with it
+    assert text["dropped"]["empty"]["count"] == 1
+    for told in (
+        "1 without a document",
+        "dropped: empty",
+        "control characters",
+        "zero-width characters",
+        "1 line of more",
+    ):
+        assert told in output
+
+
+def test_the_tokenizer_tells_what_it_was_trained_on(unmask: Command, place: Path) -> None:
+    write_files({"a.txt": GOOD + "A quick\u200b fox\x07.\n\n" + "the lazy dog " * 230_770})
+    write_files({"b.txt": ""})
+    code, _, errors = unmask("tokenizer", "train", ".", "--out", "made", "--vocab-size", 100)
+    assert code == 0, errors
+    report = json.loads((place / "made" / "training.json").read_text())
+    text = report["text"]
+    assert (text["files"], text["empty_files"], text["long_lines"]) == (2, 1, 1)
+    removed = {name: amount["count"] for name, amount in text["removed"].items()}
+    assert removed == {"control characters": 1, "zero-width characters": 1}
+    assert [source["file"] for source in report["sources"]] == ["a.txt", "b.txt"]

@@ -1,0 +1,94 @@
+"""Standard input and output of the command line: broken text, blank lines, a reader that goes away."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.models.bert import BertEncoder
+from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.hub.directory import save_model
+from unmask.models.settings import EncoderSettings
+from unmask.tokenization.learning.from_files import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+
+
+@pytest.fixture(scope="module")
+def masked_lm(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Path:
+    directory = tmp_path_factory.mktemp("model") / "masked_lm"
+    tokenizer, _ = train_tokenizer(
+        [samples_dir / "text" / "ko-constitution.jsonl"], directory, TokenizerSettings(vocab_size=1500)
+    )
+    encoder = BertEncoder(
+        EncoderSettings(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=32,
+        ),
+        pooler=False,
+    )
+    save_model(directory, encoder, masked_lm_head=new_masked_lm_head(encoder.settings))
+    return directory
+
+
+def fill_mask(model: Path, text: bytes) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "unmask", "fill-mask", str(model), "-", "--top-k", "1"], input=text, capture_output=True
+    )
+
+
+def test_blank_lines_are_passed_over(masked_lm: Path) -> None:
+    finished = fill_mask(masked_lm, "모든 [MASK] 은\n\n국가는 [MASK] 을\n".encode())
+    assert finished.returncode == 0
+    assert [sorted(json.loads(line)) for line in finished.stdout.splitlines()] == [
+        ["score", "sequence", "token", "token_str"]
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("모든 [MASK] 은\n없다\n".encode(), "error: standard input:2: no [MASK] in '없다'"),
+        (b"x [MASK] \xff\n", "error: standard input:1: not UTF-8 at byte 9"),
+    ],
+    ids=["no mask", "not UTF-8"],
+)
+def test_a_bad_line_is_named(masked_lm: Path, text: bytes, message: str) -> None:
+    finished = fill_mask(masked_lm, text)
+    assert finished.returncode == 2
+    assert finished.stderr.decode().startswith(message)
+
+
+def test_a_reader_may_go_away(masked_lm: Path) -> None:
+    command = f"'{sys.executable}' -m unmask fill-mask '{masked_lm}' - --top-k 1000 | head -1"
+    text = "모든 [MASK] 은\n" * 50
+    finished = subprocess.run(
+        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], input=text.encode(), capture_output=True
+    )
+    assert finished.returncode == 0, finished.stderr.decode()
+    assert len(finished.stdout.splitlines()) == 1
+    assert finished.stderr == b""
+
+
+def test_a_place_that_cannot_be_used_is_the_users(
+    unmask: Callable[..., Any], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "here")
+
+    monkeypatch.setattr("unmask.store.preparation.prepare", refuse)
+    (place / "text.txt").write_text("some words\n")
+    left = unmask("prepare", "text.txt", "--tokenizer", "t", "--out", "here")
+    assert (left.code, left.output) == (2, "")
+    assert left.errors == "error: here: Permission denied: read or write somewhere else, or fix the place\n"

@@ -1,0 +1,149 @@
+"""Models through the commands that use them: columns, settings, tables on standard input, and files of answers."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.commands import Command
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def succeeded(result: Any) -> str:
+    code, output, errors = result
+    assert code == 0, errors
+    return str(output)
+
+
+def examples(task_models: Any, kind: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in task_models.examples[kind].splitlines()]
+
+
+def write(path: str, rows: list[dict[str, Any]]) -> str:
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def test_columns_are_named_in_one_way_everywhere(unmask: Command, place: Path, task_models: Any) -> None:
+    model, rows = task_models.runs / "regression", examples(task_models, "regression")
+    usual = write("usual.jsonl", rows)
+    names = {"text_a": "premise", "text_b": "hypothesis", "label": "stars"}
+    data = write("data.jsonl", [{names[name]: value for name, value in row.items()} for row in rows])
+    columns = [word for name, column in names.items() for word in ("--column", f"{name}={column}")]
+    texts = columns[:4]
+    figures = succeeded(unmask("evaluate", model, "--data", usual, "--json"))
+    assert succeeded(unmask("evaluate", model, "--data", data, *columns, "--json")) == figures
+    told = [json.loads(line) for line in succeeded(unmask("predict", model, data, *texts)).splitlines()]
+    known = [json.loads(line) for line in succeeded(unmask("predict", model, usual)).splitlines()]
+    assert [one["value"] for one in told] == [one["value"] for one in known]
+    assert succeeded(unmask("predict", model, data, *texts, "--out", "p.jsonl")) == "p.jsonl\n"
+    scored = ("evaluate", "--predictions", "p.jsonl", "--data", data, "--task", "regression", *columns, "--json")
+    assert succeeded(unmask(*scored)) == figures
+    for command in ("features", "similarity"):
+        out = (("--out", "a"), ("--out", "b")) if command == "features" else ((), ())
+        first = unmask(command, model, usual, *out[0])
+        second = unmask(command, model, data, *texts, *out[1])
+        assert succeeded(second).replace("b\n", "a\n") == succeeded(first)
+    assert (place / "a" / "features.npy").read_bytes() == (place / "b" / "features.npy").read_bytes()
+    code, _, errors = unmask("predict", model, data)
+    assert code == 2
+    assert "Name yours with --column text_a=... and --column text_b=..." in errors
+
+
+def test_settings_over_those_that_a_model_remembers(unmask: Command, place: Path, task_models: Any) -> None:
+    data = write("data.jsonl", examples(task_models, "qa"))
+    model = task_models.runs / "qa"
+    words = ("task.n_best=2", "task.max_answer_length=3")
+    (first, *_) = succeeded(unmask("predict", model, data, *words)).splitlines()
+    assert len(json.loads(first)["n_best"]) == 2
+    said = json.loads(succeeded(unmask("evaluate", model, "--data", data, "task.unanswerable=true", "--json")))
+    assert "NoAns_f1" in said["metrics"] or "exact" in said["metrics"]
+    write("said.jsonl", [{"tags": ["B-X", "O", "B-X"]}])
+    write("tags.jsonl", [{"tokens": ["a", "b", "c"], "tags": ["B-X", "O", "I-X"]}])
+    scoring = ("--predictions", "said.jsonl", "--data", "tags.jsonl", "--task", "tagging")
+    assert json.loads(succeeded(unmask("evaluate", *scoring, "--json")))["metrics"]["overall_f1"] == 1
+    code, _, errors = unmask("evaluate", "task.repair_tags=false", *scoring)
+    assert code == 2
+    assert errors.startswith("error: tags.jsonl:1")
+    assert "the tag 'I-X' breaks the scheme" in errors
+
+
+def test_a_table_on_standard_input(
+    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = task_models.runs / "classification"
+    table = "id,text\n1,Ada Lovelace wrote a dull paper in Bath\n2,Grace Hopper wrote a warm paper in Oslo\n"
+    Path("inputs.csv").write_text(table)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+    piped = succeeded(unmask("predict", model, "-", "--format", "csv"))
+    assert piped == succeeded(unmask("predict", model, "inputs.csv"))
+    assert [json.loads(line)["id"] for line in piped.splitlines()] == ["1", "2"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+    code, _, errors = unmask("predict", model, "-")
+    assert code == 2
+    assert "it is the header of a table (id, text): give --format csv" in errors
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+    assert len(succeeded(unmask("predict", model, "-", "--format", "txt")).splitlines()) == 3
+
+
+def test_answers_in_squads_own_form(unmask: Command, place: Path, task_models: Any) -> None:
+    rows = examples(task_models, "qa")
+    data, model = write("data.jsonl", rows), task_models.runs / "qa"
+    assert succeeded(unmask("predict", model, data, "--out", "answers.json")) == "answers.json\n"
+    assert list(json.loads((place / "answers.json").read_text("utf-8"))) == [row["id"] for row in rows]
+    figures = succeeded(unmask("evaluate", model, "--data", data, "--json"))
+    scored = ("evaluate", "--predictions", "answers.json", "--data", data, "--task", "qa", "--json")
+    assert succeeded(unmask(*scored)) == figures
+    code, _, errors = unmask("predict", model, data, "--out", "answers.json")
+    assert code == 2
+    assert "answers.json exists already" in errors
+    assert succeeded(unmask("predict", model, data, "--out", "answers.json", "--overwrite"))
+    named = write("named.jsonl", [{"number": row.pop("id"), **row} for row in rows])
+    assert succeeded(unmask("predict", model, named, "--column", "id=number", "--out", "other.json"))
+    assert (place / "other.json").read_bytes() == (place / "answers.json").read_bytes()
+
+
+def test_a_vocabulary_of_another_language_is_told_at_every_use(
+    unmask: Command,
+    place: Path,
+    task_models: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+    data = write("data.jsonl", [{"text": "국민 은", "label": "n"}, {"text": "paper 국민", "label": "y"}])
+    model = task_models.runs / "classification"
+    train = ("finetune", "finetune/classification", *task_models.words("classification", data), "--out", "run")
+    for command in (
+        train,
+        ("evaluate", model, "--data", data),
+        ("predict", model, data),
+        ("features", model, data, "--out", "features"),
+    ):
+        caplog.clear()
+        succeeded(unmask(*command))
+        assert (
+            caplog.text.count("75 % of the tokens (3 of 4) are [UNK]: the vocabulary does not cover these texts") == 1
+        )
+        assert "2 examples, 3 of 4 tokens not in the vocabulary ([UNK])" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "tagging"])
+def test_the_figures_of_predictions_are_those_of_the_model(
+    unmask: Command, place: Path, task_models: Any, kind: str
+) -> None:
+    model, data = task_models.runs / kind, write("data.jsonl", examples(task_models, kind))
+    succeeded(unmask("predict", model, data, "--out", "predictions.jsonl"))
+    words = ("--data", data, "--task", kind, "--json")
+    measured = json.loads(succeeded(unmask("evaluate", model, *words)))
+    scored = json.loads(succeeded(unmask("evaluate", "--predictions", "predictions.jsonl", *words)))
+    assert measured == scored
+    for command in (("predict", model, data), ("features", model, data, "--out", "features")):
+        code, _, errors = unmask(*command, "--precision", "auto")
+        assert code == 2
+        assert "precision 'auto': expected fp32 or bf16" in errors

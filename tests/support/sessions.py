@@ -1,0 +1,103 @@
+"""One sitting of a run, resumed where it has been begun, and a small module to train in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch, LossTerm
+from unmask.io.signals import Interruption
+from unmask.packing.loader import LoadedStep, Position
+from unmask.training.device import Compute
+from unmask.training.memory import Cut, StepSource
+from unmask.training.optimizers.optimizer import Schedule
+from unmask.training.run.checkpoint import find_checkpoint
+from unmask.training.run.log import RunLog
+from unmask.training.session import RunContext, run_session
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.state import TrainState
+from unmask.training.steps import Learner
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The part of a recipe that a session reads."""
+
+    train: TrainSettings
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Steps from a position on, in micro-batches that nobody changes."""
+
+    open: Callable[[Callable[[], float], Position], Iterator[LoadedStep]]
+    longest: None = None
+
+    def cut(self, position: Any, most_tokens: int | None) -> Cut:
+        return Cut(1, 1, 8).at_most(most_tokens)
+
+    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+        start = position if isinstance(position, Position) else Position(**(position or {}))
+        return self.open(progress, start)
+
+
+class Toy(nn.Module):
+    """It counts its batches, and has dropout, so that the generator's state matters too. The column `poison`, where
+    there is one, multiplies the loss."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding = nn.Embedding(10, 4)
+        self.dropout = nn.Dropout(0.5)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        assert self.training
+        self.seen += 1
+        squares = self.dropout(self.embedding(batch.input_ids)).pow(2).sum()
+        poison = batch.columns.get("poison", torch.ones(1)).prod()
+        return [LossTerm("task", squares * poison, batch.num_tokens, coefficient=2.0)]
+
+
+def sit(
+    directory: Path,
+    module: nn.Module,
+    source: StepSource,
+    settings: Mapping[str, Any],
+    *,
+    stops: Callable[[Batch], bool] = lambda batch: False,
+    evaluate: Callable[[], dict[str, float]] | None = None,
+    before_step: Callable[[TrainState, Schedule], bool] | None = None,
+    optimizer: OptimizerSettings,
+    schedule: ScheduleSettings,
+) -> dict[str, float]:
+    """`run_session` in a directory; a signal arrives where `stops` says so of a batch that is prepared."""
+    directory.mkdir(exist_ok=True)
+    interruption, compute = Interruption(), Compute(torch.device("cpu"), torch.float32, "a test")
+
+    def prepare(batch: Batch) -> Batch:
+        if stops(batch):
+            interruption.signal_number = 15
+        return batch
+
+    checkpoint = find_checkpoint(directory / "checkpoints")
+    torch.manual_seed(2)
+    with RunLog(directory) as log:
+        return run_session(
+            Learner(module, lambda batch: {"task": batch.num_tokens}, prepare),
+            source,
+            Settings(TrainSettings.model_validate(settings), optimizer, schedule),
+            RunContext("testing", directory, compute, log, interruption, checkpoint),
+            evaluate=evaluate,
+            before_step=before_step,
+        )
