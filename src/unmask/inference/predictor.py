@@ -145,6 +145,8 @@ def load_predictor(
         if any(its.reads_other_tokens_than(loaded[0]) for its in loaded):
             predictor = replace(loaded[0], others=tuple(_frozen(its, precision) for its in loaded[1:]))
         else:
+            for member, its in zip(members, loaded, strict=True):
+                attach_tokenizer(its.module.encoder, loaded[0].tokenizer, member)
             module = EnsembleModule(its_task, [its.module for its in loaded]).eval()
             predictor = Predictor(its_task, module, loaded[0].tokenizer, compute)
     return _frozen(predictor, precision)
