@@ -112,7 +112,7 @@ def num_steps(out: Path, system: System, epochs: float) -> int:
 
 
 def pretrain_jobs(out: Path, epochs: float, continued: bool) -> Iterator[tuple[Path, list[str]]]:
-    """The runs that start from random weights, or those that go on from their models."""
+    """The runs that start from random weights, or those that continue from their models."""
     for name, system in SYSTEMS.items():
         if bool(system.continues) != continued:
             continue

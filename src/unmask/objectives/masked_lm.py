@@ -76,7 +76,7 @@ class MaskedLM:
         assert vocabulary.mask_id is not None, "checked by `new_objective`"
         if settings.masking != "token" and not vocabulary.marks_words:
             raise SettingsError(
-                f"objective.masking={settings.masking} needs a tokenizer whose entries tell where a word begins: take "
+                f"objective.masking={settings.masking} needs a tokenizer whose entries show where a word begins: take "
                 "masking=token, or a WordPiece or byte-level tokenizer"
             )
         self._settings = settings

@@ -1,8 +1,8 @@
 """From documents to planned sequences: which spans of tokens are shown together, and in which order.
 
 The corpus is permuted by a keyed bijection and taken in blocks of at most 4,096 documents. The plan of a block, which
-is its sequences and their order, is a pure function of (seed, copy, block), so a resumed run re-plans one block and
-goes on. A `SequenceFormat` turns documents into sequences: those of two segments are in `unmask.packing.pair_formats`,
+is its sequences and their order, is a pure function of (seed, copy, block), so a resumed run plans one block again and
+continues. A `SequenceFormat` turns documents into sequences: those of two segments are in `unmask.packing.pair_formats`,
 those of one in `unmask.packing.single_formats`.
 """
 
@@ -22,7 +22,7 @@ from unmask.packing.split import Split
 BLOCK_DOCUMENTS = 4096
 
 _ORDER, _PLAN, _SHUFFLE = 1, 2, 3
-"""The last part of a key, which tells its purpose: the order of documents, the plan of a block, the order of its
+"""The last part of a key, its purpose: the order of documents, the plan of a block, the order of its
 sequences."""
 
 

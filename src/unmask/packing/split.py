@@ -10,7 +10,7 @@ from unmask.store.store import TokenStore
 
 
 class Split:
-    """The training or the held-out documents of a store, told apart by the SHA-256 of their text.
+    """The training or the held-out documents of a store, divided by the SHA-256 of their text.
 
     Args:
         store: an opened store.

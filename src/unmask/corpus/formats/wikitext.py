@@ -192,7 +192,7 @@ def _tidy(paragraph: str) -> str:
     paragraph = paragraph.replace("\t", " ").replace("\u00a0", " ")
     while "  " in paragraph:
         paragraph = paragraph.replace("  ", " ")
-    for gap, mended in _GAPS.items():
+    for gap, repaired in _GAPS.items():
         if gap in paragraph:
-            paragraph = mended.sub("", paragraph)
+            paragraph = repaired.sub("", paragraph)
     return paragraph.strip()

@@ -1,7 +1,7 @@
 """Metrics of texts: of labels from counts alone; of values two correlations and the mean squared error.
 
 Only Spearman's correlation, which needs the ranks of all values, takes memory for every example: 16 bytes.
-Names and values are those of Hugging Face `evaluate` and scikit-learn. The name tells how F1 is averaged: `f1` is that
+Names and values are those of Hugging Face `evaluate` and scikit-learn. The name says how F1 is averaged: `f1` is that
 of the second of two labels (label 1, the positive one); `f1_macro` is the mean of the labels' F1; `f1_micro` is the F1
 of all decisions together.
 """

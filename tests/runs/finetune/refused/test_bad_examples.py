@@ -109,10 +109,10 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
     "one value": ("regression", "t.tsv", "text\tlabel\na\t1\nb\t1\n",
      "t.tsv: every example has the value 1: there is nothing to learn"),
     "answers elsewhere": ("qa", "t.jsonl", lines(question(), *ELSEWHERE),
-     "t.jsonl: 2 answers are not in the passage, or it cannot be told where: 'Ada' of t.jsonl:2; 'a bee' of "
+     "t.jsonl: 2 answers are not in the passage, or its place is not certain: 'Ada' of t.jsonl:2; 'a bee' of "
      f"t.jsonl:3. {ABSENT} leave them out with task.drop_unfound_answers=true"),
     "an offset of nowhere": ("qa", "t.jsonl", lines(question("moth " * 20, ("moth",), 900)),
-     "t.jsonl: 1 answer is not in the passage, or it cannot be told where: 'moth' of t.jsonl:1"),
+     "t.jsonl: 1 answer is not in the passage, or its place is not certain: 'moth' of t.jsonl:1"),
     "an offset in words": ("qa", "t.jsonl", lines(question(start="x")),
      't.jsonl:1: answer_start is "x": expected the number of characters before the answer'),
     "an empty passage": ("qa", "t.jsonl", lines(question(), question("")),
