@@ -2,8 +2,8 @@
 
 The corpus is permuted by a keyed bijection and taken in blocks of at most 4,096 documents. The plan of a block, which
 is its sequences and their order, is a pure function of (seed, copy, block), so a resumed run plans one block again and
-continues. A `SequenceFormat` turns documents into sequences: those of two segments are in `unmask.packing.pair_formats`,
-those of one in `unmask.packing.single_formats`.
+continues. A `SequenceFormat` turns documents into sequences: those of two segments are in
+`unmask.packing.pair_formats`, those of one in `unmask.packing.single_formats`.
 """
 
 from __future__ import annotations

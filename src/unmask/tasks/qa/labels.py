@@ -147,7 +147,7 @@ class LabelledQuestions:
             logger.warning("%s: %d answers are not in their passage and left out: %s", path, len(unfound), listed)
             return
         raise InputError(
-            f"{path}: {len(unfound):,} {'answer is' if len(unfound) == 1 else 'answers are'} not in the passage, or its "
-            f"place is not certain: {listed}. Expected a text that the passage holds, with answer_start the number of "
-            "characters before it; fix them, or leave them out with task.drop_unfound_answers=true"
+            f"{path}: {len(unfound):,} {'answer is' if len(unfound) == 1 else 'answers are'} not in the passage, or "
+            f"its place is not certain: {listed}. Expected a text that the passage holds, with answer_start the number "
+            "of characters before it; fix them, or leave them out with task.drop_unfound_answers=true"
         )
