@@ -186,7 +186,7 @@ def _read_block(file: bytes, offset: int, size: int) -> bytes:
 
 def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a block. A key is written without what it shares with the key before it; the block ends with
-    the places where whole keys stand and their number (4 bytes each)."""
+    the places of whole keys and their number (4 bytes each)."""
     end = len(block) - 4 * (int.from_bytes(block[-4:], "little") + 1)
     position, key = 0, b""
     while position < end:

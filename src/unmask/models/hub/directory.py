@@ -207,7 +207,7 @@ def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *,
     """The encoder of a directory of any class, for fine-tuning; its heads are not loaded, but named in `unused`.
 
     Args:
-        head: the kind of head that will stand on it: it decides whether the encoder has a pooler.
+        head: the kind of head that it will get: it decides whether the encoder has a pooler.
         pooler: whether the encoder gets a pooler, if no `head` is given and its family has them. If the directory has
             none, it is freshly initialised from PyTorch's default generator, and named in `fresh`.
 
