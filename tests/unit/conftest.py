@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead
 from unmask.store.encoding import Chunk, Encoder
 from unmask.store.manifest import token_dtype, word_arrays
 from unmask.store.shard_writer import EncodedChunk, ShardWriter, write_manifest
@@ -103,8 +104,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> P
     """The directory of a pre-trained model: random weights, large enough that no two logits are alike."""
     import torch
 
-    from unmask.models.bert import BertEncoder, new_next_sentence_head
-    from unmask.models.heads.heads import new_masked_lm_head
+    from unmask.models.bert import BertEncoder
     from unmask.models.hub.directory import save_model
     from unmask.models.settings import EncoderSettings
     from unmask.tokenization.learning.train import train_tokenizer
@@ -130,8 +130,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> P
     save_model(
         directory,
         encoder,
-        masked_lm_head=new_masked_lm_head(encoder.settings),
-        next_sentence_head=new_next_sentence_head(encoder.settings),
+        masked_lm_head=MaskedLMHead(encoder.settings),
+        next_sentence_head=NextSentenceHead(encoder.settings),
     )
     tokenizer.save(directory)
     return directory
