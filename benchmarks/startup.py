@@ -56,7 +56,7 @@ def make_model(directory: Path) -> int:
 
     from unmask import TokenizerSettings, load_tokenizer, save_model, train_tokenizer
     from unmask.models.bert import BertEncoder
-    from unmask.models.heads.heads import new_masked_lm_head
+    from unmask.models.heads.heads import MaskedLMHead
     from unmask.models.settings import ModelSettings
 
     texts = sorted(SAMPLE_TEXT.parent.glob("*.jsonl"))
@@ -65,7 +65,7 @@ def make_model(directory: Path) -> int:
     torch.manual_seed(0)
     sizes = ModelSettings(preset="base").resolve(tokenizer.vocab_size)
     encoder = BertEncoder(sizes, pooler=False)
-    head = new_masked_lm_head(sizes)
+    head = MaskedLMHead(sizes)
     save_model(directory / "model", encoder, masked_lm_head=head)
     tokenizer.save(directory / "model")
     return sum(parameter.numel() for part in (encoder, head) for parameter in part.parameters())

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from unmask.inference.pairs.evaluation import open_scorer
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tokenization.learning.train import train_tokenizer
@@ -40,7 +40,7 @@ def save_masked_lm(directory: Path, architecture: str, kind: str) -> None:
         **sizes,
     )
     encoder = new_encoder(settings, pooler=False)
-    save_model(directory, encoder, masked_lm_head=new_masked_lm_head(settings))
+    save_model(directory, encoder, masked_lm_head=MaskedLMHead(settings))
     tokenizer.save(directory)
 
 

@@ -15,7 +15,7 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.kernels.cross_entropy import summed_cross_entropy
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, encoder_operations, head_operations
@@ -84,7 +84,7 @@ class PreviousTokenModule(nn.Module):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder: Any = encoder
-        self.masked_lm_head = new_masked_lm_head(self.encoder.settings)
+        self.masked_lm_head = MaskedLMHead(self.encoder.settings)
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         logits, labels = self.logits(batch)

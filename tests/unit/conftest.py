@@ -1,25 +1,13 @@
-"""Small token stores, for tests that take them as fixtures; and a tiny model."""
+"""A tiny pre-trained model."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import stores
-from unmask.store.store import TokenStore
-
-
-@pytest.fixture(scope="session")
-def make_store() -> Callable[..., TokenStore]:
-    return stores.make_store
-
-
-@pytest.fixture(scope="session")
-def make_word_store() -> Callable[..., TokenStore]:
-    return stores.make_word_store
+from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +15,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> P
     """The directory of a pre-trained model: random weights, large enough that no two logits are alike."""
     import torch
 
-    from unmask.models.bert import BertEncoder, new_next_sentence_head
-    from unmask.models.heads.heads import new_masked_lm_head
+    from unmask.models.bert import BertEncoder
     from unmask.models.hub.directory import save_model
     from unmask.models.settings import EncoderSettings
     from unmask.tokenization.learning.train import train_tokenizer
@@ -54,8 +41,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> P
     save_model(
         directory,
         encoder,
-        masked_lm_head=new_masked_lm_head(encoder.settings),
-        next_sentence_head=new_next_sentence_head(encoder.settings),
+        masked_lm_head=MaskedLMHead(encoder.settings),
+        next_sentence_head=NextSentenceHead(encoder.settings),
     )
     tokenizer.save(directory)
     return directory

@@ -37,7 +37,7 @@ codecs.register_error("unmask.mark", lambda error: ("\udcff", error.end))  # typ
 
 
 class _AsUtf8(io.RawIOBase):
-    """The bytes of a file in another encoding, as UTF-8; 0xff, which no UTF-8 holds, stands for what is invalid."""
+    """The bytes of a file in another encoding, as UTF-8; 0xff, which no UTF-8 holds, replaces what is invalid."""
 
     def __init__(self, file: IO[bytes], encoding: str) -> None:
         self._file = file

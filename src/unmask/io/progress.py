@@ -22,7 +22,7 @@ BAR_EVERY_S = 0.25
 WINDOW_S = 30.0
 """The rate and the time left come from the last `WINDOW_S` seconds, so that a slow start is soon forgotten.
 
-They are not rich's own, which need two samples within that time, and know one count only: here the end may be measured
+They are not rich's own, which need two samples within that time, and have one count only: here the end may be measured
 in steps and the rate in tokens. A log shows the same text."""
 
 

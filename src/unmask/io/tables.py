@@ -32,7 +32,7 @@ LINE_FORMATS = (".tsv", ".csv", ".jsonl")
 FORMATS = (*LINE_FORMATS, ".json", ".parquet")
 
 _ADVICE = {
-    True: "in a .csv a text with commas or line breaks stands between quotes",
+    True: "in a .csv a text with commas or line breaks is between quotes",
     False: "in a .tsv nothing is quoted: a text holds no tab and no line break",
 }
 
@@ -182,7 +182,7 @@ def _quoted_records(lines: NumberedLines, name: str, above: int, separator: str,
                 f"{name}:{number}",
                 "not CSV",
                 f"not CSV in the row that begins here ({what}): expected cells with separators, quotes or line breaks "
-                'in them to stand between quotes, and a quote in them to be doubled ("")',
+                'in them to be between quotes, and a quote in them to be doubled ("")',
             )
             continue
         if cells is None:
@@ -253,7 +253,7 @@ def warn_of_quotes(files: InputFiles) -> None:
             continue  # reading it will say so
         if (name := _column_in_quotes(rows)) is not None:
             logger.warning(
-                "%s: many cells of the column %r stand in quotation marks, which belong to the text in a .tsv: give %s "
+                "%s: many cells of the column %r are in quotation marks, which belong to the text in a .tsv: give %s "
                 "if they are quotes around it, or %s for no warning",
                 file,
                 name,
@@ -263,7 +263,7 @@ def warn_of_quotes(files: InputFiles) -> None:
 
 
 def _column_in_quotes(rows: Sequence[Row]) -> str | None:
-    """The first column of which many cells stand in balanced quotes: at least three, and half of all; or three that
+    """The first column of which many cells are in balanced quotes: at least three, and half of all; or three that
     hold doubled quotes, as programs write them that quote only where they must."""
     for name in rows[0].fields if rows else ():
         cells = [str(row.fields.get(name)) for row in rows]

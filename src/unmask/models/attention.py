@@ -1,6 +1,6 @@
 """Scaled dot-product attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.1).
 
-Only attention needs to know where sequences begin and end. On a GPU, flash attention is given the bounds. Elsewhere,
+Only attention needs the bounds of sequences. On a GPU, flash attention is given the bounds. Elsewhere,
 sequences are gathered into groups of similar length (`unmask.models.kernels.row_layout`), each attended in one call. A
 causal encoder's tokens attend to themselves and to those before them (Radford et al. 2018, section 3.1).
 """
@@ -78,7 +78,7 @@ def _attend_all(query_key_value: Tensor, layout: Layout, prob: float, causal: bo
 
 
 def _attend_sdpa(rows: Tensor, padding: Tensor | None, prob: float, causal: bool, window: int | None) -> Tensor:
-    # Padding stands at the end: under the causal mask no token sees it.
+    # Padding is at the end: under the causal mask no token sees it.
     mask = None if padding is None or causal else ~padding
     if window is not None:
         mask, causal = band_mask(rows.shape[1], window, causal, rows.device, None if causal else padding), False

@@ -1,4 +1,4 @@
-"""BERT's encoder, pooler and pre-training heads on packed batches (Devlin et al. 2019, section 3).
+"""BERT's encoder and pooler on packed batches (Devlin et al. 2019, section 3).
 
 With `causal` it is the left-to-right model that section 5.1 compares with BERT, different only in its mask: `[CLS]`
 would see only itself, so the last token represents a sequence there, as in GPT-1, and there is no pooler.
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.errors import SettingsError
-from unmask.models.heads.heads import NextSentenceHead
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
@@ -93,8 +92,3 @@ class BertEncoder(nn.Module):
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each block's, the last one the same as `forward`'s; each (tokens, hidden)."""
         return every_hidden_state(self, batch)
-
-
-def new_next_sentence_head(settings: EncoderSettings) -> NextSentenceHead:
-    """A fresh next-sentence head for an encoder of these sizes."""
-    return NextSentenceHead(settings)

@@ -1,4 +1,4 @@
-"""ELECTRA's encoder and pre-training heads on packed batches (Clark et al. 2020, sections 2 and 3.2).
+"""ELECTRA's encoder on packed batches (Clark et al. 2020, sections 2 and 3.2).
 
 BERT's encoder, except that the embeddings may be narrower than the blocks and are then projected, and that there is no
 pooler. Discriminator and generator are both of this kind; their heads differ, and usually their widths.
@@ -11,7 +11,6 @@ from typing import Literal
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.heads.heads import DiscriminatorHead
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
@@ -99,8 +98,3 @@ def share_embeddings(generator: ElectraEncoder, discriminator: ElectraEncoder) -
     LayerNorm after them (section 3.2, and the released code for the LayerNorm). The projection stays its own."""
     assert generator.settings.embedding_width == discriminator.settings.embedding_width, "embeddings of two sizes"
     generator.embeddings.narrow = discriminator.embeddings.narrow
-
-
-def new_discriminator_head(settings: EncoderSettings) -> DiscriminatorHead:
-    """A fresh head that detects replaced tokens, for an encoder of these sizes."""
-    return DiscriminatorHead(settings)

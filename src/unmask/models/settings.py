@@ -190,7 +190,7 @@ class EncoderSettings(BaseModel):
 
     @property
     def is_causal(self) -> bool:
-        """Whether a token sees only itself and what stands before it; the last token then sums up its sequence."""
+        """Whether a token sees only itself and those before it; the last token then represents its sequence."""
         return self.causal or self.family.left_to_right
 
     @property

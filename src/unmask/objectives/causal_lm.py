@@ -20,7 +20,7 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.heads import MaskedLMHead, new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.models.kernels.products import linear
@@ -108,7 +108,7 @@ class CausalLMModule(nn.Module):
         self.encoder = encoder
         assert not encoder.reads_words, "ELMo's language models have a softmax of their own"
         sizes = encoder.settings
-        self.masked_lm_head = new_masked_lm_head(sizes) if sizes.family.has("masked_lm_head") else None
+        self.masked_lm_head = MaskedLMHead(sizes) if sizes.family.has("masked_lm_head") else None
 
     @property
     def paddings(self) -> Paddings:

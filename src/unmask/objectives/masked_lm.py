@@ -22,7 +22,7 @@ from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy
 from unmask.models.kernels.decoder_loss import summed_decoder_loss
@@ -200,7 +200,7 @@ class MaskedLMModule(nn.Module):
         super().__init__()
         assert not encoder.reads_words, "it has no tokens that could be masked"
         self.encoder = encoder
-        self.masked_lm_head = new_masked_lm_head(encoder.settings)
+        self.masked_lm_head = MaskedLMHead(encoder.settings)
         self.cross_entropy = SummedCrossEntropy()
         self._parts = tuple(parts)
         self._is_one_way = is_one_way

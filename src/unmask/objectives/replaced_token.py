@@ -33,10 +33,10 @@ from unmask.batch import Batch, LossTerm
 from unmask.chance import uniform
 from unmask.errors import ModelError, SettingsError
 from unmask.models.buckets import IS_PADDING, LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
-from unmask.models.electra import ElectraEncoder, generator_settings, new_discriminator_head, share_embeddings
+from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
 from unmask.models.settings import EncoderSettings
@@ -200,11 +200,11 @@ class ReplacedTokenModule(nn.Module):
         self._settings = settings
         self.stage = 0
         self.encoder = encoder
-        self.discriminator_head = new_discriminator_head(encoder.settings)
+        self.discriminator_head = DiscriminatorHead(encoder.settings)
         self.cross_entropy = SummedCrossEntropy()
         sizes = generator_settings(encoder.settings, settings.generator_size, self.is_tied)
         self.generator = ElectraEncoder(sizes)
-        self.generator_head = new_masked_lm_head(sizes)
+        self.generator_head = MaskedLMHead(sizes)
         if self.is_tied:
             share_embeddings(self.generator, encoder)
         if settings.schedule == "two_stage":

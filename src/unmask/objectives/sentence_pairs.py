@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.models.bert import new_next_sentence_head
 from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import TokenEncoder
+from unmask.models.heads.heads import NextSentenceHead
 from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import Floor, share_entropy, share_margin
@@ -53,7 +53,7 @@ class SentencePairPart:
         self._answers, (self._short, self._called) = ANSWERS[question], _CALLED[question]
 
     def new_head(self, sizes: EncoderSettings) -> nn.Module:
-        return new_next_sentence_head(sizes)
+        return NextSentenceHead(sizes)
 
     def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
         return batch

@@ -1,1 +1,1 @@
-"""The training loop, which knows nothing of objectives and tasks."""
+"""The training loop, which is independent of objectives and tasks."""

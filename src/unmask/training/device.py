@@ -163,7 +163,7 @@ def find_gpu() -> Gpu | NoGpu:
         return NoGpu(problem, remedy, is_fault=False)
     try:
         gpu = look_at_gpu(torch.device("cuda"))
-    except RuntimeError as error:  # a full GPU has no room for CUDA's own state; one in exclusive use lets nobody in
+    except RuntimeError as error:  # a full GPU has no memory for CUDA's own state; one in exclusive use refuses others
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         remedy = "see with nvidia-smi what holds it, or choose another GPU with CUDA_VISIBLE_DEVICES"
         return NoGpu(f"the GPU cannot be used ({reason})", remedy, is_fault=True)
@@ -240,7 +240,7 @@ def _little_memory(gpu: Gpu) -> str:
 
 
 def describe_cpu() -> str:
-    """Name, cores and which instructions for bfloat16, as far as PyTorch knows them."""
+    """Name, cores and which instructions for bfloat16, as far as PyTorch reports them."""
     capabilities = torch.cpu.get_capabilities()
     cores = capabilities.get("num_physical_cores")
     instructions = [name for key, name in _CPU_INSTRUCTIONS.items() if capabilities.get(key)]

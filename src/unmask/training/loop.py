@@ -1,6 +1,6 @@
 """The one training loop, for pre-training and fine-tuning alike.
 
-It knows nothing of objectives or tasks: it is given a module whose forward pass returns loss terms, the batches of each
+It is independent of objectives and tasks: it gets a module whose forward pass returns loss terms, the batches of each
 step, a function that counts targets, an optimizer with its schedule, and hooks. The loss of a step is the sum over its
 terms of coefficient x (sum of totals / sum of counts), the sums taken over the whole step, so cutting a step into
 micro-batches changes nothing but memory use and which elements dropout zeroes: dropout draws batch by batch.
@@ -65,7 +65,7 @@ def train(
         steps: the batches of each step, from `state.position` on. When a step's batches are requested, `state` is still
             as before that step; those of the next step are made ahead where the stepper leaves time for it, so that a
             budget in minutes, or a run that ends early, may read one step too many.
-        state: where the run stands; brought up to date after each step.
+        state: the position of the run; updated after each step.
     """
 
     def check(step: NumberedStep, figures: StepFigures) -> str | None:

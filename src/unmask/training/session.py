@@ -98,7 +98,7 @@ def run_session(
 
     Args:
         learner: what is trained; its module is on the device.
-        steps: the batches of each step; they begin where the checkpoint stands.
+        steps: the batches of each step; they begin where the checkpoint is.
         settings: of the run: `train`, `optimizer` and `schedule`.
         evaluate: measures the module on held-out data; None where there is none.
         before_step: as in `unmask.training.loop.Hooks`; it returns whether a stage begins, so that the steps before it

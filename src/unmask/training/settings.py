@@ -113,7 +113,7 @@ ONLY_OF_SCHEDULES: dict[str, tuple[str, ...]] = {"decay_ratio": ("wsd",)}
 
 
 def warmup_shortfall(schedule: ScheduleSettings, steps: float, stages: int = 1) -> str | None:
-    """What a warm-up in steps does not leave room for; None where it fits.
+    """What is wrong with a warm-up in steps that is too long; None where it fits.
 
     Args:
         steps: of the run.

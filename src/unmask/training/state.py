@@ -1,4 +1,4 @@
-"""Where a run stands, what its newest step did, and what the log says of that at the beginning and the end."""
+"""How far a run is, what its newest step did, and what the log says of that at the beginning and the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StepResult:
 
 @dataclass
 class TrainState:
-    """Where a run stands; with weights, optimizer and generators, all that a checkpoint needs.
+    """How far a run is; with weights, optimizer and generators, all that a checkpoint needs.
 
     Attributes:
         step: optimizer updates done.

@@ -23,7 +23,7 @@ from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict_file
 from unmask.inference.windows import ExampleSet
 from unmask.info import describe
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
@@ -61,7 +61,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         pooler=False,
     )
-    save_model(directory, encoder, masked_lm_head=new_masked_lm_head(encoder.settings))
+    save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings))
     tokenizer.save(directory)
     return directory
 

@@ -16,7 +16,7 @@ from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tokenization.learning.train import train_tokenizer
@@ -47,7 +47,7 @@ def language_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     )
     torch.manual_seed(0)
     encoder = new_encoder(sizes, pooler=False)
-    head = new_masked_lm_head(sizes) if isinstance(encoder, BertEncoder) else None
+    head = MaskedLMHead(sizes) if isinstance(encoder, BertEncoder) else None
     directory = tmp_path_factory.mktemp("causal") / architecture
     directory.mkdir()
     save_model(directory, encoder, masked_lm_head=head, causal_lm=True)

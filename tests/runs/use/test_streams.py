@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from unmask.models.bert import BertEncoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tokenization.learning.from_files import train_tokenizer
@@ -38,7 +38,7 @@ def masked_lm(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Pa
         ),
         pooler=False,
     )
-    save_model(directory, encoder, masked_lm_head=new_masked_lm_head(encoder.settings))
+    save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings))
     return directory
 
 

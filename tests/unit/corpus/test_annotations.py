@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.stores import make_store
 from unmask.corpus.annotations import KINDS, Annotation, annotation_fault
 from unmask.corpus.cleaning.cleaning import clean
 from unmask.corpus.cleaning.draft import Draft
@@ -365,7 +366,7 @@ def test_a_column_numbers_the_annotations_and_cuts_them_at_segments(stores: Stor
     check_annotations(store, "entity")
 
 
-def test_a_store_without_annotations_says_how_they_get_in(make_store: Callable[..., TokenStore]) -> None:
+def test_a_store_without_annotations_says_how_they_get_in() -> None:
     store = make_store([[[1, 2], [3]]])
     assert store.spans(0, 0, 3, "entity").tolist() == []
     with pytest.raises(SettingsError, match=r'"spans": \[\[start, end, "noun_phrase"\], \.\.\.\]'):

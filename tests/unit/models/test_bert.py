@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from unmask.batch import Batch, pack
-from unmask.models.bert import BertEncoder, new_next_sentence_head
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.bert import BertEncoder
+from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead
 from unmask.models.settings import EncoderSettings
 
 SIZES = EncoderSettings(
@@ -75,9 +75,9 @@ def test_heads_and_their_shapes() -> None:
     assert encoder.pooler is not None
     pooled = encoder.pooler(hidden[batch.first_tokens])
     targets = torch.tensor([1, 30])
-    assert new_masked_lm_head(SIZES)(hidden[targets], encoder.word_embeddings).shape == (2, 60)
-    assert new_masked_lm_head(SIZES)(hidden[:0], encoder.word_embeddings).shape == (0, 60)
-    assert new_next_sentence_head(SIZES)(pooled).shape == (3, 2)
+    assert MaskedLMHead(SIZES)(hidden[targets], encoder.word_embeddings).shape == (2, 60)
+    assert MaskedLMHead(SIZES)(hidden[:0], encoder.word_embeddings).shape == (0, 60)
+    assert NextSentenceHead(SIZES)(pooled).shape == (3, 2)
 
 
 def test_a_sequence_longer_than_the_positions_is_our_mistake() -> None:

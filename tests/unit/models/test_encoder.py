@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from unmask.batch import Batch, pack
-from unmask.models.electra import ElectraEncoder, new_discriminator_head
+from unmask.models.electra import ElectraEncoder
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.gpt1 import Gpt1Encoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.settings import Architecture, EncoderSettings, token_families
 from unmask.objectives.causal_lm import next_token_decoder
 
@@ -119,8 +119,8 @@ def test_electra_projects_only_where_sizes_differ(embedding_size: int) -> None:
     assert encoder.word_embeddings.shape == (60, embedding_size)
     batch = batch_of([4, 2])
     hidden = encoder(batch)
-    assert new_masked_lm_head(encoder.settings)(hidden[:3], encoder.word_embeddings).shape == (3, 60)
-    assert new_discriminator_head(encoder.settings)(hidden).shape == (6,)
+    assert MaskedLMHead(encoder.settings)(hidden[:3], encoder.word_embeddings).shape == (3, 60)
+    assert DiscriminatorHead(encoder.settings)(hidden).shape == (6,)
 
 
 def test_gpt1s_embeddings_have_a_dropout_of_their_own() -> None:

@@ -14,7 +14,7 @@ from unmask.batch import pack
 from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import HeadKind, needs_pooler, new_head, new_masked_lm_head
+from unmask.models.heads.heads import HeadKind, MaskedLMHead, needs_pooler, new_head
 from unmask.models.hub.directory import (
     NUM_LABELS,
     load_causal_lm,
@@ -45,7 +45,7 @@ def new_causal() -> BertEncoder:
 
 def save_language_model(directory: Path) -> BertEncoder:
     encoder = new_causal()
-    save_model(directory, encoder, masked_lm_head=new_masked_lm_head(CAUSAL), causal_lm=True)
+    save_model(directory, encoder, masked_lm_head=MaskedLMHead(CAUSAL), causal_lm=True)
     return encoder
 
 
@@ -88,7 +88,7 @@ def test_a_language_model_comes_back_and_fills_no_masks(tmp_path: Path) -> None:
 
 def test_a_masked_lm_is_no_left_to_right_one(tmp_path: Path) -> None:
     settings = EncoderSettings(**SIZES)
-    save_model(tmp_path, BertEncoder(settings, pooler=False), masked_lm_head=new_masked_lm_head(settings))
+    save_model(tmp_path, BertEncoder(settings, pooler=False), masked_lm_head=MaskedLMHead(settings))
     assert "is_decoder" not in json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(ModelError, match=r"is a BertForMaskedLM; expected a left-to-right .*OpenAIGPTLMHeadModel"):
         load_causal_lm(tmp_path)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from unmask.batch import Batch, pack
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_causal_lm, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule
@@ -136,7 +136,7 @@ def test_what_is_saved_comes_back_with_its_head(tmp_path: Path, kind: str) -> No
 
 def test_a_masked_lms_head_is_a_start(tmp_path: Path) -> None:
     masked = EncoderSettings(**SIZES)
-    head = new_masked_lm_head(masked)
+    head = MaskedLMHead(masked)
     save_model(tmp_path, BertEncoder(masked, pooler=False), masked_lm_head=head)
     module = new_module("bert")
     OBJECTIVE.restore_heads(module, tmp_path)

@@ -13,13 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.stores import make_store
 from unmask.errors import StoreError
 from unmask.objectives.floors import unigram_entropy
 from unmask.store.manifest import manifest_checksum, token_dtype
 from unmask.store.store import TokenStore
-
-MakeStore = Callable[..., TokenStore]
-
 
 # --------------------------------------------------------------------------------------------------- what comes out
 
@@ -33,9 +31,7 @@ MakeStore = Callable[..., TokenStore]
     ),
     shard_documents=st.integers(1, 4),
 )
-def test_documents_come_out_as_they_went_in(
-    make_store: MakeStore, documents: list[list[list[int]]], shard_documents: int
-) -> None:
+def test_documents_come_out_as_they_went_in(documents: list[list[list[int]]], shard_documents: int) -> None:
     hashes = [2**32 - 1 - number for number in range(len(documents))]
     store = make_store(documents, hashes=hashes, vocab_size=65536, shard_documents=shard_documents)
     flat = [[token for sentence in document for token in sentence] for document in documents]
@@ -55,14 +51,14 @@ def test_documents_come_out_as_they_went_in(
 
 
 @pytest.mark.parametrize(("vocab_size", "token_bytes"), [(8, 2), (30522, 2), (65536, 2), (65537, 4), (1_000_000, 4)])
-def test_two_bytes_a_token_up_to_65536_entries(make_store: MakeStore, vocab_size: int, token_bytes: int) -> None:
+def test_two_bytes_a_token_up_to_65536_entries(vocab_size: int, token_bytes: int) -> None:
     assert token_dtype(vocab_size).itemsize == token_bytes
     store = make_store([[[0, vocab_size - 1]], [[1]]], vocab_size=vocab_size)
     assert (store.directory / "tokens-00000.bin").stat().st_size == 3 * token_bytes
     assert store.document(0).tokens.tolist() == [0, vocab_size - 1]
 
 
-def test_a_shard_without_documents_is_passed_over(make_store: MakeStore) -> None:
+def test_a_shard_without_documents_is_passed_over() -> None:
     """A shard of documents of which nothing is a token has empty files."""
     store = make_store([[[1, 2]], [[3]]], shard_documents=1)
     with_gap = copy_with_manifest(store.directory, insert_empty_shard)
@@ -104,7 +100,7 @@ def test_the_entropy_of_a_known_distribution() -> None:
 
 
 @pytest.fixture
-def directory(make_store: MakeStore, tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     """A store of two shards with a tokenizer file, to be damaged."""
 
     def add_tokenizer(copied: Path, manifest: dict[str, Any]) -> None:

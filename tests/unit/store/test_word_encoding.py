@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.stores import make_word_store
 from unmask.errors import StoreError
 from unmask.store.manifest import manifest_checksum
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
-
-MakeWordStore = Callable[..., TokenStore]
 
 TOKENIZER = WordTokenizer([*SPECIAL_WORDS, "the", "cat", ".", "나는"])
 TEXTS = ["The cat sat. The dog ran.", "나는 학교에 간다.", "the the the .", "\ufffd", "cat"]
@@ -27,7 +25,7 @@ def words_of(store: TokenStore, document: int) -> list[str]:
     return [bytes(stored.utf8[start:end]).decode() for start, end in zip(starts, stored.ends.tolist(), strict=True)]
 
 
-def test_words_ids_and_sentences_come_out(make_word_store: MakeWordStore) -> None:
+def test_words_ids_and_sentences_come_out() -> None:
     store = make_word_store(TEXTS, TOKENIZER)
     assert store.has_words
     assert store.num_documents == 5
@@ -49,7 +47,7 @@ def test_words_ids_and_sentences_come_out(make_word_store: MakeWordStore) -> Non
     store.verify()
 
 
-def test_the_manifest_declares_the_side_arrays(make_word_store: MakeWordStore) -> None:
+def test_the_manifest_declares_the_side_arrays() -> None:
     store = make_word_store(TEXTS, TOKENIZER)
     assert store.manifest["side_arrays"] == {"word_ends": "<u4", "word_ids": "<u2"}
     assert (store.directory / "tokens-00000.bin").read_bytes().startswith("Thecatsat.Thedogran.나는".encode())
@@ -64,7 +62,7 @@ def test_the_manifest_declares_the_side_arrays(make_word_store: MakeWordStore) -
         max_size=5,
     )
 )
-def test_any_words_come_out(make_word_store: MakeWordStore, texts: list[str]) -> None:
+def test_any_words_come_out(texts: list[str]) -> None:
     store = make_word_store(texts, TOKENIZER, shard_documents=2)
     for number, text in enumerate(texts):
         words = TOKENIZER.words(text)
@@ -73,7 +71,7 @@ def test_any_words_come_out(make_word_store: MakeWordStore, texts: list[str]) ->
 
 
 @pytest.mark.parametrize("part", ["tokens", "word_ends", "word_ids"])
-def test_a_changed_byte_is_told(make_word_store: MakeWordStore, part: str) -> None:
+def test_a_changed_byte_is_told(part: str) -> None:
     store = make_word_store(TEXTS, TOKENIZER)
     path = store.directory / f"{part}-00000.bin"
     content = bytearray(path.read_bytes())
@@ -85,7 +83,7 @@ def test_a_changed_byte_is_told(make_word_store: MakeWordStore, part: str) -> No
         words_of(TokenStore(store.directory), 0)
 
 
-def test_side_arrays_that_cannot_be_are_told(make_word_store: MakeWordStore) -> None:
+def test_side_arrays_that_cannot_be_are_told() -> None:
     store = make_word_store(TEXTS, TOKENIZER)
     path = store.directory / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -2,7 +2,7 @@
 
 `transformers` has no such class, so the layout is ours: `model_type` is `elmo`, the class `ElmoModel`, or
 `ElmoForPreTraining` with the softmax of its language models, and the weights have the names of our modules. A head of
-fine-tuning is in `head.safetensors`, as with other models whose head `transformers` does not know.
+fine-tuning is in `head.safetensors`, as with other models whose head `transformers` does not have.
 """
 
 from __future__ import annotations

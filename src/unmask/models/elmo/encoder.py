@@ -88,7 +88,7 @@ class ElmoEncoder(nn.Module):
         """The last hidden states.
 
         Args:
-            batch: with the column `characters` (tokens, characters) int64, or of words that `set_words` knows.
+            batch: with the column `characters` (tokens, characters) int64, or of words in the table of `set_words`.
             positions: (n,) int64, the tokens wanted; None: all.
 
         Returns:

@@ -36,7 +36,7 @@ class ElmoSettings(BaseModel):
         cell_clip, projection_clip: bounds on the absolute value of each memory and each output; None sets none.
         residual: True adds the input of each layer but the first to its output.
         hidden_dropout_prob: on the input of each layer, and on what the softmax reads.
-        initializer_range: the standard deviation of fresh weights of heads that stand on the encoder.
+        initializer_range: the standard deviation of fresh weights of heads on the encoder.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -72,7 +72,7 @@ class ElmoSettings(BaseModel):
 
     @property
     def causal(self) -> bool:
-        """A token's hidden state covers what stands before it and what stands behind it, side by side."""
+        """A token's hidden state covers what is before it and what is after it, side by side."""
         return False
 
     @property

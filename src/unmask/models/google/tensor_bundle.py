@@ -77,7 +77,8 @@ class TensorBundle:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES.values())
             raise ModelError(f"{self.index}: {name} is of TensorFlow's dtype number {number}; expected {known}")
         dtype = DTYPES[number]
-        sizes = _fields(_message(fields, 2)).get(2, [])
+        message = fields.get(2, [b""])[-1]
+        sizes = _fields(message).get(2, []) if isinstance(message, bytes) else []
         shape = tuple(_number(_fields(each), 1) for each in sizes if isinstance(each, bytes))
         if shard >= len(self.shards) or math.prod(shape) * dtype.itemsize != size:
             raise _damaged(self.index, f"{name} has the shape {shape} and {size} bytes in shard {shard}")
@@ -186,7 +187,7 @@ def _read_block(file: bytes, offset: int, size: int) -> bytes:
 
 def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a block. A key is written without what it shares with the key before it; the block ends with
-    the places where whole keys stand and their number (4 bytes each)."""
+    the places of whole keys and their number (4 bytes each)."""
     end = len(block) - 4 * (int.from_bytes(block[-4:], "little") + 1)
     position, key = 0, b""
     while position < end:
@@ -233,8 +234,3 @@ def _number(fields: Fields, number: int) -> int:
     """A field's value; 0 where it is left out, as the format has it."""
     value = fields.get(number, [0])[-1]
     return value if isinstance(value, int) else 0
-
-
-def _message(fields: Fields, number: int) -> bytes:
-    value = fields.get(number, [b""])[-1]
-    return value if isinstance(value, bytes) else b""

@@ -212,8 +212,3 @@ def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: flo
             return DeepClassifier(width, num_labels, activation, 0.0, prob, std, norm, settings.classifier_bias)
         case "layers":
             raise AssertionError("texts read by ELMo have an `ElmoClassifier`")
-
-
-def new_masked_lm_head(settings: EncoderSettings) -> MaskedLMHead:
-    """A fresh masked-LM head for an encoder of these sizes."""
-    return MaskedLMHead(settings)

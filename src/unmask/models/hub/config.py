@@ -1,7 +1,7 @@
 """What `config.json` says of a model: its class and family, its sizes, its labels; read and written.
 
-The classes are those of `transformers` whose directories are read and written here, and our own for what it does not
-know: LSTMs.
+The classes are those of `transformers` whose directories are read and written here, and our own for what it has no
+class for: LSTMs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def find_class(name: object) -> tuple[Family, ModelClass] | None:
 def class_named(
     path: Path, config: Mapping[str, Any], weights: Callable[[], Collection[str]]
 ) -> tuple[str, Family, ModelClass]:
-    """`architectures[0]`, which must be a class that is known here, and of the family that `model_type` says. Where it
+    """`architectures[0]`, which must be one of `Family.classes`, and of the family that `model_type` names. Where it
     is left out, the family's class with the heads of pre-training that the weights have.
 
     Raises:
@@ -217,7 +217,7 @@ def length_config(sizes: EncoderSettings | ElmoSettings, trained: int | None) ->
 def usual_length(sizes: EncoderSettings | ElmoSettings, config: Mapping[str, Any]) -> int:
     """The longest sequence to read where the user does not say: as in pre-training, or all positions."""
     trained = config.get(TRAINED_LENGTH)
-    if type(trained) is not int or trained < 3:  # no room for a token between `[CLS]` and `[SEP]`
+    if type(trained) is not int or trained < 3:  # no space for a token between `[CLS]` and `[SEP]`
         return sizes.num_positions
     return min(trained, sizes.num_positions)
 

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from unmask.errors import ModelError
 from unmask.io.paths import MODEL
 from unmask.io.writing import write_json
-from unmask.models.bert import Pooler, new_next_sentence_head
-from unmask.models.electra import new_discriminator_head
+from unmask.models.bert import Pooler
 from unmask.models.elmo.directory import load_elmo, load_elmo_encoder, save_elmo
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
@@ -33,7 +32,6 @@ from unmask.models.heads.heads import (
     NextSentenceHead,
     needs_pooler,
     new_head,
-    new_masked_lm_head,
 )
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead, write_span_boundary
 from unmask.models.hub.config import (
@@ -207,7 +205,7 @@ def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *,
     """The encoder of a directory of any class, for fine-tuning; its heads are not loaded, but named in `unused`.
 
     Args:
-        head: the kind of head that will stand on it: it decides whether the encoder has a pooler.
+        head: the kind of head that it will get: it decides whether the encoder has a pooler.
         pooler: whether the encoder gets a pooler, if no `head` is given and its family has them. If the directory has
             none, it is freshly initialised from PyTorch's default generator, and named in `fresh`.
 
@@ -300,9 +298,9 @@ def _assemble(
         model = LoadedModel(
             architecture=source.class_name,
             encoder=encoder,
-            masked_lm_head=new_masked_lm_head(settings) if "masked_lm_head" in parts else None,
-            next_sentence_head=new_next_sentence_head(settings) if "next_sentence_head" in parts else None,
-            discriminator_head=new_discriminator_head(settings) if "discriminator_head" in parts else None,
+            masked_lm_head=MaskedLMHead(settings) if "masked_lm_head" in parts else None,
+            next_sentence_head=NextSentenceHead(settings) if "next_sentence_head" in parts else None,
+            discriminator_head=DiscriminatorHead(settings) if "discriminator_head" in parts else None,
             head=None if kind is None else _blank_head(source, kind, labels),
             head_kind=kind,
             labels=labels,

@@ -1,6 +1,6 @@
 """The files of a model directory, `config.json` and the safetensors: read with every failure reported, and written.
 
-Nothing here knows what the weights mean. Pickles are never opened.
+Nothing here depends on what the weights mean. Pickles are never opened.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """`config.json` as it stands.
+    """`config.json` as it is.
 
     Raises:
         ModelError: there is none, or it is not a JSON object.
@@ -59,7 +59,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def read_head_weights(directory: Path) -> dict[str, Tensor]:
-    """All tensors of `head.safetensors`, a head that stands apart from its encoder.
+    """All tensors of `head.safetensors`, a head apart from its encoder.
 
     Raises:
         ModelError: the file is missing, cut short or damaged.

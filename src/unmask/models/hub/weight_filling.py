@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -53,23 +53,20 @@ def _check_fit(
         name: tuple(part.shape) for weight, place in places.items() for name, part in split(place, weight).items()
     }
     left = sorted(set(weights) - set(expected))
+    found = {name: (weights[name], shape) for name, shape in expected.items() if name in weights}
     faults = [
-        *_few([f"{name} {shape} is missing" for name, shape in expected.items() if name not in weights]),
+        *_few(f"{name} {shape} is missing" for name, shape in expected.items() if name not in weights),
         *_few(
-            [
-                f"{name} has the shape {tuple(weights[name].shape)}, expected {shape}"
-                for name, shape in expected.items()
-                if name in weights and tuple(weights[name].shape) != shape
-            ]
+            f"{name} has the shape {tuple(weight.shape)}, expected {shape}"
+            for name, (weight, shape) in found.items()
+            if tuple(weight.shape) != shape
         ),
         *_few(
-            [
-                f"{name} is of {weights[name].dtype}, expected floats"
-                for name in expected
-                if name in weights and not weights[name].is_floating_point()
-            ]
+            f"{name} is of {weight.dtype}, expected floats"
+            for name, (weight, _) in found.items()
+            if not weight.is_floating_point()
         ),
-        *_few([f"{name} is left over" for name in left if not name.startswith(may_be_left)]),
+        *_few(f"{name} is left over" for name in left if not name.startswith(may_be_left)),
     ]
     if faults:
         raise ModelError(
@@ -79,7 +76,8 @@ def _check_fit(
     return tuple(left)
 
 
-def _few(faults: Sequence[str]) -> list[str]:
+def _few(faults: Iterable[str]) -> list[str]:
     """The first faults of one kind, and how many more there are."""
+    faults = list(faults)
     more = len(faults) - _MOST_FAULTS
     return [*faults[:_MOST_FAULTS], *([f"{more} more likewise"] if more > 0 else [])]

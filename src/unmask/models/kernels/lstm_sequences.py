@@ -38,7 +38,7 @@ def read_sequences(layer: nn.LSTM, values: Tensor, lengths: tuple[int, ...]) -> 
 
 
 def _slots(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """(tokens,) int64 each: where each token stands among (steps x sequences), read ahead, and read from the end."""
+    """(tokens,) int64 each: where each token is among (steps x sequences), read ahead, and read from the end."""
     sizes = torch.tensor(lengths)
     sequences = torch.repeat_interleave(torch.arange(len(lengths)), sizes)
     steps = torch.arange(len(sequences)) - (sizes.cumsum(0) - sizes)[sequences]

@@ -5,12 +5,12 @@ inside attention only, or from the first layer to the last where the padding is 
 bounds is computed once per batch, in a `Layout`, and used by every layer.
 
 An example: sequences of 5, 4 and 30 tokens make two groups, the longest first: one of 30, and one of two that are
-padded to 5. Its `slots` say where each of the 39 tokens stands among the 30 + 2 x 5 = 40 padded rows:
+padded to 5. Its `slots` say where each of the 39 tokens is among the 30 + 2 x 5 = 40 padded rows:
 
 >>> layout = Layout(torch.tensor([0, 5, 9, 39]), (5, 4, 30), max_length=30)
 >>> [(group.num_sequences, group.length) for group in layout.groups]
 [(1, 30), (2, 5)]
->>> layout.slots[:9].tolist()  # the first two sequences stand behind the 30 rows of the third
+>>> layout.slots[:9].tolist()  # the first two sequences come after the 30 rows of the third
 [30, 31, 32, 33, 34, 35, 36, 37, 38]
 >>> layout.slots[9:12].tolist()  # the third begins at row 0
 [0, 1, 2]
@@ -60,7 +60,7 @@ class Layout:
     Attributes:
         bounds: (sequences + 1,) int32, as in `Batch`, on the device where attention will run.
         lengths: (sequences,), their lengths as Python integers; empty for a batch padded to a bucket, whose lengths
-            only the device knows.
+            only the device has.
         max_length: upper bound on the tokens of a sequence.
         position_ids: (tokens,) int64, as in `Batch`; None where no layer needs them.
         reuses_shapes: True: the numbers of rows and of the groups' sequences and tokens are rounded, so that batch

@@ -56,9 +56,7 @@ class Capturer:
         if self._is_cuda:
             self._pool = torch.cuda.MemPool()
 
-    def capture(
-        self, body: Callable[[], None], kept: Sequence[Tensor], clear: Callable[[], None]
-    ) -> Callable[[], None]:
+    def capture(self, body: Work, kept: Sequence[Tensor], clear: Work) -> Work:
         """Returns a function that does what `body` does.
 
         Args:

@@ -2,7 +2,7 @@
 
     checkpoints/step-00001000/
         weights.safetensors     the module's parameters and buffers, under its own names; one that several parts share
-                                stands there once, under the first of its names
+                                is there once, under the first of its names
         optimizer.safetensors   the optimizer's tensors: `<parameter number>.<name>`
         random.safetensors      the states of the generators that dropout draws from
         best.safetensors        the weights of the best evaluation so far, where the run may end early
@@ -240,7 +240,7 @@ def _once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _under_every_name(weights: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """The opposite of `_once`: weights that parts of the module share stand under all of their names again."""
+    """The opposite of `_once`: weights that parts of the module share are under all of their names again."""
     named = dict(weights)
     first_names: dict[int, str] = {}
     own = module.state_dict(keep_vars=True)  # held here, so that no two of its tensors have the same id

@@ -75,12 +75,10 @@ def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool
         changes = _find_changes(saved, recipe)
     elif overwrite:
         remove_own(directory, (RECIPE,), "a run's directory")
-    elif resume:
-        refuse_existing(
-            directory, overwrite=False, instead=f"it is not a run ({RECIPE} is missing); choose another --out"
-        )
     else:
-        refuse_existing(directory, overwrite=False, instead="choose another --out, or pass --resume or --overwrite")
+        no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
+        advice = no_run if resume else "choose another --out, or pass --resume or --overwrite"
+        refuse_existing(directory, overwrite=False, instead=advice)
     with as_output_error(directory):
         directory.mkdir(parents=True, exist_ok=True)
     write_text(saved, dump_settings(recipe))

@@ -236,7 +236,7 @@ def _write_whole(file: FileIO, path: Path, line: str) -> None:
 
 
 def is_of_training(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of training; a row of an evaluation says nothing of tokens."""
+    """Whether a row is of training; a row of an evaluation has no tokens."""
     return "tokens" in row
 
 

@@ -53,7 +53,7 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
     "a row too long": ("classification", "t.tsv", TSV + "a\tb\ty\n", "t.tsv:3: 3 fields where the header has 2"),
     "a comma": ("classification", "t.csv", "text,label\na, b,y\n",
      "t.csv:2: 3 fields where the header has 2 (text, label): fix the row (in a .csv a text with commas or line "
-     "breaks stands between quotes)"),
+     "breaks is between quotes)"),
     "an open quote": ("classification", "t.csv", 'text,label\n"a,y\nb,n\n',
      "t.csv:2: not CSV in the row that begins here"),
     "no label": ("classification", "t.tsv", TSV + "b\t\n",

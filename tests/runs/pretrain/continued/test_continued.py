@@ -13,7 +13,7 @@ from support.continued import hidden_states, largest_difference, module_of, run_
 from unmask.errors import SettingsError
 from unmask.models.electra import ElectraEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.directory import load_model, save_model
 from unmask.pretraining.run import pretrain
@@ -160,7 +160,7 @@ def test_a_generator_that_does_not_fit_its_discriminator_is_refused(
 ) -> None:
     first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     sizes = load_model(first / "generator").encoder.settings.model_copy(update=changes)
-    save_model(first / "generator", new_encoder(sizes), masked_lm_head=new_masked_lm_head(sizes))
+    save_model(first / "generator", new_encoder(sizes), masked_lm_head=MaskedLMHead(sizes))
     with pytest.raises(SettingsError, match=told):
         pretrain(recipe, [f"store={tiny_store}", f"init_from={first}", *RTD], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ from unmask.inference.left_to_right.generation import Sampling, generate, readab
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tokenization.learning.train import train_tokenizer
@@ -44,7 +44,7 @@ def save_language_model(directory: Path, architecture: str, kind: Any) -> Langua
     )
     torch.manual_seed(0)
     encoder = new_encoder(sizes, pooler=False)
-    head = new_masked_lm_head(sizes) if isinstance(encoder, BertEncoder) else None
+    head = MaskedLMHead(sizes) if isinstance(encoder, BertEncoder) else None
     directory.mkdir()
     save_model(directory, encoder, masked_lm_head=head, causal_lm=True)
     tokenizer.save(directory)

@@ -12,7 +12,7 @@ from unmask.batch import Batch, pack
 from unmask.models.bert import BertEncoder
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.encoder import TokenEncoder, new_encoder
-from unmask.models.heads.heads import new_masked_lm_head
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.conversion import bert_as_electra, widen_vocabulary
 from unmask.models.settings import Architecture, EncoderSettings
 
@@ -112,7 +112,7 @@ def test_new_entries_start_as_the_mean_of_their_pieces(architecture: Architectur
 
 def test_the_heads_bias_is_widened_and_old_logits_stay() -> None:
     encoder = new("bert")
-    head = new_masked_lm_head(encoder.settings)
+    head = MaskedLMHead(encoder.settings)
     with torch.no_grad():
         head.bias.copy_(torch.arange(VOCAB_SIZE))
     before = head(encoder(batch()), encoder.word_embeddings)
@@ -132,7 +132,7 @@ def test_new_entries_take_the_rows_of_padding_first(architecture: Architecture, 
     first = VOCAB_SIZE - 4
     changes: dict[str, Any] = {"hidden_act": "gelu_new"} if architecture == "gpt1" else {}
     encoder = new(architecture, **changes)
-    head = new_masked_lm_head(encoder.settings)
+    head = MaskedLMHead(encoder.settings)
     with torch.no_grad():
         encoder.word_embeddings[first:] = 1000.0
         head.bias.copy_(torch.arange(VOCAB_SIZE))
@@ -153,7 +153,7 @@ def test_embeddings_shared_with_a_generator_stay_shared() -> None:
     assert isinstance(discriminator, ElectraEncoder)
     generator = ElectraEncoder(generator_settings(discriminator.settings, 1 / 3, tied=True))
     share_embeddings(generator, discriminator)
-    head = new_masked_lm_head(generator.settings)
+    head = MaskedLMHead(generator.settings)
     widen_vocabulary(discriminator, [head], VOCAB_SIZE + 1, [[10]])
     assert generator.word_embeddings is discriminator.word_embeddings
     assert head(generator(pack([[VOCAB_SIZE]])), generator.word_embeddings).shape == (1, VOCAB_SIZE + 1)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from support.model_files import Edit, edit_config, edit_weights, with_one, without
 from unmask.errors import ModelError
-from unmask.models.bert import BertEncoder, new_next_sentence_head
-from unmask.models.heads.heads import new_head, new_masked_lm_head
+from unmask.models.bert import BertEncoder
+from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead, new_head
 from unmask.models.hub.directory import (
     LoadedModel,
     load_encoder,
@@ -45,8 +45,8 @@ def pretrained(tmp_path: Path) -> Path:
     save_model(
         tmp_path / "pretrained",
         BertEncoder(SETTINGS),
-        masked_lm_head=new_masked_lm_head(SETTINGS),
-        next_sentence_head=new_next_sentence_head(SETTINGS),
+        masked_lm_head=MaskedLMHead(SETTINGS),
+        next_sentence_head=NextSentenceHead(SETTINGS),
     )
     return tmp_path / "pretrained"
 
@@ -101,7 +101,7 @@ def test_classifier_round_trip(classifier: Path) -> None:
 
 
 def test_masked_lm_without_pooler_round_trip(tmp_path: Path) -> None:
-    encoder, head = BertEncoder(SETTINGS, pooler=False), new_masked_lm_head(SETTINGS)
+    encoder, head = BertEncoder(SETTINGS, pooler=False), MaskedLMHead(SETTINGS)
     save_model(tmp_path / "model", encoder, masked_lm_head=head)
     model = load_masked_lm(tmp_path / "model")
     assert model.architecture == "BertForMaskedLM"
@@ -142,7 +142,7 @@ def test_an_encoder_for_finetuning_leaves_the_heads_and_says_so(pretrained: Path
 
 
 def test_a_pooler_that_is_not_there_is_fresh_and_named(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", BertEncoder(SETTINGS, pooler=False), masked_lm_head=new_masked_lm_head(SETTINGS))
+    save_model(tmp_path / "model", BertEncoder(SETTINGS, pooler=False), masked_lm_head=MaskedLMHead(SETTINGS))
     loaded = load_encoder(tmp_path / "model")
     assert loaded.fresh == ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
     assert loaded.encoder.pooler is not None

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from support.model_files import Edit, edit_config, edit_weights, with_one, without
 from unmask.errors import ModelError
-from unmask.models.electra import new_discriminator_head
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.google import checkpoint as google_checkpoint
-from unmask.models.heads.heads import HeadKind, needs_pooler, new_head, new_masked_lm_head
+from unmask.models.heads.heads import DiscriminatorHead, HeadKind, MaskedLMHead, needs_pooler, new_head
 from unmask.models.hub.directory import (
     NUM_LABELS,
     load_encoder,
@@ -52,11 +51,11 @@ def save_pretrained(directory: Path, family: Architecture, pooler: bool = False)
     settings = sizes(family, **{"embedding_size": 6} if family == "electra" else {})
     encoder = new_encoder(settings, pooler)
     if family == "electra":
-        save_model(directory, encoder, discriminator_head=new_discriminator_head(settings))
+        save_model(directory, encoder, discriminator_head=DiscriminatorHead(settings))
     elif ARCHITECTURES[family].left_to_right:
         save_model(directory, encoder, causal_lm=True)
     else:
-        save_model(directory, encoder, masked_lm_head=new_masked_lm_head(settings))
+        save_model(directory, encoder, masked_lm_head=MaskedLMHead(settings))
     return directory
 
 
@@ -196,7 +195,7 @@ def test_gpt1s_released_layout_loads(tmp_path: Path) -> None:
 
 def test_a_generator_is_a_masked_lm(tmp_path: Path) -> None:
     settings = sizes("electra", embedding_size=6)
-    save_model(tmp_path, new_encoder(settings), masked_lm_head=new_masked_lm_head(settings))
+    save_model(tmp_path, new_encoder(settings), masked_lm_head=MaskedLMHead(settings))
     loaded = load_masked_lm(tmp_path)
     assert loaded.architecture == "ElectraForMaskedLM"
     assert loaded.masked_lm_head is not None
