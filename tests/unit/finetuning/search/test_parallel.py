@@ -7,13 +7,14 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from support.searches import new_recipe
 from unmask.errors import InputError, UserError
 from unmask.finetuning.search.parallel import RunOne, TrialJob, attempt
 from unmask.finetuning.search.search import run_trials
@@ -80,12 +81,12 @@ NAME = "lr5e-05_batch16_epochs3_seed"
 
 
 def test_one_that_fails_or_is_killed_leaves_the_others_alone(
-    tmp_path: Path, runs: Any, capfd: pytest.CaptureFixture[str], recipe: Callable[..., FinetuneRecipe]
+    tmp_path: Path, runs: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(5)
     try:
-        summary = search(tmp_path / "out", recipe({"restarts": 5, "parallel": 2}), runs.some_fail)
+        summary = search(tmp_path / "out", new_recipe({"restarts": 5, "parallel": 2}), runs.some_fail)
     finally:
         torch.set_num_threads(threads)
     killed = "its process was killed by SIGKILL (out of memory?): lower search.parallel"
@@ -104,10 +105,10 @@ def test_one_that_fails_or_is_killed_leaves_the_others_alone(
 
 
 def test_what_was_told_of_the_inputs_is_not_told_again(
-    tmp_path: Path, runs: Any, recipe: Callable[..., FinetuneRecipe], capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, runs: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run_trials(
-        recipe({"restarts": 2, "parallel": 2}),
+        new_recipe({"restarts": 2, "parallel": 2}),
         tmp_path / "out",
         recipe="a test",
         resume=False,
@@ -119,11 +120,9 @@ def test_what_was_told_of_the_inputs_is_not_told_again(
     assert (tmp_path / "out" / "log.txt").read_text().count("the examples are odd") == 1
 
 
-def test_what_is_wrong_with_every_trial_lets_those_under_way_end(
-    tmp_path: Path, runs: Any, recipe: Callable[..., FinetuneRecipe]
-) -> None:
+def test_what_is_wrong_with_every_trial_lets_those_under_way_end(tmp_path: Path, runs: Any) -> None:
     with pytest.raises(InputError, match=rf"{NAME}0: train\.tsv:3: no label"):
-        search(tmp_path / "out", recipe({"restarts": 3, "parallel": 2}), runs.examples_are_bad)
+        search(tmp_path / "out", new_recipe({"restarts": 3, "parallel": 2}), runs.examples_are_bad)
     assert [path.name for path in (tmp_path / "out" / "trials").iterdir()] == [f"{NAME}1"]
     (row,) = json.loads((tmp_path / "out" / "summary.json").read_text())["trials"]
     assert row["dev"]["accuracy"] == 0.5
@@ -140,12 +139,10 @@ def test_what_is_wrong_with_every_trial_lets_those_under_way_end(
         (UserError("it diverged"), "it diverged"),
     ],
 )
-def test_what_is_wrong_with_one_trial_alone_is_told(
-    error: Exception, told: str, recipe: Callable[..., FinetuneRecipe]
-) -> None:
+def test_what_is_wrong_with_one_trial_alone_is_told(error: Exception, told: str) -> None:
     def run(*_: object, **__: object) -> Path:
         raise error
 
-    failure = attempt(TrialJob("a", Path("a"), recipe({}), 1.0), "a test", run)
+    failure = attempt(TrialJob("a", Path("a"), new_recipe({}), 1.0), "a test", run)
     assert failure is not None
     assert failure.startswith(told)

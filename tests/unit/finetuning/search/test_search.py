@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from support.searches import Pretended, new_recipe, of_accuracy, run_search
 from unmask.errors import InputError, Interrupted, ModelError, SettingsError, UserError
 from unmask.finetuning.search.search import plan_trials, run_trials
 from unmask.inference.ensemble import read_null_threshold
@@ -25,9 +25,11 @@ from unmask.training.run.log import RunLog
 # Which runs
 
 
-def test_every_combination_is_run_with_every_seed(recipe: Callable[..., FinetuneRecipe]) -> None:
+def test_every_combination_is_run_with_every_seed() -> None:
     trials = plan_trials(
-        recipe({"learning_rates": [3e-5, 0.0001], "batch_sizes": [16, 32], "epochs": [2, 2.5], "restarts": 2}, seed=7)
+        new_recipe(
+            {"learning_rates": [3e-5, 0.0001], "batch_sizes": [16, 32], "epochs": [2, 2.5], "restarts": 2}, seed=7
+        )
     )
     assert [trial.name for trial in trials[:5]] == [
         "lr3e-05_batch16_epochs2_seed7",
@@ -44,14 +46,14 @@ def test_every_combination_is_run_with_every_seed(recipe: Callable[..., Finetune
     assert not last.settings.search.is_wanted
 
 
-def test_what_is_not_listed_is_as_the_recipe_says(recipe: Callable[..., FinetuneRecipe]) -> None:
-    (only, other) = plan_trials(recipe({"restarts": 2}, train={"steps": 1000, "batch_size": 8}))
+def test_what_is_not_listed_is_as_the_recipe_says() -> None:
+    (only, other) = plan_trials(new_recipe({"restarts": 2}, train={"steps": 1000, "batch_size": 8}))
     assert (only.name, other.name) == ("lr5e-05_batch8_steps1000_seed0", "lr5e-05_batch8_steps1000_seed1")
-    assert only.settings == recipe({}, train={"steps": 1000, "batch_size": 8})
+    assert only.settings == new_recipe({}, train={"steps": 1000, "batch_size": 8})
 
 
-def test_checkpoints_and_layers_are_part_of_the_name(recipe: Callable[..., FinetuneRecipe]) -> None:
-    settings = recipe({"checkpoints": ["runs/a/model", "other/a", "b c"], "transfer_layers": [0, 6]})
+def test_checkpoints_and_layers_are_part_of_the_name() -> None:
+    settings = new_recipe({"checkpoints": ["runs/a/model", "other/a", "b c"], "transfer_layers": [0, 6]})
     trials = plan_trials(settings)
     assert [trial.name for trial in trials] == [
         *("a_lr5e-05_batch16_epochs3_layers0_seed0", "a_lr5e-05_batch16_epochs3_layers6_seed0"),
@@ -79,11 +81,9 @@ def test_checkpoints_and_layers_are_part_of_the_name(recipe: Callable[..., Finet
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_contradicts_itself_is_refused(
-    given: dict[str, Any], message: str, recipe: Callable[..., FinetuneRecipe]
-) -> None:
+def test_what_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        plan_trials(recipe(**given))
+        plan_trials(new_recipe(**given))
 
 
 # When something goes wrong
@@ -91,18 +91,14 @@ def test_what_contradicts_itself_is_refused(
 
 def test_a_run_that_fails_is_noted_and_the_others_go_on(
     tmp_path: Path,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
         if settings.seed == 1:
             raise UserError("the loss is not finite at step 7")
-        return accuracy(0.8)
+        return of_accuracy(0.8)
 
-    run = pretended(figures)
-    summary = search(tmp_path / "out", recipe({"restarts": 3}), run)
+    run = Pretended(figures)
+    summary = run_search(tmp_path / "out", new_recipe({"restarts": 3}), run)
     (row,) = summary["combinations"]
     assert (summary["num_finished"], summary["num_failed"], row["n"]) == (2, 1, 2)
     assert row["failed"] == ["lr5e-05_batch16_epochs3_seed1"]
@@ -111,31 +107,25 @@ def test_a_run_that_fails_is_noted_and_the_others_go_on(
     assert "has failed, the others continue" in (tmp_path / "out" / "log.txt").read_text()
 
 
-def test_nothing_but_failures_is_an_error(
-    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
-) -> None:
+def test_nothing_but_failures_is_an_error(tmp_path: Path) -> None:
     def fail(settings: FinetuneRecipe) -> dict[str, Any]:
         raise UserError(f"it diverged with seed {settings.seed}")
 
     with pytest.raises(UserError, match="every trial has failed, the first with: it diverged with seed 0"):
-        search(tmp_path / "out", recipe({"restarts": 2}), pretended(fail))
+        run_search(tmp_path / "out", new_recipe({"restarts": 2}), Pretended(fail))
 
 
-def test_what_is_wrong_with_the_examples_stops_the_search(
-    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
-) -> None:
+def test_what_is_wrong_with_the_examples_stops_the_search(tmp_path: Path) -> None:
     def fail(settings: FinetuneRecipe) -> dict[str, Any]:
         raise InputError("train.tsv:3: no label")
 
-    run = pretended(fail)
+    run = Pretended(fail)
     with pytest.raises(InputError, match=r"train\.tsv:3"):
-        search(tmp_path / "out", recipe({"restarts": 2}), run)
+        run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     assert len(run.begun) == 1
 
 
-def test_what_is_found_before_the_first_step_leaves_nothing_behind(
-    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], accuracy: Callable[..., dict[str, Any]]
-) -> None:
+def test_what_is_found_before_the_first_step_leaves_nothing_behind(tmp_path: Path) -> None:
     checked: list[tuple[str, int]] = []
 
     def check(settings: FinetuneRecipe) -> None:
@@ -145,12 +135,12 @@ def test_what_is_found_before_the_first_step_leaves_nothing_behind(
 
     with pytest.raises(ModelError):
         run_trials(
-            recipe({"restarts": 2, "checkpoints": ["a", "b"]}),
+            new_recipe({"restarts": 2, "checkpoints": ["a", "b"]}),
             tmp_path / "out",
             recipe="a test",
             resume=False,
             overwrite=False,
-            run=pretended(lambda settings: accuracy(0.5)),
+            run=Pretended(lambda settings: of_accuracy(0.5)),
             check=check,
         )
     assert checked == [("a", 0), ("b", 0)]
@@ -159,14 +149,11 @@ def test_what_is_found_before_the_first_step_leaves_nothing_behind(
 
 def test_what_is_wrong_with_the_inputs_is_shown_once(
     tmp_path: Path,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Each run opens the inputs again, and has it in its own log."""
     logger = logging.getLogger("unmask")
-    run = pretended(lambda settings: accuracy(0.5))
+    run = Pretended(lambda settings: of_accuracy(0.5))
 
     def open_inputs(settings: FinetuneRecipe) -> None:
         for name in ("train", "dev"):
@@ -182,7 +169,7 @@ def test_what_is_wrong_with_the_inputs_is_shown_once(
 
     out = tmp_path / "out"
     run_trials(
-        recipe({"restarts": 2}),
+        new_recipe({"restarts": 2}),
         out,
         recipe="a test",
         resume=False,
@@ -204,85 +191,69 @@ def test_what_is_wrong_with_the_inputs_is_shown_once(
 def test_a_search_goes_on_where_it_stopped(
     tmp_path: Path,
     stopped_at: int,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
-        return accuracy(0.5 + settings.seed / 10)
+        return of_accuracy(0.5 + settings.seed / 10)
 
     def stopping(settings: FinetuneRecipe) -> dict[str, Any]:
         if settings.seed == stopped_at:
             raise Interrupted("stopped at step 3", 15)
         return figures(settings)
 
-    settings = recipe({"restarts": 3})
+    settings = new_recipe({"restarts": 3})
     with pytest.raises(Interrupted):
-        search(tmp_path / "out", settings, pretended(stopping))
-    run = pretended(figures)
-    found = search(tmp_path / "out", settings, run, resume=True)
+        run_search(tmp_path / "out", settings, Pretended(stopping))
+    run = Pretended(figures)
+    found = run_search(tmp_path / "out", settings, run, resume=True)
     assert [int(name[-1]) for name in run.begun] == list(range(stopped_at, 3))
     assert run.resumed == [True, *[False] * (2 - stopped_at)]  # from the checkpoint of the one that was stopped
-    assert found == search(tmp_path / "whole", settings, pretended(figures))
-    again = pretended(figures)
-    assert search(tmp_path / "out", settings, again, resume=True) == found
+    assert found == run_search(tmp_path / "whole", settings, Pretended(figures))
+    again = Pretended(figures)
+    assert run_search(tmp_path / "out", settings, again, resume=True) == found
     assert again.begun == []
 
 
-def test_ctrl_c_between_trials_says_how_to_go_on(
-    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
-) -> None:
+def test_ctrl_c_between_trials_says_how_to_go_on(tmp_path: Path) -> None:
     def interrupt(settings: FinetuneRecipe) -> dict[str, Any]:
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="with --resume continues"):
-        search(tmp_path / "out", recipe({"restarts": 2}), pretended(interrupt))
+        run_search(tmp_path / "out", new_recipe({"restarts": 2}), Pretended(interrupt))
 
 
 def test_another_search_is_not_a_resumed_one(
     tmp_path: Path,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
-    run = pretended(lambda settings: accuracy(0.5))
-    search(tmp_path / "out", recipe({"restarts": 2}), run)
+    run = Pretended(lambda settings: of_accuracy(0.5))
+    run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     with pytest.raises(SettingsError, match=r"begun with other settings: search\.transfer_layers"):
-        search(tmp_path / "out", recipe({"restarts": 2, "transfer_layers": [1]}), run, resume=True)
-    search(tmp_path / "out", recipe({"restarts": 3}), run, overwrite=True)
+        run_search(tmp_path / "out", new_recipe({"restarts": 2, "transfer_layers": [1]}), run, resume=True)
+    run_search(tmp_path / "out", new_recipe({"restarts": 3}), run, overwrite=True)
     assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
 
 
 def test_how_many_run_at_a_time_may_change(
     tmp_path: Path,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
-    run = pretended(lambda settings: accuracy(0.5))
-    found = search(tmp_path / "out", recipe({"restarts": 2}), run)
-    again = pretended(lambda settings: accuracy(0.5))
-    assert search(tmp_path / "out", recipe({"restarts": 2, "parallel": 2}), again, resume=True) == found
+    run = Pretended(lambda settings: of_accuracy(0.5))
+    found = run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
+    again = Pretended(lambda settings: of_accuracy(0.5))
+    assert run_search(tmp_path / "out", new_recipe({"restarts": 2, "parallel": 2}), again, resume=True) == found
     assert "resumed with search.parallel=2, where it was 1" in (tmp_path / "out" / "log.txt").read_text()
 
 
-def test_a_number_at_a_time_makes_no_search(recipe: Callable[..., FinetuneRecipe]) -> None:
-    assert not recipe({"parallel": 5}).search.is_wanted
+def test_a_number_at_a_time_makes_no_search() -> None:
+    assert not new_recipe({"parallel": 5}).search.is_wanted
 
 
 def test_a_longer_budget_makes_runs_of_its_own(
     tmp_path: Path,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
-    run = pretended(lambda settings: accuracy(0.5))
-    search(tmp_path / "out", recipe({"restarts": 2}), run)
-    summary = search(tmp_path / "out", recipe({"restarts": 2}, train={"epochs": 4, "batch_size": 16}), run, resume=True)
+    run = Pretended(lambda settings: of_accuracy(0.5))
+    run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
+    summary = run_search(
+        tmp_path / "out", new_recipe({"restarts": 2}, train={"epochs": 4, "batch_size": 16}), run, resume=True
+    )
     assert [row["trial"] for row in summary["trials"]] == [f"lr5e-05_batch16_epochs4_seed{seed}" for seed in (0, 1)]
 
 
@@ -292,10 +263,6 @@ def test_a_longer_budget_makes_runs_of_its_own(
 def test_the_runs_of_the_best_combination_answer_together(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
     written: list[list[str]] = []
 
@@ -318,14 +285,14 @@ def test_the_runs_of_the_best_combination_answer_together(
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
         # The best single run has the rate of the worse mean.
         if settings.optimizer.learning_rate == 1e-5:
-            return accuracy(0.95 if (settings.seed, settings.init_from) == (0, "a") else 0.1)
-        return accuracy(0.8)
+            return of_accuracy(0.95 if (settings.seed, settings.init_from) == (0, "a") else 0.1)
+        return of_accuracy(0.8)
 
-    settings = recipe(
+    settings = new_recipe(
         {"learning_rates": [1e-5, 2e-5], "checkpoints": ["a", "b"], "restarts": 2, "ensemble": True},
         data={"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"},
     )
-    summary = search(tmp_path / "out", settings, pretended(figures))
+    summary = run_search(tmp_path / "out", settings, Pretended(figures))
     members = [f"{label}_lr2e-05_batch16_epochs3_seed{seed}" for label in "ab" for seed in (0, 1)]
     assert written == [members]
     assert summary["ensemble"] == {"members": members, "dev": {"accuracy": 0.85}, "test": {"accuracy": 0.8}}
@@ -339,9 +306,6 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     monkeypatch: pytest.MonkeyPatch,
     set_by_user: float | None,
     kept: float | None,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
     task = open_task(TaskSettings(name="squad2", null_threshold=7.0), ColumnSettings())  # of the members, added up
     predictor = SimpleNamespace(task=task, module=None, tokenizer=None, num_segments=2, compute=None)
@@ -368,19 +332,15 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     monkeypatch.setattr("unmask.finetuning.search.search.load_predictor", lambda *_, **__: predictor)
     monkeypatch.setattr("unmask.finetuning.search.search.encode_windows", lambda *_: [])
     monkeypatch.setattr("unmask.finetuning.search.search.measure", measure)
-    settings = recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
-    search(tmp_path / "out", settings, pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
+    settings = new_recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
+    run_search(tmp_path / "out", settings, Pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
     assert read_null_threshold(tmp_path / "out" / "ensemble") == (None if kept is None else pytest.approx(kept))
     assert measured == ([None] if kept else [])
 
 
 def test_layers_are_drawn_as_a_curve(
     tmp_path: Path,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
-    run = pretended(lambda settings: accuracy(0.5 + (settings.transfer_layers or 0) / 10))
-    search(tmp_path / "out", recipe({"transfer_layers": [0, 1, 2], "restarts": 2}), run)
+    run = Pretended(lambda settings: of_accuracy(0.5 + (settings.transfer_layers or 0) / 10))
+    run_search(tmp_path / "out", new_recipe({"transfer_layers": [0, 1, 2], "restarts": 2}), run)
     assert "By the number of layers taken" in (tmp_path / "out" / "report.html").read_text()

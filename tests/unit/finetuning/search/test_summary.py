@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.searches import Pretended, new_recipe, of_accuracy, read_json, run_search
 from unmask.config import build_settings
 from unmask.errors import SettingsError
 from unmask.finetuning.search.summary import TrialOutcome, describe, summarise
@@ -19,21 +19,16 @@ from unmask.training.run.directory import RECIPE
 
 def test_means_and_spread_over_restarts_and_the_best_apart(
     tmp_path: Path,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
-    read: Callable[[Path], dict[str, Any]],
 ) -> None:
     dev = {1e-5: [0.70, 0.80, 0.75], 2e-5: [0.90, 0.60, 0.60]}
     test = {1e-5: [0.61, 0.62, 0.69], 2e-5: [0.50, 0.52, 0.99]}
 
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
         rate, seed = settings.optimizer.learning_rate, settings.seed
-        return accuracy(dev[rate][seed], test={"accuracy": test[rate][seed]})
+        return of_accuracy(dev[rate][seed], test={"accuracy": test[rate][seed]})
 
-    run = pretended(figures)
-    summary = search(tmp_path / "out", recipe({"learning_rates": [1e-5, 2e-5], "restarts": 3}), run)
+    run = Pretended(figures)
+    summary = run_search(tmp_path / "out", new_recipe({"learning_rates": [1e-5, 2e-5], "restarts": 3}), run)
     low, high = summary["combinations"]
     assert low["name"] == "lr1e-05_batch16_epochs3"
     assert (low["n"], high["n"]) == (3, 3)
@@ -48,7 +43,7 @@ def test_means_and_spread_over_restarts_and_the_best_apart(
     assert best["all_runs_of_it"]["test"]["accuracy"]["mean"] == pytest.approx(statistics.fmean(test[2e-5]))
     assert low["best_on_dev"]["trial"] == "lr1e-05_batch16_epochs3_seed1"
     model = tmp_path / "out" / "model" / "config.json"
-    assert read(model) == {"made_by": "lr2e-05_batch16_epochs3_seed0"}
+    assert read_json(model) == {"made_by": "lr2e-05_batch16_epochs3_seed0"}
     assert build_settings(FinetuneRecipe, read_yaml(tmp_path / "out" / RECIPE), "it").search.restarts == 3
     page = (tmp_path / "out" / "report.html").read_text()
     assert "0.75 ± 0.05" in page
@@ -62,39 +57,31 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return read_settings_file(path)
 
 
-def test_lower_is_better_where_it_is(
-    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
-) -> None:
-    run = pretended(lambda settings: {"dev": {"loss": 1.0, "mse": [0.3, 0.1, 0.2][settings.seed]}})
-    summary = search(tmp_path / "out", recipe({"restarts": 3}), run)
+def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
+    run = Pretended(lambda settings: {"dev": {"loss": 1.0, "mse": [0.3, 0.1, 0.2][settings.seed]}})
+    summary = run_search(tmp_path / "out", new_recipe({"restarts": 3}), run)
     assert (summary["metric"], summary["best_on_dev"]["trial"][-5:]) == ("mse", "seed1")
 
 
-def test_the_metric_can_be_named(
-    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
-) -> None:
-    settings = recipe({"restarts": 2}, train={"epochs": 1, "metric": "loss"})
-    run = pretended(lambda settings: {"dev": {"loss": [0.3, 0.4][settings.seed], "accuracy": 0.1 * settings.seed}})
-    assert search(tmp_path / "out", settings, run)["best_on_dev"]["dev"] == {"loss": 0.3, "accuracy": 0.0}
-    unknown = recipe({"restarts": 2}, train={"epochs": 1, "metric": "f1"})
+def test_the_metric_can_be_named(tmp_path: Path) -> None:
+    settings = new_recipe({"restarts": 2}, train={"epochs": 1, "metric": "loss"})
+    run = Pretended(lambda settings: {"dev": {"loss": [0.3, 0.4][settings.seed], "accuracy": 0.1 * settings.seed}})
+    assert run_search(tmp_path / "out", settings, run)["best_on_dev"]["dev"] == {"loss": 0.3, "accuracy": 0.0}
+    unknown = new_recipe({"restarts": 2}, train={"epochs": 1, "metric": "f1"})
     with pytest.raises(SettingsError, match=r"train\.metric=f1: the task measures loss, accuracy"):
-        search(tmp_path / "other", unknown, run)
+        run_search(tmp_path / "other", unknown, run)
 
 
 def test_degenerate_runs_are_named_and_both_means_told(
     tmp_path: Path,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
     values = [0.8, 0.5, 0.9, 0.5]
 
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
         value = values[settings.seed]
-        return accuracy(value, degenerate="all 400 predictions are 'yes'" if value == 0.5 else None)
+        return of_accuracy(value, degenerate="all 400 predictions are 'yes'" if value == 0.5 else None)
 
-    summary = search(tmp_path / "out", recipe({"restarts": 4}), pretended(figures))
+    summary = run_search(tmp_path / "out", new_recipe({"restarts": 4}), Pretended(figures))
     (row,) = summary["combinations"]
     assert [name[-5:] for name in row["degenerate"]] == ["seed1", "seed3"]
     assert (row["n"], row["without_degenerate"]["n"]) == (4, 2)
@@ -108,13 +95,9 @@ def test_degenerate_runs_are_named_and_both_means_told(
 
 def test_the_page_escapes_what_a_run_says(
     tmp_path: Path,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
-    run = pretended(lambda settings: accuracy(0.5, degenerate="all are '<script>alert(1)</script>'"))
-    search(tmp_path / "<b>out", recipe({"restarts": 2}), run)
+    run = Pretended(lambda settings: of_accuracy(0.5, degenerate="all are '<script>alert(1)</script>'"))
+    run_search(tmp_path / "<b>out", new_recipe({"restarts": 2}), run)
     page = (tmp_path / "<b>out" / "report.html").read_text()
     assert "<script" not in page
     assert "<b>out" not in page
@@ -142,25 +125,19 @@ def test_a_search_that_has_learned_nothing_says_so(
     value: float,
     more: dict[str, Any],
     told: str | None,
-    recipe: Callable[..., FinetuneRecipe],
-    pretended: type[Any],
-    accuracy: Callable[..., dict[str, Any]],
-    search: Callable[..., dict[str, Any]],
 ) -> None:
     floors = {"dev.accuracy": {"most frequent label": 0.5}}
-    run = pretended(lambda settings: accuracy(value, floors=floors, **more))
-    summary = search(tmp_path / "out", recipe({"restarts": 2}), run)
+    run = Pretended(lambda settings: of_accuracy(value, floors=floors, **more))
+    summary = run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     *_, last = describe(summary)
     page = (tmp_path / "out" / "report.html").read_text()
     assert ('class="verdict"' in page) == (told is not None)
     assert last.startswith("best run on dev" if told is None else told)
 
 
-def test_a_figure_that_is_not_a_number_is_null(
-    tmp_path: Path, recipe: Callable[..., FinetuneRecipe], pretended: type[Any], search: Callable[..., dict[str, Any]]
-) -> None:
-    run = pretended(lambda settings: {"dev": {"loss": 1.0, "pearson": [math.nan, 0.2][settings.seed]}})
-    summary = search(tmp_path / "out", recipe({"restarts": 2}), run)
+def test_a_figure_that_is_not_a_number_is_null(tmp_path: Path) -> None:
+    run = Pretended(lambda settings: {"dev": {"loss": 1.0, "pearson": [math.nan, 0.2][settings.seed]}})
+    summary = run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     assert summary["best_on_dev"]["dev"]["pearson"] == 0.2
     assert summary["combinations"][0]["dev"]["pearson"] == {"mean": None, "sd": None}
     assert summary["trials"][0]["dev"]["pearson"] is None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.glue_runs import answer_in_turn, write_all_finetuned, write_test_files
 from unmask.errors import InputError
 from unmask.inference.glue.submission import submit, validate
 
@@ -18,12 +18,9 @@ from unmask.inference.glue.submission import submit, validate
 def sound(
     tmp_path: Path,
     small: dict[str, int],
-    write_data: Callable[..., Path],
-    write_runs: Callable[..., list[Path]],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> Path:
     out = tmp_path / "glue.zip"
-    submit(write_runs(tmp_path), out, data=write_data(tmp_path, small), predict=stub)
+    submit(write_all_finetuned(tmp_path), out, data=write_test_files(tmp_path, small), predict=answer_in_turn)
     return out
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from support.glue_runs import answer_in_turn, write_all_finetuned, write_finetuned, write_test_files
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.inference.glue.submission import TABLES, submit, validate
 
@@ -18,9 +19,9 @@ TASKS = ("cola", "sst2", "mrpc", "qqp", "wnli", "qnli", "rte", "mnli", "stsb")
 
 
 @pytest.fixture(scope="module")
-def full_data(tmp_path_factory: pytest.TempPathFactory, write_data: Callable[..., Path]) -> Path:
+def full_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """GLUE's test files, with all their rows, and nothing in them."""
-    return write_data(tmp_path_factory.mktemp("glue"), {name: table.rows for name, table in TABLES.items()})
+    return write_test_files(tmp_path_factory.mktemp("glue"), {name: table.rows for name, table in TABLES.items()})
 
 
 def read_tables(path: Path) -> dict[str, list[list[str]]]:
@@ -34,11 +35,9 @@ def read_tables(path: Path) -> dict[str, list[list[str]]]:
 def test_all_eleven_with_all_their_rows(
     tmp_path: Path,
     full_data: Path,
-    write_runs: Callable[..., list[Path]],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> None:
     out = tmp_path / "made" / "glue.zip"
-    summary = submit(write_runs(tmp_path), out, data=full_data, predict=stub)
+    summary = submit(write_all_finetuned(tmp_path), out, data=full_data, predict=answer_in_turn)
     tables = read_tables(out)
     assert {name: len(rows) - 1 for name, rows in tables.items()} == {
         "CoLA.tsv": 1063,
@@ -68,14 +67,11 @@ def test_all_eleven_with_all_their_rows(
 def test_the_same_predictions_make_the_same_bytes(
     tmp_path: Path,
     small: dict[str, int],
-    write_data: Callable[..., Path],
-    write_runs: Callable[..., list[Path]],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> None:
-    data, runs = write_data(tmp_path, small), write_runs(tmp_path)
+    data, runs = write_test_files(tmp_path, small), write_all_finetuned(tmp_path)
     first, second = tmp_path / "first.zip", tmp_path / "second.zip"
-    submit(runs, first, data=data, predict=stub)
-    submit(runs[::-1], second, data=data, predict=stub)
+    submit(runs, first, data=data, predict=answer_in_turn)
+    submit(runs[::-1], second, data=data, predict=answer_in_turn)
     assert first.read_bytes() == second.read_bytes()
     with zipfile.ZipFile(first) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
@@ -86,16 +82,13 @@ def test_folders_as_others_name_them(
     tmp_path: Path,
     small: dict[str, int],
     names: dict[str, str],
-    write_data: Callable[..., Path],
-    write_runs: Callable[..., list[Path]],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> None:
-    data = write_data(tmp_path, small)
+    data = write_test_files(tmp_path, small)
     (data / "AX" / "AX.tsv").rename(data / "AX" / "diagnostic.tsv")
     for folder in [path.name for path in data.iterdir()]:
         (data / folder).rename(data / f"{folder}-aside")
         (data / f"{folder}-aside").rename(data / names.get(folder, folder.lower()))
-    submit(write_runs(tmp_path), tmp_path / "glue.zip", data=data, predict=stub)
+    submit(write_all_finetuned(tmp_path), tmp_path / "glue.zip", data=data, predict=answer_in_turn)
     validate(tmp_path / "glue.zip")
     assert len(read_tables(tmp_path / "glue.zip")) == 11
 
@@ -103,60 +96,51 @@ def test_folders_as_others_name_them(
 def test_test_files_are_looked_for_beside_the_training_files(
     tmp_path: Path,
     small: dict[str, int],
-    write_data: Callable[..., Path],
-    write_runs: Callable[..., list[Path]],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> None:
-    data = write_data(tmp_path, small)
+    data = write_test_files(tmp_path, small)
     asked: list[Path] = []
 
     def noting(run: Path, path: Path) -> Iterator[dict[str, Any]]:
         asked.append(path)
-        return stub(run, path)
+        return answer_in_turn(run, path)
 
-    submit(write_runs(tmp_path, data), tmp_path / "glue.zip", predict=noting)
+    submit(write_all_finetuned(tmp_path, data), tmp_path / "glue.zip", predict=noting)
     assert asked[-1] == data / "AX" / "AX.tsv"
     assert asked[5:7] == [data / "MNLI" / "test_matched.tsv", data / "MNLI" / "test_mismatched.tsv"]
     models = [tmp_path / f"run-{task}" / "model" for task in TASKS]  # a run's model will do as well
-    submit(models, tmp_path / "again.zip", predict=lambda model, path: stub(model.parent, path))
+    submit(models, tmp_path / "again.zip", predict=lambda model, path: answer_in_turn(model.parent, path))
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "glue.zip").read_bytes()
 
 
 def test_an_ensemble_answers_as_a_run_does(
     tmp_path: Path,
     small: dict[str, int],
-    write_data: Callable[..., Path],
-    write_run: Callable[..., Path],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> None:
-    data = write_data(tmp_path, small)
-    member = write_run(tmp_path / "members", "rte", data)
+    data = write_test_files(tmp_path, small)
+    member = write_finetuned(tmp_path / "members", "rte", data)
     ensemble = tmp_path / "run-rte"
     ensemble.mkdir()
     (ensemble / "ensemble.json").write_text('{"members": ["../members/run-rte/model"]}', "utf-8")
-    summary = submit([ensemble], tmp_path / "glue.zip", allow_missing=True, predict=stub)
+    summary = submit([ensemble], tmp_path / "glue.zip", allow_missing=True, predict=answer_in_turn)
     assert list(summary.predictions) == ["RTE.tsv"]
     with pytest.raises(SettingsError, match="run-rte are both for rte: name one of them, or make an ensemble"):
-        submit([member, ensemble], tmp_path / "other.zip", data=data, allow_missing=True, predict=stub)
+        submit([member, ensemble], tmp_path / "other.zip", data=data, allow_missing=True, predict=answer_in_turn)
 
 
 def test_a_missing_run_is_refused_or_left_out(
     tmp_path: Path,
     small: dict[str, int],
     caplog: pytest.LogCaptureFixture,
-    write_data: Callable[..., Path],
-    write_runs: Callable[..., list[Path]],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> None:
-    data = write_data(tmp_path, small)
-    runs = [run for run in write_runs(tmp_path) if run.name not in ("run-mnli", "run-wnli")]
+    data = write_test_files(tmp_path, small)
+    runs = [run for run in write_all_finetuned(tmp_path) if run.name not in ("run-mnli", "run-wnli")]
     out = tmp_path / "glue.zip"
     message = r"no run for mnli, wnli: .* all eleven files, and MNLI-m.tsv, MNLI-mm.tsv, WNLI.tsv, AX.tsv would be"
     with pytest.raises(SettingsError, match=message):
-        submit(runs, out, data=data, predict=stub)
+        submit(runs, out, data=data, predict=answer_in_turn)
     assert not out.exists()
     with caplog.at_level(logging.WARNING, "unmask"):
-        summary = submit(runs, out, data=data, allow_missing=True, predict=stub)
+        summary = submit(runs, out, data=data, allow_missing=True, predict=answer_in_turn)
     assert summary.missing == ("MNLI-m.tsv", "MNLI-mm.tsv", "WNLI.tsv", "AX.tsv")
     assert "MNLI-m.tsv, MNLI-mm.tsv, WNLI.tsv, AX.tsv left out: GLUE's server takes" in caplog.text
     assert "7 files, without MNLI-m.tsv" in summary.describe()
@@ -188,17 +172,19 @@ def test_runs_that_cannot_answer(
     changes: dict[str, Any],
     error: type[Exception],
     message: str,
-    write_data: Callable[..., Path],
-    write_run: Callable[..., Path],
 ) -> None:
-    data = write_data(tmp_path, small)
+    data = write_test_files(tmp_path, small)
 
     def never(run: Path, path: Path) -> Iterator[dict[str, Any]]:
         pytest.fail("a model was asked, and only then refused")
 
     with pytest.raises(error, match=message):
         submit(
-            [write_run(tmp_path, task, **changes)], tmp_path / "glue.zip", data=data, allow_missing=True, predict=never
+            [write_finetuned(tmp_path, task, **changes)],
+            tmp_path / "glue.zip",
+            data=data,
+            allow_missing=True,
+            predict=never,
         )
     assert not (tmp_path / "glue.zip").exists()
 
@@ -218,25 +204,21 @@ def test_answers_that_glue_does_not_take(
     task: str,
     answer: dict[str, Any],
     message: str,
-    write_data: Callable[..., Path],
-    write_run: Callable[..., Path],
 ) -> None:
     """A model without `id2label` is found out by its first answer, and nothing is left behind."""
-    data = write_data(tmp_path, small)
-    run = write_run(tmp_path, task, id2label=None)
+    data = write_test_files(tmp_path, small)
+    run = write_finetuned(tmp_path, task, id2label=None)
     before = set(tmp_path.iterdir())
     with pytest.raises(ModelError, match=message):
         submit([run], tmp_path / "glue.zip", data=data, allow_missing=True, predict=lambda *_: iter([answer]))
     assert set(tmp_path.iterdir()) == before
 
 
-def test_fewer_answers_than_rows_are_told(
-    tmp_path: Path, small: dict[str, int], write_data: Callable[..., Path], write_run: Callable[..., Path]
-) -> None:
-    data = write_data(tmp_path, small)
+def test_fewer_answers_than_rows_are_told(tmp_path: Path, small: dict[str, int]) -> None:
+    data = write_test_files(tmp_path, small)
     with pytest.raises(InputError, match=r"test.tsv: 1 predictions for 12 rows: some of its lines are read as one"):
         submit(
-            [write_run(tmp_path, "rte")],
+            [write_finetuned(tmp_path, "rte")],
             tmp_path / "glue.zip",
             data=data,
             allow_missing=True,
@@ -258,62 +240,58 @@ def test_other_test_files_are_refused_before_a_model_is_asked(
     small: dict[str, int],
     content: str,
     message: str,
-    write_data: Callable[..., Path],
-    write_run: Callable[..., Path],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> None:
-    data = write_data(tmp_path, small)
+    data = write_test_files(tmp_path, small)
     (data / "RTE" / "test.tsv").write_text(content, "utf-8")
     with pytest.raises(InputError, match=message):
-        submit([write_run(tmp_path, "rte")], tmp_path / "glue.zip", data=data, allow_missing=True, predict=stub)
+        submit(
+            [write_finetuned(tmp_path, "rte")],
+            tmp_path / "glue.zip",
+            data=data,
+            allow_missing=True,
+            predict=answer_in_turn,
+        )
 
 
-def test_a_byte_order_mark_and_empty_lines_are_no_rows(
-    tmp_path: Path, small: dict[str, int], write_data: Callable[..., Path], write_run: Callable[..., Path]
-) -> None:
+def test_a_byte_order_mark_and_empty_lines_are_no_rows(tmp_path: Path, small: dict[str, int]) -> None:
     """MRPC's test file begins with one."""
-    data = write_data(tmp_path, small)
+    data = write_test_files(tmp_path, small)
     path = data / "RTE" / "test.tsv"
     path.write_text("\ufeff" + path.read_text("utf-8").replace("\n", "\r\n") + "\r\n", "utf-8")
 
     def answer(run: Path, _: Path) -> Iterator[dict[str, Any]]:
         return iter([{"label": "entailment"}] * small["RTE.tsv"])
 
-    submit([write_run(tmp_path, "rte")], tmp_path / "glue.zip", data=data, allow_missing=True, predict=answer)
+    submit([write_finetuned(tmp_path, "rte")], tmp_path / "glue.zip", data=data, allow_missing=True, predict=answer)
     with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
         assert len(archive.read("RTE.tsv").splitlines()) == 1 + small["RTE.tsv"]
 
 
-def test_missing_test_files_are_named(
-    tmp_path: Path, small: dict[str, int], write_run: Callable[..., Path], stub: Callable[..., Iterator[dict[str, Any]]]
-) -> None:
-    run = write_run(tmp_path, "mnli", tmp_path)
+def test_missing_test_files_are_named(tmp_path: Path, small: dict[str, int]) -> None:
+    run = write_finetuned(tmp_path, "mnli", tmp_path)
     out = tmp_path / "glue.zip"
     with pytest.raises(InputError, match=r"no mnli/test_matched.tsv in it: expected GLUE's folders"):
-        submit([run], out, data=tmp_path / "elsewhere", allow_missing=True, predict=stub)
+        submit([run], out, data=tmp_path / "elsewhere", allow_missing=True, predict=answer_in_turn)
     with pytest.raises(InputError, match=r"has no test_matched.tsv, nor have .* name the folder .* with --data"):
-        submit([run], out, allow_missing=True, predict=stub)
+        submit([run], out, allow_missing=True, predict=answer_in_turn)
     (run / "recipe.yaml").unlink()
     with pytest.raises(
         InputError, match=r"no recipe.yaml that says where its data are: .* with --data, for MNLI-m.tsv"
     ):
-        submit([run], out, allow_missing=True, predict=stub)
+        submit([run], out, allow_missing=True, predict=answer_in_turn)
 
 
 def test_what_is_there_is_not_overwritten_unasked(
     tmp_path: Path,
     small: dict[str, int],
-    write_data: Callable[..., Path],
-    write_run: Callable[..., Path],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> None:
-    data = write_data(tmp_path, small)
-    run, out = write_run(tmp_path, "rte"), tmp_path / "glue.zip"
+    data = write_test_files(tmp_path, small)
+    run, out = write_finetuned(tmp_path, "rte"), tmp_path / "glue.zip"
     out.write_bytes(b"mine")
     with pytest.raises(OutputError, match="exists already"):
-        submit([run], out, data=data, allow_missing=True, predict=stub)
+        submit([run], out, data=data, allow_missing=True, predict=answer_in_turn)
     assert out.read_bytes() == b"mine"
-    submit([run], out, data=data, allow_missing=True, overwrite=True, predict=stub)
+    submit([run], out, data=data, allow_missing=True, overwrite=True, predict=answer_in_turn)
     assert zipfile.is_zipfile(out)
 
 
@@ -321,12 +299,9 @@ def test_tasks_whose_answers_are_all_the_same_are_named(
     tmp_path: Path,
     small: dict[str, int],
     caplog: pytest.LogCaptureFixture,
-    write_data: Callable[..., Path],
-    write_runs: Callable[..., list[Path]],
-    stub: Callable[..., Iterator[dict[str, Any]]],
 ) -> None:
     def constant(run: Path, path: Path) -> Iterator[dict[str, Any]]:
-        for number, answer in enumerate(stub(run, path)):
+        for number, answer in enumerate(answer_in_turn(run, path)):
             if run.name == "run-rte":
                 answer["label"] = "entailment"
             elif run.name == "run-stsb":
@@ -337,7 +312,9 @@ def test_tasks_whose_answers_are_all_the_same_are_named(
         f"RTE.tsv: the answer is entailment in all {small['RTE.tsv']} rows: the model of rte has learned nothing; try "
         "another seed, a lower learning rate or more epochs"
     )
-    summary = submit(write_runs(tmp_path), tmp_path / "a.zip", data=write_data(tmp_path, small), predict=constant)
+    summary = submit(
+        write_all_finetuned(tmp_path), tmp_path / "a.zip", data=write_test_files(tmp_path, small), predict=constant
+    )
     assert caplog.messages == [told]
     assert f"STS-B.tsv    {small['STS-B.tsv']:>9}   3: 100%" in summary.describe()
     caplog.clear()
@@ -383,16 +360,14 @@ def test_real_models_answer_real_layouts(tmp_path: Path, tiny_model: Path) -> No
     assert all(0 <= float(row[1]) <= 5 for row in read_tables(tmp_path / "glue.zip")["STS-B.tsv"][1:])
 
 
-def test_the_published_test_files_are_taken(
-    tmp_path: Path, data_dir: Path, write_run: Callable[..., Path], stub: Callable[..., Iterator[dict[str, Any]]]
-) -> None:
+def test_the_published_test_files_are_taken(tmp_path: Path, data_dir: Path) -> None:
     """All that is there of GLUE's own files has the rows and the numbering that are expected."""
     tasks = [task for task in TASKS if task not in ("qqp", "mnli")]
     summary = submit(
-        [write_run(tmp_path, task) for task in tasks],
+        [write_finetuned(tmp_path, task) for task in tasks],
         tmp_path / "glue.zip",
         data=data_dir / "tasks",
         allow_missing=True,
-        predict=stub,
+        predict=answer_in_turn,
     )
     assert len(summary.predictions) == len(tasks)

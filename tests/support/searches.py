@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from unmask.config import build_settings
 from unmask.finetuning.search.search import run_trials
 from unmask.recipe.tree import FinetuneRecipe
@@ -68,28 +66,3 @@ def read_json(path: Path) -> dict[str, Any]:
 
     value: dict[str, Any] = json.loads(path.read_text(), parse_constant=refuse)
     return value
-
-
-@pytest.fixture(scope="session")
-def recipe() -> Callable[..., FinetuneRecipe]:
-    return new_recipe
-
-
-@pytest.fixture(scope="session")
-def pretended() -> type[Pretended]:
-    return Pretended
-
-
-@pytest.fixture(scope="session")
-def accuracy() -> Callable[..., dict[str, Any]]:
-    return of_accuracy
-
-
-@pytest.fixture(scope="session")
-def search() -> Callable[..., dict[str, Any]]:
-    return run_search
-
-
-@pytest.fixture(scope="session")
-def read() -> Callable[[Path], dict[str, Any]]:
-    return read_json
