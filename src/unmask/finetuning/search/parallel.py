@@ -182,6 +182,16 @@ class _Worker:
             future.set_exception(error)
             return future
 
+    def exit_code(self) -> int:
+        """How the process, which has died, has ended: minus the number of the signal that killed it, if one did.
+
+        The pool's own thread waits for the process, too, and the system reports an end to one of them only: so that
+        thread ends first.
+        """
+        self._executor.shutdown()
+        self.process.join()
+        return self.process.exitcode or 0
+
     def close(self) -> None:
         """Kills the process: an idle one has nothing to save, and would take seconds to free its memory; it has a trial
         here only after a fault of ours or a second Ctrl-C."""
@@ -245,8 +255,7 @@ class _Trials:
         try:
             return future.result()
         except BrokenProcessPool:
-            worker.process.join()
-            code = worker.process.exitcode or 0
+            code = worker.exit_code()
         if self.is_stopping or code == -signal.SIGTERM:
             return _Ended(is_stopped=True)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

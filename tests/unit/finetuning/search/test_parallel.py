@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +105,26 @@ def test_one_that_fails_or_is_killed_leaves_the_others_alone(
     assert len([line for line in lines if re.fullmatch(rf"warning: {NAME}[34]: a warning", line)]) == 1
     assert len([line for line in lines if re.fullmatch(rf"warning: {NAME}[34]: .*UserWarning: another one", line)]) == 1
     assert not {"a bar", "a message"}.intersection(lines)
+
+
+def test_the_signal_that_killed_a_process_is_reported_whichever_thread_has_waited_for_it(
+    tmp_path: Path, runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for = os.waitpid
+
+    def slowly(pid: int, options: int) -> tuple[int, int]:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:  # the pool's thread is first
+            time.sleep(0.05)
+        ended = wait_for(pid, options)
+        if not is_main:  # but has not noted how the process has ended yet
+            time.sleep(0.2)
+        return ended
+
+    monkeypatch.setattr(os, "waitpid", slowly)
+    summary = search(tmp_path / "out", new_recipe({"restarts": 2, "parallel": 2}), runs.some_fail)
+    killed = "its process was killed by SIGKILL (out of memory?): lower search.parallel"
+    assert [row["error"] for row in summary["trials"]] == [None, killed]
 
 
 def test_what_was_told_of_the_inputs_is_not_told_again(
