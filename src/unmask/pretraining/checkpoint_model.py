@@ -21,7 +21,9 @@ from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.kinds.gpt1_framing import unframed
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.saved_config import fit_to_model
-from unmask.training.run.checkpoint import list_steps, load_weights, open_checkpoint
+from unmask.training.averaging import WeightAverage
+from unmask.training.optimizers.optimizer import build_optimizer
+from unmask.training.run.checkpoint import list_steps, load_optimizer, load_weights, open_checkpoint
 
 
 def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = None, overwrite: bool = False) -> Path:
@@ -59,6 +61,11 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     assert isinstance(module, nn.Module)
     try:
         load_weights(checkpoint, module)
+        if (decay := settings.train.weight_averaging) is not None:
+            optimizer = build_optimizer(module, settings.optimizer)
+            average = WeightAverage(optimizer, decay)
+            load_optimizer(checkpoint, optimizer)
+            average.use(checkpoint.step)
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     phase = checkpoint.state["position"].get("phase", 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ import torch
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
+from unmask.training.averaging import WeightAverage
 from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.divergence import BadStep, keep_bad_step
 from unmask.training.eager import EagerStepper
@@ -118,6 +119,8 @@ def run_session(
     if budget.patience is not None and evaluate is None:
         raise SettingsError(f"train.patience={budget.patience} needs something to measure: give data.dev")
     optimizer = ScheduledOptimizer(build_optimizer(module, settings.optimizer), Schedule(settings.schedule))
+    decay = budget.weight_averaging
+    average = None if decay is None else WeightAverage(optimizer.optimizer, decay)
     state = TrainState()
     if context.checkpoint is not None:
         for damage in context.checkpoint.damaged:
@@ -137,7 +140,7 @@ def run_session(
     context.log.rewind(state.step, is_open=bool(state.counts))
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
         context.log.echo_above(progress)
-        session = Session(context, budget, learner, optimizer, stepper, progress, evaluate)
+        session = Session(context, budget, learner, optimizer, stepper, progress, evaluate, average)
         session.start(state)
 
         def begin_step(state: TrainState, schedule: Schedule) -> None:
@@ -157,7 +160,11 @@ def run_session(
             raise micro_batches.explain(state, error) from error
     module.zero_grad(set_to_none=True)  # captured steps would keep theirs
     log_shortfalls(state, budget, settings.schedule)
-    return session.last_evaluation if state.best is None else restore_best(module, state.best)
+    if state.best is not None:
+        return restore_best(module, state.best)
+    if average is not None:
+        average.use(state.step)
+    return session.last_evaluation
 
 
 @dataclass
@@ -169,6 +176,7 @@ class Session:
         learner, optimizer: what a checkpoint holds.
         stepper: takes the steps, and may free its memory for an evaluation.
         evaluate: measures the module on held-out data; None where there is none.
+        average: of the weights, which is what is evaluated; None: the newest ones are.
         last_evaluation: the newest held-out figures, by name.
     """
 
@@ -179,6 +187,7 @@ class Session:
     stepper: Stepper
     progress: Progress
     evaluate: Callable[[], dict[str, float]] | None
+    average: WeightAverage | None = None
     last_evaluation: dict[str, float] = field(default_factory=dict)
     _saved_step: int | None = None
 
@@ -326,16 +335,20 @@ class Session:
         state.evaluated_step = state.step
         if self.evaluate is None:
             return
+        with self.average.used(state.step) if self.average is not None else nullcontext():
+            self._evaluate_weights(state, self.evaluate)
+
+    def _evaluate_weights(self, state: TrainState, evaluate: Callable[[], dict[str, float]]) -> None:
         module = self.learner.module
         module.eval()
         measured = None
         with suppress(torch.OutOfMemoryError):  # an error that is kept would keep some of the memory
-            measured = self.evaluate()
+            measured = evaluate()
         if measured is None:  # memory held for steps may be in its way
             self.stepper.release()
             gc.collect()
             torch.cuda.empty_cache()
-            measured = self.evaluate()
+            measured = evaluate()
         self.last_evaluation = state.evaluation = measured
         set_training_mode(module)
         self.context.log.write_evaluation(state.step, measured)

@@ -160,6 +160,9 @@ class TrainSettings(Settings):
     pre-training they are, in fine-tuning not."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are scaled down to this norm; null switches clipping off."""
+    weight_averaging: float | None = Field(None, gt=0, lt=1)
+    """Decay per step of a running mean of the weights, which is evaluated and becomes the model; checkpoints hold it
+    beside the newest weights. Null: there is none. See `unmask.training.averaging`."""
     on_divergence: Literal["stop", "roll_back"] = "stop"
     """What happens at a step whose loss or gradient is not finite, or whose loss is a spike. Its update is never taken,
     and its batches are kept in the run's `divergence/`. `roll_back`: the run continues from its newest checkpoint with

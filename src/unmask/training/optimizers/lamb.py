@@ -68,8 +68,8 @@ class Lamb(torch.optim.Optimizer):
 
     def _adam_updates(self, group: dict[str, Any], parameters: list[Tensor]) -> list[Tensor]:
         for p in parameters:
-            if not self.state[p]:
-                self.state[p] = {
+            if "exp_avg" not in self.state[p]:
+                self.state[p] |= {
                     "exp_avg": torch.zeros_like(p),
                     "exp_avg_sq": torch.zeros_like(p),
                     "step": torch.zeros(()),  # on the CPU, where reading it waits for nothing

@@ -110,7 +110,7 @@ class Muon(torch.optim.Optimizer):
     def _with_momentum(self, parameter: nn.Parameter, momentum: float) -> Tensor:
         assert parameter.grad is not None
         state = self.state[parameter]
-        if not state:
+        if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
         average: Tensor = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
         return parameter.grad.lerp(average, momentum)

@@ -174,7 +174,7 @@ def restore(
     """
     try:
         load_weights(checkpoint, module)
-        _restore_optimizer(optimizer, load_file(checkpoint.directory / OPTIMIZER))
+        load_optimizer(checkpoint, optimizer)
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     _restore_random(load_file(checkpoint.directory / RANDOM))
@@ -283,9 +283,10 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer) -> None:
+    """Gives an optimizer the state of a checkpoint; raises as `load_state_dict` where it does not fit."""
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
+    for key, value in load_file(checkpoint.directory / OPTIMIZER).items():
         number, _, name = key.partition(".")
         state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
