@@ -283,6 +283,8 @@ class ModelSettings(BaseModel):
     classifier_pooling: Literal["cls", "mean"] | None = None
     decoder_bias: bool | None = None
     tie_word_embeddings: bool | None = None
+    zero_output_projections: bool = False
+    """True: the random weights of what a block adds to its input begin at 0."""
 
     @model_validator(mode="after")
     def _has_the_preset(self) -> Self:
@@ -307,7 +309,7 @@ class ModelSettings(BaseModel):
                 or the padding token is not in the vocabulary.
         """
         check_vocab_size(self.vocab_size, vocab_size)
-        given = self.model_dump(exclude={"preset", "vocab_size"}, exclude_none=True)
+        given = self.model_dump(exclude={"preset", "vocab_size", "zero_output_projections"}, exclude_none=True)
         sizes = {**self.family.presets[self.preset], **given}
         if self.family.positions_after_padding and pad_token_id is not None:
             sizes.setdefault("max_position_embeddings", _LONGEST + pad_token_id + 1)

@@ -140,7 +140,8 @@ class MaskedLM:
         return counts | {part.term: part.count(batch) for part in self._parts}
 
     def build(self, encoder: Encoder) -> MaskedLMModule:
-        return MaskedLMModule(encoder, self._parts, is_one_way=not self._settings.causal_share)
+        settings = self._settings
+        return MaskedLMModule(encoder, self._parts, settings.z_loss, is_one_way=not settings.causal_share)
 
     def restore_heads(
         self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
@@ -193,16 +194,20 @@ class MaskedLMModule(nn.Module):
     Args:
         encoder: with a pooler where a part reads it.
         parts: the second objectives.
+        z_loss: as in `MaskedLMSettings`.
         is_one_way: False: some sequences are read from left to right, and captured CUDA graphs are not for those.
     """
 
-    def __init__(self, encoder: Encoder, parts: Sequence[Part] = (), *, is_one_way: bool = True) -> None:
+    def __init__(
+        self, encoder: Encoder, parts: Sequence[Part] = (), z_loss: float = 0.0, *, is_one_way: bool = True
+    ) -> None:
         super().__init__()
         assert not encoder.reads_words, "it has no tokens that could be masked"
         self.encoder = encoder
         self.masked_lm_head = MaskedLMHead(encoder.settings)
         self.cross_entropy = SummedCrossEntropy()
         self._parts = tuple(parts)
+        self._z_loss = z_loss
         self._is_one_way = is_one_way
         for part in parts:
             self.add_module(part.head_name, part.new_head(encoder.settings))
@@ -225,10 +230,10 @@ class MaskedLMModule(nn.Module):
         """The term `mlm`, `lm` where sequences are read from left to right, and that of each part."""
         hidden = self._read(batch)
         (logits, labels), *answers = self._answers(batch, hidden)
-        terms = [LossTerm("mlm", self.cross_entropy(logits, labels), len(labels))]
+        terms = [LossTerm("mlm", self.cross_entropy(logits, labels, self._z_loss), len(labels))]
         if NEXT_LABELS in batch.columns:
             decoder = next_token_decoder(self.encoder, self.masked_lm_head, hidden["lm"])
-            total = summed_decoder_loss(decoder, batch.columns[NEXT_LABELS])
+            total = summed_decoder_loss(decoder, batch.columns[NEXT_LABELS], z_loss=self._z_loss)
             terms.append(LossTerm("lm", total, len(batch.columns[NEXT_LABELS])))
         for part, (logits, labels) in zip(self._parts, answers, strict=True):
             terms.append(LossTerm(part.term, part.total(logits, labels, self.cross_entropy), len(labels), part.weight))

@@ -68,6 +68,11 @@ class MaskedLMSettings(ObjectiveSettings):
     boundary_weight: float = Field(1.0, gt=0)
     """The weight of the loss of `span_boundary`."""
 
+    z_loss: float = Field(0.0, ge=0)
+    """Weight of the squared logarithm of the softmax's denominator, which is added to the loss of each token and keeps
+    the logits from drifting (Chowdhery et al. 2022, PaLM, section 5, 1e-4). The losses of training include it, those of
+    evaluations do not."""
+
     mask_token_prob: float = Field(0.8, ge=0, le=1)
     """Share of the targets replaced by `[MASK]`; with `masking: span`, `entity` or `noun_phrase` share of the spans,
     whose tokens are all treated alike."""

@@ -50,6 +50,10 @@ class ObjectiveSettings(Settings):
 
     name: str
 
+    output_bias: Literal["zero", "log_frequency"] = "zero"
+    """Where the biases of output layers over the vocabulary begin: at 0, as in the papers' code, or at the logarithm of
+    how often each entry occurs (Meister et al. 2022)."""
+
     @classmethod
     def trains(cls, family: Family) -> bool:
         """Whether it trains encoders of a family, by what that has."""

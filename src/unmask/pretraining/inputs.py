@@ -27,8 +27,9 @@ from unmask.objectives.table import new_objective
 from unmask.packing.annotation_columns import without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed
 from unmask.packing.split import Split
+from unmask.pretraining.initial_weights import adjust_random_weights
 from unmask.pretraining.start import Start, build_module, check_vocabulary, describe_new_entries, open_start
-from unmask.pretraining.steps import PretrainingSteps, build_loader, template_of
+from unmask.pretraining.steps import PretrainingSteps, build_loader, count_targets, template_of
 from unmask.recipe.pairings import unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
@@ -89,6 +90,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Pret
     torch.manual_seed(settings.seed)
     module = build_module(start, objective, tokenizer)
     if checkpoint is None:
+        adjust_random_weights(module, settings, lambda: count_targets(store, tokenizer))
         log_remarks(start, store, tokenizer)
     steps = PretrainingSteps(start, store, tokenizer, checkpoint)
     held_out = prepare_held_out(start, store, tokenizer, objective)

@@ -163,7 +163,12 @@ def describe_new_entries(start: Start, tokenizer: Tokenizer) -> str | None:
 
 
 def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
-    """Refuses `model.*` if what it gives differs from the model in `init_from`."""
+    """Refuses `model.*` if what it gives differs from the model in `init_from`, and what is said of random weights."""
+    if settings.objective.output_bias != "zero" or "zero_output_projections" in settings.model.model_fields_set:
+        raise SettingsError(
+            f"init_from={settings.init_from} has weights, and objective.output_bias and model.zero_output_projections "
+            "are for random ones: leave them out"
+        )
     ours, theirs = _given_sizes(settings.model, sizes.family), sizes.model_dump()
     differing = [name for name in ours if ours[name] != theirs.get(name)]
     if "architecture" in differing:

@@ -70,6 +70,15 @@ def test_the_newest_is_the_model_that_the_run_made(run: Path, tmp_path: Path, un
     assert files(tmp_path / "model") == files(run / "model")
 
 
+def test_averaged_weights_are_those_of_the_run(
+    tmp_path: Path, tiny_recipe: Path, tiny_store: Path, unmask: Callable[..., Any]
+) -> None:
+    words = [f"store={tiny_store}", "train.steps=4", "train.weight_averaging=.8"]
+    pretrain(str(tiny_recipe), words, out=tmp_path / "run")
+    assert unmask("checkpoint", tmp_path / "run", "--out", tmp_path / "model").code == 0
+    assert files(tmp_path / "model") == files(tmp_path / "run" / "model")
+
+
 def test_an_earlier_one_is_what_its_checkpoint_holds(run: Path, tmp_path: Path, unmask: Callable[..., Any]) -> None:
     assert unmask("checkpoint", run, "--step", 8, "--out", tmp_path / "model").code == 0
     ours = load_file(tmp_path / "model" / "model.safetensors")

@@ -77,6 +77,19 @@ def test_each_sequence_is_masked_or_predicts_its_next_tokens() -> None:
     assert counts == {"mlm": len(prepared.columns["target_positions"]), "lm": len(positions)}
 
 
+def test_denominators_are_in_the_losses_of_training_alone() -> None:
+    batch = objective().prepare(batch_of(0.5))
+    torch.manual_seed(0)
+    encoder = new_encoder(encoder_settings("bert"), pooler=False)
+    plain = objective(causal_share=0.5).build(encoder)
+    weighed = objective(causal_share=0.5, z_loss=0.2).build(encoder)
+    weighed.load_state_dict(plain.state_dict())
+    [(mlm, lm), (more_mlm, more_lm)] = [[term.total for term in module(batch)] for module in (plain, weighed)]
+    assert more_mlm > mlm + 1
+    assert more_lm > lm + 1
+    assert weighed.scores(batch)["mlm_loss"][0] == plain.scores(batch)["mlm_loss"][0]
+
+
 def test_held_out_text_is_masked_at_the_last_rate() -> None:
     settings = MaskedLMSettings(sentence_objective="none", target_prob=0.4, target_prob_end=0.1)
     assert settings.rates(0.5, None) == {TARGET_PROB: pytest.approx(0.25)}

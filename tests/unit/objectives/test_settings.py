@@ -37,6 +37,8 @@ def test_the_defaults_are_those_of_the_paper() -> None:
         "causal_share": 0.0,
         "sentence_weight": 1.0,
         "boundary_weight": 1.0,
+        "output_bias": "zero",
+        "z_loss": 0.0,
     }
     assert MaskedLMSettings().name in OBJECTIVES
 
@@ -82,6 +84,7 @@ ALWAYS: dict[str, set[str]] = {
     "masked_lm": {
         *("masking", "masking_mode", "sentence_objective", "span_boundary"),
         *("target_prob", "target_prob_end", "mask_token_prob", "random_token_prob", "sentence_weight", "causal_share"),
+        "z_loss",
     },
     "causal_lm": set(),
     "bilm": {"num_negatives", "empty_memory_prob"},
@@ -110,7 +113,7 @@ def test_every_key_of_every_objective_is_accounted_for() -> None:
     """A new key belongs in one of the tables above."""
     for cls, _ in OBJECTIVES.values():
         sometimes = {key for key, (of, *_) in WITHOUT_EFFECT.items() if of is cls}
-        assert set(cls.model_fields) - {"name"} == sometimes | ALWAYS[cls.model_fields["name"].default]
+        assert set(cls.model_fields) - {"name", "output_bias"} == sometimes | ALWAYS[cls.model_fields["name"].default]
 
 
 @pytest.mark.parametrize(

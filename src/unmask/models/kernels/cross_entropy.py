@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
-from unmask.models.kernels.decoder_loss import losses_and_probabilities
+from unmask.models.kernels.decoder_loss import losses_and_gradients
 
 _ROWS = 32
 
@@ -22,12 +22,13 @@ class SummedCrossEntropy(nn.Module):
     """`summed_cross_entropy` as a module, so that it is found and compiled with the blocks
     (`unmask.training.recorded.compilation`)."""
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return summed_cross_entropy(logits, labels)
+    def forward(self, logits: Tensor, labels: Tensor, z_loss: float = 0.0) -> Tensor:
+        return summed_cross_entropy(logits, labels, z_loss)
 
 
-def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over rows of -log softmax(logits)[label], computed in float32.
+def summed_cross_entropy(logits: Tensor, labels: Tensor, z_loss: float = 0.0) -> Tensor:
+    """The sum over rows of -log softmax(logits)[label] + z_loss log(Z)^2, computed in float32, where Z is the softmax's
+    denominator.
 
     Args:
         logits: (rows, classes) float; in bfloat16 the gradient is too.
@@ -37,30 +38,32 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         () float32.
     """
     if logits.device.type != "cpu" or torch.compiler.is_compiling():
-        return functional.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-    return _SummedCrossEntropy.apply(logits, labels)  # type: ignore[no-untyped-call, no-any-return]
+        total = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        if z_loss:
+            total = total + z_loss * logits.float().logsumexp(1)[labels != IGNORE_INDEX].square().sum()
+        return total
+    return _SummedCrossEntropy.apply(logits, labels, z_loss)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
-    """Computes the gradient in the forward pass: softmax(logits), minus one at the label."""
+    """Computes the gradient in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, z_loss: float) -> Tensor:
         total = torch.zeros(())
         gradient = torch.empty_like(logits)
         ignored = labels == IGNORE_INDEX
         labels = labels.masked_fill(ignored, 0)
         for start in range(0, len(labels), _ROWS):
             rows, its_labels = logits[start : start + _ROWS], labels[start : start + _ROWS, None]
-            losses, probabilities = losses_and_probabilities(rows, its_labels)
+            losses, of_rows = losses_and_gradients(rows, its_labels, z_loss)
             total += losses.masked_fill_(ignored[start : start + _ROWS], 0).sum()
-            probabilities.scatter_add_(1, its_labels, -torch.ones(len(rows), 1))
-            gradient[start : start + _ROWS] = probabilities
+            gradient[start : start + _ROWS] = of_rows
         gradient[ignored] = 0
         ctx.save_for_backward(gradient)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * gradients[0], None  # the factor stays float32: rounding it would scale every gradient
+        return gradient * gradients[0], None, None  # the factor stays float32: rounding it would scale every gradient

@@ -48,12 +48,14 @@ class DecoderScores(NamedTuple):
     right: Tensor
 
 
-def summed_decoder_loss(decoder: Decoder, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The sum over targets of -log softmax(logits)[label], each times its weight.
+def summed_decoder_loss(decoder: Decoder, labels: Tensor, weights: Tensor | None = None, z_loss: float = 0.0) -> Tensor:
+    """The sum over targets of -log softmax(logits)[label] + z_loss log(Z)^2, each times its weight, where Z is the
+    softmax's denominator.
 
     Args:
         labels: (targets,) int64; `IGNORE_INDEX` for a row that counts for nothing.
         weights: (targets,) float32; None counts each as one.
+        z_loss: only where a gradient is computed.
 
     Returns:
         () float32, with a gradient for states, weight and bias; matrix products are in autocast's precision where that
@@ -62,7 +64,7 @@ def summed_decoder_loss(decoder: Decoder, labels: Tensor, weights: Tensor | None
     if not (torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in decoder)):
         losses = score_decoder(decoder, labels).losses
         return (losses if weights is None else losses * weights).sum()
-    return _SummedDecoderLoss.apply(*decoder, labels, weights)  # type: ignore[no-untyped-call, no-any-return]
+    return _SummedDecoderLoss.apply(*decoder, labels, weights, z_loss)  # type: ignore[no-untyped-call, no-any-return]
 
 
 @torch.no_grad()
@@ -88,8 +90,9 @@ _SMALL = 1e-30
 """Probabilities over this are as exact in float32 as their logarithms."""
 
 
-def losses_and_probabilities(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each row, -log softmax(logits)[label] and the softmax, with one exponential for each logit.
+def losses_and_gradients(logits: Tensor, labels: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+    """Of each row, -log softmax(logits)[label] + z_loss log(Z)^2, and its gradient: the softmax, times
+    1 + 2 z_loss log(Z), minus one at the label.
 
     Args:
         logits: (rows, classes) float.
@@ -98,6 +101,17 @@ def losses_and_probabilities(logits: Tensor, labels: Tensor) -> tuple[Tensor, Te
     Returns:
         (rows,) and (rows, classes), both float32.
     """
+    losses, gradient = _losses_and_probabilities(logits, labels)
+    if z_loss:
+        log_z = losses + logits.gather(1, labels).squeeze(1).float()
+        gradient *= (1 + 2 * z_loss * log_z)[:, None]
+        losses = losses + z_loss * log_z.square()
+    gradient.scatter_add_(1, labels, gradient.new_full((1, 1), -1.0).expand(len(gradient), 1))
+    return losses, gradient
+
+
+def _losses_and_probabilities(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row, -log softmax(logits)[label] and the softmax, with one exponential for each logit."""
     if logits.device.type == "cpu":
         probabilities = torch.softmax(logits, -1, dtype=torch.float32)
         likelihoods = probabilities.gather(1, labels).squeeze(1)
@@ -127,7 +141,13 @@ class _SummedDecoderLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, weights: Tensor | None
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        weights: Tensor | None,
+        z_loss: float,
     ) -> Tensor:
         has_bias, vocab_size = bias is not None, len(weight)
         if states.device.type == "cuda":
@@ -148,8 +168,7 @@ class _SummedDecoderLoss(torch.autograd.Function):
             its_labels = labels[rows].masked_fill(ignored, 0)[:, None]
             logits = linear(its_states, weight, bias)
             for some in _softmax_rows(logits):
-                losses, gradient = losses_and_probabilities(logits[some], its_labels[some])
-                gradient.scatter_add_(1, its_labels[some], gradient.new_full((1, 1), -1.0).expand(len(gradient), 1))
+                losses, gradient = losses_and_gradients(logits[some], its_labels[some], z_loss)
                 losses.masked_fill_(ignored[some], 0)
                 if weights is not None:
                     losses *= weights[rows][some]
@@ -176,6 +195,7 @@ class _SummedDecoderLoss(torch.autograd.Function):
             (of_states * factor).to(of_states.dtype),
             (of_weight * factor).to(weight_dtype),
             None if of_bias is None else (of_bias * factor).to(bias_dtype),
+            None,
             None,
             None,
         )

@@ -49,6 +49,15 @@ def test_the_family_that_is_so_by_default_is_refused_where_it_is_given(
         open_start(load_pretrain_recipe(recipe, [*words, "model.architecture=bert"]))
 
 
+@pytest.mark.parametrize("word", ["objective.output_bias=log_frequency", "model.zero_output_projections=true"])
+def test_what_is_said_of_random_weights_is_refused(
+    word: str, recipe: str, bert: Path, tiny_store: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=r"^init_from=.* has weights, and objective\.output_bias and model\.zero_"):
+        pretrain(recipe, [f"store={tiny_store}", f"init_from={bert}", word], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_a_run_writes_down_is_a_recipe(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
     words = [f"store={tiny_store}", f"init_from={bert}", "model.hidden_size=32"]
     model = pretrain(recipe, words, out=tmp_path / "run")

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
 from unmask.models.kernels import decoder_loss
+from unmask.models.kernels.cross_entropy import summed_cross_entropy
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 
 
@@ -46,6 +47,22 @@ def test_slices_come_to_what_all_logits_come_to(
     scores = score_decoder(decoder, labels)
     torch.testing.assert_close(scores.losses, losses)
     assert torch.equal(scores.right, functional.linear(*decoder).argmax(-1) == labels)
+
+
+def test_the_denominator_has_a_loss_of_its_own() -> None:
+    decoder, labels = drawn(70, bias=True)
+    labels[::9] = IGNORE_INDEX
+    logits = functional.linear(*decoder)
+    denominators = logits.logsumexp(1)[labels != IGNORE_INDEX].square().sum()
+    expected = functional.cross_entropy(logits, labels, reduction="sum") + 0.3 * denominators
+    of_logits = logits.detach().requires_grad_()
+    (wanted,) = torch.autograd.grad(expected, logits, retain_graph=True)
+    for found in (summed_decoder_loss(decoder, labels, z_loss=0.3), summed_cross_entropy(of_logits, labels, 0.3)):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.autograd.grad(found, of_logits)[0], wanted, rtol=1e-5, atol=1e-5)
+    total = summed_decoder_loss(decoder, labels, z_loss=0.3)
+    for ours, theirs in zip(gradients(total, decoder), gradients(expected, decoder), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
 
 
 def test_without_a_gradient_the_figure_is_the_same() -> None:
