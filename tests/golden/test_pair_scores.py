@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from unmask.inference.pairs.evaluation import open_scorer
+from unmask.inference.pairs import open_scorer
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model

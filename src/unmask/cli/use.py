@@ -114,7 +114,7 @@ def evaluate_command(
 
 def _evaluate_pairs(model: str, pairs: Path, pll: str, discriminator: bool, precision: str, as_json: bool) -> None:
     from unmask.errors import SettingsError
-    from unmask.inference.pairs.evaluation import evaluate_pairs
+    from unmask.inference.pairs import evaluate_pairs
 
     if pll not in ("original", "word-left-to-right"):
         raise SettingsError(f"--pll {pll}: expected original or word-left-to-right")

@@ -36,6 +36,7 @@ from unmask.store.encoding import held_out_hash
 from unmask.store.preparation import SKIPPED, describe_annotations, prepare
 from unmask.store.store import TokenStore
 from unmask.store.unknown_tokens import unknown_warning
+from unmask.tasks.pairs.reading import Paradigm, read_paradigms, sample
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -59,6 +60,7 @@ class PretrainingInputs:
         checkpoint: what the run continues from; None at its beginning.
         steps: the batches, from there on.
         held_out: masked batches to evaluate on; empty where nothing is held out.
+        pairs: minimal pairs to evaluate on; empty where none are given.
         trained_length: of the model at the run's end; see `unmask.pretraining.start.Start`.
     """
 
@@ -69,6 +71,7 @@ class PretrainingInputs:
     checkpoint: Checkpoint | None
     steps: PretrainingSteps
     held_out: list[Batch]
+    pairs: list[Paradigm]
     trained_length: int | None
 
 
@@ -87,6 +90,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Pret
     tokenizer = open_tokenizer(store.tokenizer_directory)
     check_tokenizer(settings, tokenizer, store.directory)
     objective = open_objective(settings, tokenizer, store.directory)
+    pairs = [] if settings.eval.pairs is None else read_paradigms(settings.eval.pairs)
     torch.manual_seed(settings.seed)
     module = build_module(start, objective, tokenizer)
     if checkpoint is None:
@@ -94,7 +98,17 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Pret
         log_remarks(start, store, tokenizer)
     steps = PretrainingSteps(start, store, tokenizer, checkpoint)
     held_out = prepare_held_out(start, store, tokenizer, objective)
-    return PretrainingInputs(store, tokenizer, objective, module, checkpoint, steps, held_out, start.trained_length())
+    return PretrainingInputs(
+        store,
+        tokenizer,
+        objective,
+        module,
+        checkpoint,
+        steps,
+        held_out,
+        sample(pairs, settings.eval.pairs_sample),
+        start.trained_length(),
+    )
 
 
 def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import nn
 
 from unmask.batch import Batch
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
+from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
+from unmask.objectives.settings import GENERATOR
 from unmask.pretraining.inputs import PretrainingInputs
 from unmask.recipe.tree import PretrainRecipe
+from unmask.tasks.pairs.comparing import compare_pairs
+from unmask.tasks.pairs.scorers import SentenceScorer, new_scorer
 from unmask.training.device import Compute
 
 logger = logging.getLogger("unmask")
@@ -60,29 +65,109 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
 
 
 def evaluator(
+    run: PretrainingInputs, floors: Sequence[Floor], compute: Compute
+) -> Callable[[], dict[str, float]] | None:
+    """A function that measures the run's module: on held-out text, on minimal pairs, or both; None where there is
+    neither. A held-out loss that stands at its floor is reported once.
+
+    Raises:
+        SettingsError: there are pairs, and the model cannot say how likely a sentence is.
+        InputError: a sentence of the pairs is too long.
+    """
+    if not run.held_out and not run.pairs:
+        return None
+    scorer = _scorer(run, compute) if run.pairs else None
+    plateau = Plateau(floors, run.objective.vocabulary_terms)
+
+    def evaluate() -> dict[str, float]:
+        figures = measure(run.objective, run.module, run.held_out, compute)
+        plateau.look(figures, run.steps.progress)
+        if scorer is not None:
+            figures["pairs_accuracy"] = compare_pairs(scorer, run.pairs).mean.percent / 100
+        return figures
+
+    return evaluate
+
+
+@torch.no_grad()
+def measure(
     objective: Objective, module: ObjectiveModule, batches: Sequence[Batch], compute: Compute
-) -> Callable[[], dict[str, float]]:
-    """A function that measures the module on prepared batches: the means of its scores, and perplexities. What no
-    target of them counts for has no mean, and is left out.
+) -> dict[str, float]:
+    """The means of the module's scores on prepared batches, and perplexities. What no target of them counts for has no
+    mean, and is left out.
 
     The batches are the same at every evaluation of a run. In a run with phases they are as long as those of the last
     phase from the beginning, so that the whole curve is on one scale.
     """
+    totals: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for batch in batches:
+        with compute.autocast():
+            scores = module.scores(batch.to(compute.device))
+        for name, (total, count) in scores.items():
+            totals[name] = totals.get(name, 0.0) + float(total)
+            counts[name] = counts.get(name, 0) + count
+    metrics = {name: totals[name] / counts[name] for name in totals if counts[name]}
+    for name in objective.perplexities:
+        if name in metrics:  # e^710 overflows
+            metrics[f"{name.removesuffix('_loss')}_perplexity"] = math.exp(min(metrics[name], 700.0))
+    return metrics
 
-    @torch.no_grad()
-    def evaluate() -> dict[str, float]:
-        totals: dict[str, float] = {}
-        counts: dict[str, int] = {}
-        for batch in batches:
-            with compute.autocast():
-                scores = module.scores(batch.to(compute.device))
-            for name, (total, count) in scores.items():
-                totals[name] = totals.get(name, 0.0) + float(total)
-                counts[name] = counts.get(name, 0) + count
-        metrics = {name: totals[name] / counts[name] for name in totals if counts[name]}
-        for name in objective.perplexities:
-            if name in metrics:  # e^710 overflows
-                metrics[f"{name.removesuffix('_loss')}_perplexity"] = math.exp(min(metrics[name], 700.0))
-        return metrics
 
-    return evaluate
+_LONGEST_TRIED = 8
+"""Sentences that are scored before the first step, so that one that is too long does not end a run in the middle."""
+
+
+def _scorer(run: PretrainingInputs, compute: Compute) -> SentenceScorer:
+    """What says how likely a sentence is: the model that is trained, or ELECTRA's generator."""
+    saved = run.module.saved()
+    kept = saved.get(GENERATOR, saved[""])
+    scorer = new_scorer(kept.encoder, kept.parts, run.tokenizer, compute)
+    if scorer is None:
+        raise SettingsError("eval.pairs: this model cannot say how likely a sentence is: leave it out")
+    sentences = [text for paradigm in run.pairs for pair in paradigm.pairs for text in (pair.good, pair.bad)]
+    assert isinstance(run.module, nn.Module)
+    run.module.eval()
+    scorer.score(sorted(sentences, key=len)[-_LONGEST_TRIED:])
+    return scorer
+
+
+_CLOSE_NATS = 0.05
+_LONG_SHARE = 0.1
+
+
+class Plateau:
+    """Reports, once, that a held-out loss has stood at what is had without context for a tenth of the budget.
+
+    Args:
+        floors: of the run.
+        terms: the loss terms over the vocabulary; the first is looked at.
+    """
+
+    def __init__(self, floors: Sequence[Floor], terms: Sequence[str]) -> None:
+        values = {floor.label: floor for floor in floors if floor.is_loss and floor.term == terms[0]}
+        self._floor = values.get(SHOWN, values.get(UNIGRAM))
+        self._since: float | None = None
+        self._is_reported = False
+
+    def look(self, figures: Mapping[str, float], progress: float) -> None:
+        """Looks at an evaluation, after a share of the budget."""
+        floor = self._floor
+        value = None if floor is None else figures.get(f"{floor.term}_loss")
+        if floor is None or value is None or abs(value - floor.value) > _CLOSE_NATS:
+            self._since = None
+            return
+        self._since = progress if self._since is None else self._since
+        if progress - self._since >= _LONG_SHARE and not self._is_reported:
+            self._is_reported = True
+            logger.warning(
+                "for %.0f %% of the run, loss/%s on held-out text has stood within %s of %.3f, the loss of %s: no "
+                "context is learnt yet. What shortened this on small models (docs/results/plateaus.md): "
+                "optimizer.name=muon, model.architecture=modernbert, objective.causal_share=.5, "
+                "objective.output_bias=log_frequency, a lower optimizer.learning_rate, schedule.name=wsd",
+                100 * (progress - self._since),
+                floor.term,
+                _CLOSE_NATS,
+                floor.value,
+                floor.what,
+            )

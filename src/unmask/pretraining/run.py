@@ -7,8 +7,11 @@ same weights, bit for bit, as one that never stopped.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from unmask.config import Overrides
@@ -27,7 +30,7 @@ from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
-from unmask.training.device import Compute, choose_compute
+from unmask.training.device import choose_compute
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, run_session
@@ -81,22 +84,31 @@ def pretrain(
         check_targets(settings, run)
         assert isinstance(run.module, nn.Module)
         compute.place(run.module)
+        counts = count_targets(run.store, run.tokenizer)
+        evaluate = evaluator(run, run.objective.floors(counts, run.held_out), compute)
         if resume and run.checkpoint is None:
             logger.info("nothing to resume in %s: starts from the beginning", directory)
-    with alone_in(directory), RunLog(directory, echo=True) as log:
-        _train(settings, run, directory, compute, log)
+    with alone_in(directory), RunLog(directory, echo=True) as log, Interruption() as interruption:
+        context = RunContext("pre-training", directory, compute, log, interruption, run.checkpoint)
+        last_evaluation = _train(settings, run, evaluate, context)
+        _write_results(run, last_evaluation, counts, context)
     write_report(directory)
     return directory / "model"
 
 
-def _train(settings: PretrainRecipe, run: PretrainingInputs, directory: Path, compute: Compute, log: RunLog) -> None:
-    module = run.module
+def _train(
+    settings: PretrainRecipe,
+    run: PretrainingInputs,
+    evaluate: Callable[[], dict[str, float]] | None,
+    context: RunContext,
+) -> dict[str, float]:
+    """Trains to the end of the budget, and returns the held-out figures of the weights that the module ends with."""
+    module, compute = run.module, context.compute
     encoder = module.encoder.settings
     assert isinstance(module, nn.Module)
-    num_parameters = sum(parameter.numel() for parameter in module.parameters())
     logger.info(
         "%s parameters; %s documents, %s tokens; %s held-out sequences",
-        human_count(num_parameters),
+        human_count(_num_parameters(module)),
         f"{run.store.num_documents:,}",
         human_count(run.store.num_tokens),
         sum(batch.num_sequences for batch in run.held_out),
@@ -114,24 +126,34 @@ def _train(settings: PretrainRecipe, run: PretrainingInputs, directory: Path, co
             describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
         )
 
-    with Interruption() as interruption:
-        last_evaluation = run_session(
-            Learner(module, run.objective.counts, run.objective.prepare),
-            run.steps,
-            settings,
-            RunContext("pre-training", directory, compute, log, interruption, run.checkpoint),
-            evaluate=evaluator(run.objective, module, run.held_out, compute) if run.held_out else None,
-            before_step=stage_changer(module, settings.train),
-            compiles=True,
-            in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
-        )
-        save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
-        evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
-        floors = by_figure(run.objective.floors(count_targets(run.store, run.tokenizer), evaluation=evaluation))
+    return run_session(
+        Learner(module, run.objective.counts, run.objective.prepare),
+        run.steps,
+        settings,
+        context,
+        evaluate=evaluate,
+        before_step=stage_changer(module, settings.train),
+        compiles=True,
+        in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
+    )
+
+
+def _write_results(
+    run: PretrainingInputs, last_evaluation: dict[str, float], counts: NDArray[np.int64], context: RunContext
+) -> None:
+    """Writes the model, its figures with their floors, and samples of what it predicts."""
+    module, directory = run.module, context.directory
+    assert isinstance(module, nn.Module)
+    save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
+    evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
+    floors = by_figure(run.objective.floors(counts, evaluation=evaluation))
+    results = {**last_evaluation, "num_parameters": _num_parameters(module), "floors": floors}
+    write_json(directory / "results.json", results)
+    if run.held_out:
         write_json(
-            directory / "results.json",
-            {**last_evaluation, "num_parameters": num_parameters, "floors": floors},
+            directory / "samples.json", samples_of(module, run.held_out[0].to(context.compute.device), run.tokenizer)
         )
-        if run.held_out:
-            samples = samples_of(module, run.held_out[0].to(compute.device), run.tokenizer)
-            write_json(directory / "samples.json", samples)
+
+
+def _num_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -77,6 +77,11 @@ class PretrainingSteps:
         """See `StepSource`."""
         return self._settings.longest[1]
 
+    @property
+    def progress(self) -> float:
+        """The share of the budget that is done."""
+        return self._progress()
+
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """See `StepSource`."""
         number, settings = self._position(position).phase, self._settings

@@ -18,7 +18,7 @@ from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES, AnyObjective
 from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
 from unmask.recipe.pairings import contradiction, cut_of, overflow, too_many_tokens
-from unmask.tasks.settings import DataSettings, TaskSettings
+from unmask.tasks.settings import DataSettings, EvaluationSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.settings import (
     OptimizerSettings,
@@ -63,6 +63,7 @@ class PretrainRecipe(Settings):
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     train: TrainSettings
+    eval: EvaluationSettings = EvaluationSettings()
 
     @model_validator(mode="before")
     @classmethod

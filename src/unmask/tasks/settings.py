@@ -42,6 +42,16 @@ def kind_of(name: TaskName) -> TaskKind:
     return KINDS[name] if name in KINDS else cast(TaskKind, name)
 
 
+class EvaluationSettings(Settings):
+    """What is measured during pre-training beside the held-out losses."""
+
+    pairs: str | None = None
+    """Minimal pairs, a file or a folder as for `unmask evaluate --pairs`: each evaluation adds the share of pairs whose
+    right sentence is likelier, `eval/pairs_accuracy`, a mean over paradigms."""
+    pairs_sample: int = Field(50, ge=1)
+    """Pairs of each paradigm that are compared, at most."""
+
+
 class TaskSettings(Settings):
     """What is learned from labelled examples. Settings that do not apply to the kind of task are refused."""
 

@@ -18,7 +18,7 @@ from unmask.batch import Batch, pack
 from unmask.doctor.run.checks import check_run
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.pretraining.measuring import evaluator
+from unmask.pretraining.measuring import measure
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import PretrainingSteps
@@ -114,7 +114,7 @@ def test_what_nothing_counts_for_has_no_mean() -> None:
 
     objective = cast(Objective, SimpleNamespace(perplexities=("a_loss", "b_loss")))
     compute = Compute(torch.device("cpu"), torch.float32, "a test")
-    figures = evaluator(objective, cast(ObjectiveModule, Module()), [pack([[1]]), pack([[2]])], compute)()
+    figures = measure(objective, cast(ObjectiveModule, Module()), [pack([[1]]), pack([[2]])], compute)
     assert figures == {"a_loss": 1.5, "c": 0.25, "a_perplexity": math.exp(1.5)}
 
 

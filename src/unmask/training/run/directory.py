@@ -41,7 +41,7 @@ RESUMABLE_KEYS = frozenset(
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
         *("on_divergence", "spike_factor", "max_roll_backs"),
     )
-) | {"search.parallel"}
+) | {"search.parallel", "eval.pairs", "eval.pairs_sample"}
 """What may change when a run is resumed; anything else would make it another run."""
 
 _RESUMABLE_IN_SEARCH = frozenset(

@@ -13,9 +13,10 @@ Nothing is divided by the length. Special tokens are read, but do not count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -24,22 +25,30 @@ from torch.nn import functional
 
 from unmask.batch import Batch
 from unmask.errors import InputError
-from unmask.inference.left_to_right.language_model import LanguageModel
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.word_softmax import WordSoftmax
-from unmask.models.encoder import TokenEncoder
+from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.tasks.encoded import BATCH_TOKENS
 from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
-from unmask.training.device import Compute
 
 PllMode = Literal["original", "word-left-to-right"]
 """What is masked beside the token that is asked for: nothing, or the rest of its word to the right."""
 
 Scores = NDArray[np.float64]
+
+
+class Compute(Protocol):
+    """The device and the precision that a model computes in, as `unmask.training.device.Compute`."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def autocast(self) -> AbstractContextManager[Any]: ...
 
 
 class SentenceScorer(Protocol):
@@ -121,16 +130,32 @@ class _Copy:
 
 @dataclass(frozen=True)
 class LeftToRightScorer:
-    """Log-likelihoods by a left-to-right language model."""
+    """Log-likelihoods by a left-to-right language model in eval mode on its device.
 
-    model: LanguageModel
+    Attributes:
+        head: for BERT's family; None where the word embeddings decode alone.
+    """
 
+    encoder: TokenEncoder
+    head: MaskedLMHead | None
+    tokenizer: TextTokenizer
+    compute: Compute
+
+    @torch.no_grad()
     def score(self, sentences: Sequence[str]) -> Scores:
-        model = self.model
-        texts = model.tokenizer.encode_batch(list(sentences))
-        sequences = [[*model.prefix, *ids] for ids in texts]
-        _check_lengths(sentences, sequences, model.window, least=2)
-        return np.array([float(each.double().sum()) for each in model.log_probabilities(sequences)])
+        settings = self.encoder.settings
+        prefix = () if settings.family.reads_bare_text else self.tokenizer.framing.single[0].ids
+        encoded = [np.array([*prefix, *ids]) for ids in self.tokenizer.encode_batch(list(sentences))]
+        _check_lengths(sentences, encoded, settings.num_positions, least=2)
+        scores = np.zeros(len(sentences))
+        for numbers in _batches([len(ids) for ids in encoded], BATCH_TOKENS[self.compute.device.type]):
+            batch = _packed([encoded[number] for number in numbers]).to(self.compute.device)
+            labels = batch.input_ids.roll(-1)
+            with self.compute.autocast():
+                losses = score_decoder(next_token_decoder(self.encoder, self.head, self.encoder(batch)), labels).losses
+            for number, part in zip(numbers, torch.split(losses.double().cpu(), list(batch.lengths)), strict=True):
+                scores[number] = -float(part[:-1].sum())
+        return scores
 
 
 @dataclass(frozen=True)
@@ -190,6 +215,33 @@ class DiscriminatorScorer:
                 start, stop = _text_span(self.tokenizer, encoded[number])
                 scores[number] = float(part[start:stop].sum())
         return scores
+
+
+def new_scorer(
+    encoder: Encoder,
+    parts: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    compute: Compute,
+    mode: PllMode = "original",
+) -> SentenceScorer | None:
+    """The scorer of a model in eval mode on its device; None if it cannot say how likely a sentence is.
+
+    Args:
+        parts: its heads, by their names in `unmask.models.hub.directory.save_model`, and whether it is a `causal_lm`.
+        mode: of a masked language model.
+    """
+    head = parts.get("masked_lm_head")
+    if encoder.reads_words or tokenizer.reads_words:
+        softmax = parts.get("softmax")
+        if softmax is None or not encoder.reads_words or not tokenizer.reads_words:
+            return None
+        encoder.set_words(tokenizer.table)
+        return ElmoScorer(encoder, softmax, tokenizer, compute)
+    if parts.get("causal_lm"):
+        return LeftToRightScorer(encoder, head, tokenizer, compute)
+    if (discriminator := parts.get("discriminator_head")) is not None:
+        return DiscriminatorScorer(encoder, discriminator, tokenizer, compute)
+    return None if head is None else MaskedScorer(encoder, head, tokenizer, compute, mode)
 
 
 def _encode(tokenizer: TextTokenizer, sentences: Sequence[str], limit: int) -> list[NDArray[np.int64]]:

@@ -1,0 +1,101 @@
+"""Measuring a model by minimal pairs: how often it finds the grammatical sentence likelier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unmask.errors import ModelError, SettingsError
+from unmask.inference.precision import freeze, inference_compute
+from unmask.io.paths import model_directory
+from unmask.io.progress import Progress
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.uses import check_entries
+from unmask.objectives.settings import GENERATOR
+from unmask.tasks.pairs.comparing import as_figures, compare_pairs
+from unmask.tasks.pairs.reading import read_paradigms
+from unmask.tasks.pairs.scorers import PllMode, SentenceScorer, new_scorer
+from unmask.tokenization.opening import open_tokenizer
+
+
+def evaluate_pairs(
+    model: str | Path,
+    pairs: str | Path,
+    *,
+    pll: PllMode = "original",
+    discriminator: bool = False,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> dict[str, Any]:
+    """Which of two sentences a model finds likelier; see `unmask.tasks.pairs.scorers` for how each kind is asked.
+
+    Args:
+        model: the directory of a masked, left-to-right or ELMo language model or of an ELECTRA, whose generator answers
+            for it; or that of the run that made it.
+        pairs: a file of minimal pairs, or a folder of such files; see `unmask.tasks.pairs.reading`.
+        pll: of a masked language model: `original` masks one token at a time, `word-left-to-right` also the rest of its
+            word to the right.
+        discriminator: True: ELECTRA's discriminator answers.
+        device: `auto`, `cpu` or `cuda`.
+        precision: `fp32` or `bf16`.
+
+    Returns:
+        `{"task": "pairs", "n": pairs, "metrics": {"accuracy", "low", "high"}, "terms": {name: percent}, "paradigms":
+        {name: {"accuracy", "low", "high"}}}`, in percent.
+
+    Raises:
+        ModelError: the model cannot say how likely a text is.
+        InputError: the pairs cannot be read, or a sentence is too long.
+    """
+    paradigms = read_paradigms(pairs)
+    scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
+    with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
+        results = compare_pairs(scorer, paradigms, progress.advance)
+    return as_figures(results)
+
+
+def open_scorer(
+    model: str | Path,
+    *,
+    pll: PllMode = "original",
+    discriminator: bool = False,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> SentenceScorer:
+    """Loads a model that says how likely a sentence is.
+
+    Raises:
+        ModelError: there is none, or it cannot.
+        SettingsError: an option does not apply to it.
+    """
+    directory = model_directory(model)
+    loaded = load_model(directory)
+    if loaded.discriminator_head is not None and not discriminator:
+        if not (directory / GENERATOR).is_dir():
+            raise ModelError(
+                f"{directory} is a discriminator without its generator, which says how likely a token is: give "
+                "--discriminator to let it answer itself"
+            )
+        directory = directory / GENERATOR
+        loaded = load_model(directory)
+    if discriminator and loaded.discriminator_head is None:
+        raise SettingsError(f"--discriminator is for ELECTRA: {directory} is a {loaded.architecture}: leave it out")
+    if pll != "original" and (loaded.masked_lm_head is None or loaded.is_causal_lm):
+        raise SettingsError(f"--pll {pll} is for masked language models: {directory} is a {loaded.architecture}")
+    compute, tokenizer = inference_compute(device, precision), open_tokenizer(directory)
+    parts: dict[str, nn.Module] = {str(name): head for name, head in loaded.heads.items()}
+    if loaded.softmax is not None:
+        parts["softmax"] = loaded.softmax
+    module = nn.ModuleDict({"encoder": loaded.encoder, **parts}).to(compute.device).eval()
+    if not loaded.encoder.reads_words:
+        check_entries(tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
+        _, compute = freeze(module, compute)
+    scorer = new_scorer(loaded.encoder, {**parts, "causal_lm": loaded.is_causal_lm}, tokenizer, compute, pll)
+    if scorer is None:
+        raise ModelError(
+            f"{directory} is a {loaded.architecture}, which cannot say how likely a sentence is: expected a masked, "
+            "left-to-right or ELMo language model, as `unmask pretrain` makes them, or an ELECTRA"
+        )
+    return scorer

@@ -1,1 +1,0 @@
-"""Minimal pairs: how often a model finds the grammatical sentence likelier."""

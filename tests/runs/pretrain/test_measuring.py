@@ -1,0 +1,93 @@
+"""What a run is measured on beside held-out losses: minimal pairs; and what it says of a loss that stands still."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import InputError
+from unmask.inference.pairs import evaluate_pairs
+from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
+from unmask.pretraining.measuring import Plateau
+from unmask.pretraining.run import pretrain
+from unmask.training.run.log import read_metrics
+
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
+
+PAIRS = "".join(f"{bad}\n{good}\n" for good, bad in [("He went home.", "He home went."), ("It is.", "Is it it.")] * 5)
+
+SYSTEMS: dict[str, list[str]] = {
+    "masked": ["train.weight_averaging=.5"],
+    "causal": ["objective={name: causal_lm}", "model.architecture=gpt1", "packing.format=single_segment"],
+    "electra": ["objective={name: replaced_token}", "model.architecture=electra", "packing.format=single_segment"],
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_pairs_are_compared_at_each_evaluation(
+    system: str, tiny_recipe: Path, tiny_store: Path, tmp_path: Path
+) -> None:
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text(PAIRS, encoding="utf-8")
+    words = [f"store={tiny_store}", f"eval.pairs={pairs}", "eval.pairs_sample=100", *SYSTEMS[system]]
+    pretrain(str(tiny_recipe), words, out=tmp_path / "run")
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    figures = [row["eval/pairs_accuracy"] for row in rows if "eval/pairs_accuracy" in row]
+    assert len(figures) == 3  # after steps 5, 10 and 12
+    last = evaluate_pairs(tmp_path / "run", pairs, device="cpu")
+    assert figures[-1] == last["metrics"]["accuracy"] / 100
+
+
+def test_nothing_else_changes(tiny_recipe: Path, tiny_store: Path, tmp_path: Path, whole: Path) -> None:
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text(PAIRS, encoding="utf-8")
+    pretrain(str(tiny_recipe), [f"store={tiny_store}", f"eval.pairs={pairs}"], out=tmp_path / "run")
+    ours, theirs = ((run / "model" / "model.safetensors").read_bytes() for run in (tmp_path / "run", whole))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("one line\n", "1 lines: expected pairs"),
+        ("a\nb\n" + "word " * 60 + "\nother words\n", "and the model reads 32: expected a sentence"),
+    ],
+)
+def test_pairs_that_cannot_be_compared_are_refused_first(
+    text: str, message: str, tiny_recipe: Path, tiny_store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "pairs.txt").write_text(text, encoding="utf-8")
+    words = [f"store={tiny_store}", f"eval.pairs={tmp_path / 'pairs.txt'}"]
+    with pytest.raises(InputError, match=message):
+        pretrain(str(tiny_recipe), words, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+FLOORS = [
+    Floor("", "loss/mlm", UNIGRAM, "knowing frequencies", 6.5),
+    Floor("", "loss/mlm", SHOWN, "knowing what is shown", 6.0),
+    Floor("", "eval/mlm_accuracy", SHOWN, "guessing", 0.1),
+]
+
+
+@pytest.mark.parametrize(
+    ("losses", "warns"),
+    [
+        ([6.3, 6.04, 6.02, 6.01, 6.0], True),  # near it from .2 to .5 of the run
+        ([6.3, 6.2, 6.1, 6.04, 6.0], False),  # not for long enough
+        ([6.04, 5.9, 6.04, 5.9, 6.04], False),
+        ([6.5, 6.5, 6.5, 6.5, 6.5], False),  # another floor's
+    ],
+)
+def test_a_loss_that_stands_at_its_floor_is_reported_once(
+    losses: list[float], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    plateau = Plateau(FLOORS, ("mlm",))
+    with caplog.at_level(logging.WARNING, "unmask"):
+        for number, loss in enumerate(losses):
+            plateau.look({"mlm_loss": loss}, progress=0.1 + 0.09 * number)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == warns
+    assert all("within 0.05 of 6.000, the loss of knowing what is shown" in message for message in messages)
