@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from unmask.inference.left_to_right.language_model import load_language_model
     from unmask.inference.left_to_right.zero_shot import evaluate_zero_shot, open_zero_shot, predict_zero_shot
     from unmask.inference.mask_filling import fill_mask
+    from unmask.inference.pairs import evaluate_pairs
     from unmask.inference.predictor import predict
     from unmask.info import describe
     from unmask.models.hub.directory import load_model, save_model
@@ -59,6 +60,7 @@ _HOMES = {
     "describe": "unmask.info",
     "embed": "unmask.inference.features.similarity",
     "evaluate": "unmask.inference.evaluation",
+    "evaluate_pairs": "unmask.inference.pairs",
     "evaluate_zero_shot": "unmask.inference.left_to_right.zero_shot",
     "extract_features": "unmask.inference.features.extraction",
     "fill_mask": "unmask.inference.mask_filling",
@@ -87,6 +89,7 @@ __all__ = [
     "describe",
     "embed",
     "evaluate",
+    "evaluate_pairs",
     "evaluate_zero_shot",
     "extract_features",
     "fill_mask",

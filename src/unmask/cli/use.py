@@ -61,6 +61,10 @@ def evaluate_command(
     discriminator: Annotated[
         bool, typer.Option("--discriminator", help="with --pairs: ELECTRA's discriminator answers, not its generator")
     ] = False,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="with --pairs: every checkpoint of a pre-training run, not its model")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="with --pairs: a page, .html")] = None,
     task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
     predictions: Annotated[
         Path | None, typer.Option("--predictions", help="score this file of predictions; .json is {id: answer}")
@@ -92,8 +96,10 @@ def evaluate_command(
     if pairs is not None:
         if model is None or data is not None or predictions is not None:
             raise SettingsError("--pairs measures a MODEL by itself: give one, and neither --data nor --predictions")
-        _evaluate_pairs(model, pairs, pll, discriminator, precision, as_json)
+        _evaluate_pairs(model, pairs, pll, discriminator, checkpoints, out, precision, as_json)
         return
+    if out is not None or checkpoints:
+        raise SettingsError("--out and --checkpoints are for --pairs: leave them out, or give minimal pairs")
     if data is None:
         raise SettingsError("give --data FILE with labelled examples, or --pairs with minimal pairs")
     if (model is None) == (predictions is None):
@@ -112,16 +118,36 @@ def evaluate_command(
     _print_figures(result, as_json)
 
 
-def _evaluate_pairs(model: str, pairs: Path, pll: str, discriminator: bool, precision: str, as_json: bool) -> None:
+def _evaluate_pairs(
+    model: str,
+    pairs: Path,
+    pll: str,
+    discriminator: bool,
+    checkpoints: bool,
+    out: Path | None,
+    precision: str,
+    as_json: bool,
+) -> None:
     from unmask.errors import SettingsError
-    from unmask.inference.pairs import evaluate_pairs
+    from unmask.inference.pairs import evaluate_checkpoints, evaluate_pairs
+    from unmask.reports.pairs_page import write_pairs_page
 
     if pll not in ("original", "word-left-to-right"):
         raise SettingsError(f"--pll {pll}: expected original or word-left-to-right")
-    results = evaluate_pairs(model, pairs, pll=pll, discriminator=discriminator, precision=precision)  # type: ignore[arg-type]
+    if out is not None and out.suffix != ".html":
+        raise SettingsError(f"--out {out}: expected the name of a page, such as pairs.html")
+    asked: Any = {"pll": pll, "discriminator": discriminator, "precision": precision}
+    every = evaluate_checkpoints(model, pairs, **asked) if checkpoints else [evaluate_pairs(model, pairs, **asked)]
+    if out is not None:
+        write_pairs_page(out, model, str(pairs), every)
+        print(f"wrote {out}", file=sys.stderr)
+    results = every[-1]
     if as_json:
-        print(json.dumps(results, ensure_ascii=False))
+        print(json.dumps({"task": "pairs", "checkpoints": every} if checkpoints else results, ensure_ascii=False))
         return
+    if checkpoints:
+        for each in every:
+            print(f"step {each['step']:>9,}  {each['metrics']['accuracy']:5.1f}")
     mean, num_paradigms = results["metrics"], len(results["paradigms"])
     print(f"{results['n']:,} pairs in {num_paradigms} paradigms; a coin gives 50.0")
     for name, figures in results["paradigms"].items():

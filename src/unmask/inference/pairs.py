@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from unmask.errors import ModelError, SettingsError
+from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.precision import freeze, inference_compute
 from unmask.io.paths import model_directory
 from unmask.io.progress import Progress
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.objectives.settings import GENERATOR
+from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.tasks.pairs.comparing import as_figures, compare_pairs
 from unmask.tasks.pairs.reading import read_paradigms
 from unmask.tasks.pairs.scorers import PllMode, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
+from unmask.training.run.checkpoint import list_steps
 
 
 def evaluate_pairs(
@@ -43,7 +46,7 @@ def evaluate_pairs(
 
     Returns:
         `{"task": "pairs", "n": pairs, "metrics": {"accuracy", "low", "high"}, "terms": {name: percent}, "paradigms":
-        {name: {"accuracy", "low", "high"}}}`, in percent.
+        {name: {"term", "accuracy", "low", "high"}}}`, in percent.
 
     Raises:
         ModelError: the model cannot say how likely a text is.
@@ -54,6 +57,34 @@ def evaluate_pairs(
     with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
         results = compare_pairs(scorer, paradigms, progress.advance)
     return as_figures(results)
+
+
+def evaluate_checkpoints(
+    run: str | Path,
+    pairs: str | Path,
+    *,
+    pll: PllMode = "original",
+    discriminator: bool = False,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> list[dict[str, Any]]:
+    """`evaluate_pairs` of the model that each checkpoint of a pre-training run holds, in their order, with its `step`.
+
+    Raises:
+        InputError, ModelError: as `evaluate_pairs`, and if the run has no checkpoints.
+    """
+    paradigms = read_paradigms(pairs)
+    steps = list_steps(Path(run) / "checkpoints")
+    if not steps:
+        raise InputError(f"{run}: no checkpoints: expected a pre-training run; train.keep_last says how many it keeps")
+    results = []
+    total = len(steps) * sum(len(each.pairs) for each in paradigms)
+    with tempfile.TemporaryDirectory() as place, Progress("pairs", total, unit="pairs") as progress:
+        for step in steps:
+            model = save_checkpoint_model(run, Path(place) / str(step), step)
+            scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
+            results.append({"step": step, **as_figures(compare_pairs(scorer, paradigms, progress.advance))})
+    return results
 
 
 def open_scorer(

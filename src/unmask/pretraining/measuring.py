@@ -162,7 +162,7 @@ class Plateau:
             self._is_reported = True
             logger.warning(
                 "for %.0f %% of the run, loss/%s on held-out text has stood within %s of %.3f, the loss of %s: no "
-                "context is learnt yet. What shortened this on small models (docs/results/plateaus.md): "
+                "context is learnt yet. What shortened this on small models (docs/guides/pretraining-systems.md): "
                 "optimizer.name=muon, model.architecture=modernbert, objective.causal_share=.5, "
                 "objective.output_bias=log_frequency, a lower optimizer.learning_rate, schedule.name=wsd",
                 100 * (progress - self._since),

@@ -147,6 +147,8 @@ def _write_results(
     save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
     floors = by_figure(run.objective.floors(counts, evaluation=evaluation))
+    if run.pairs:
+        floors["eval/pairs_accuracy"] = {"a coin": 0.5}
     results = {**last_evaluation, "num_parameters": _num_parameters(module), "floors": floors}
     write_json(directory / "results.json", results)
     if run.held_out:

@@ -36,12 +36,14 @@ class PairResults:
     Attributes:
         mean: over paradigms, each counting the same; its interval is that of resampled pairs within paradigms.
         terms: the mean over the paradigms of each phenomenon, where they name one.
+        term_of: the phenomenon of each paradigm; "" where it names none.
         paradigms: by name, in the order of the files.
         num_pairs: how many were compared.
     """
 
     mean: Accuracy
     terms: dict[str, Accuracy]
+    term_of: dict[str, str]
     paradigms: dict[str, Accuracy]
     num_pairs: int
 
@@ -78,6 +80,7 @@ def compare_pairs(
     return PairResults(
         _mean(resampled.values()),
         {term: _mean(resampled[name] for name in names) for term, names in by_term.items()},
+        {paradigm.name: paradigm.term for paradigm in paradigms},
         {name: _mean([each]) for name, each in resampled.items()},
         len(pairs),
     )
@@ -101,5 +104,7 @@ def as_figures(results: PairResults) -> dict[str, Any]:
         "n": results.num_pairs,
         "metrics": figures(results.mean),
         "terms": {name: accuracy.percent for name, accuracy in results.terms.items()},
-        "paradigms": {name: figures(accuracy) for name, accuracy in results.paradigms.items()},
+        "paradigms": {
+            name: {"term": results.term_of[name], **figures(accuracy)} for name, accuracy in results.paradigms.items()
+        },
     }
