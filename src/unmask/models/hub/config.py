@@ -36,8 +36,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
 """Keys with the one value that is supported, which is also meant if they are left out, and its meaning."""
 
 
-def config_of(settings: EncoderSettings) -> dict[str, Any]:
+def config_of(settings: EncoderSettings | ElmoSettings) -> dict[str, Any]:
     """The sizes of an encoder under the keys of its family."""
+    if isinstance(settings, ElmoSettings):
+        return settings.model_dump(mode="json", exclude={"architecture"})
     family = settings.family
     values = settings.model_dump()
     values["embedding_size"] = settings.embedding_width
@@ -185,11 +187,8 @@ def problem_type_of(path: Path, config: Mapping[str, Any]) -> ProblemType | None
         ModelError: it is none of `ProblemType`.
     """
     named = config.get("problem_type")
-    for problem_type in get_args(ProblemType):
-        if named == problem_type:
-            return cast(ProblemType, problem_type)
-    if named is None:
-        return None
+    if named is None or named in get_args(ProblemType):
+        return cast(ProblemType | None, named)
     raise ModelError(f"{path}: problem_type is {named!r}; expected one of {', '.join(get_args(ProblemType))}")
 
 

@@ -45,7 +45,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         ModelError: the file or a shard is missing, cut short or damaged, or there is only a pickle.
     """
     if (directory / WEIGHTS).is_file():
-        return _read_safetensors(directory / WEIGHTS)
+        return read_safetensors(directory / WEIGHTS)
     if (directory / WEIGHTS_INDEX).is_file():
         return _read_shards(directory / WEIGHTS_INDEX)
     if (directory / PICKLE).is_file():
@@ -67,7 +67,7 @@ def read_head_weights(directory: Path) -> dict[str, Tensor]:
     path = directory / HEAD_WEIGHTS
     if not path.is_file():
         raise ModelError(f"{path} is missing: {CONFIG} says that the head is in it; get the whole directory again")
-    return _read_safetensors(path)
+    return read_safetensors(path)
 
 
 def _read_shards(index_path: Path) -> dict[str, Tensor]:
@@ -78,14 +78,15 @@ def _read_shards(index_path: Path) -> dict[str, Tensor]:
     for name in sorted(set(places.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise ModelError(f"{index_path}: {name!r} is not the name of a file beside it")
-        weights |= _read_safetensors(index_path.with_name(name))
+        weights |= read_safetensors(index_path.with_name(name))
     absent = sorted(set(places) - set(weights))
     if absent:
         raise ModelError(f"{index_path} names weights that its files do not hold: {', '.join(absent)}")
     return weights
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file; raises ModelError if it is missing, cut short or damaged."""
     try:
         return load_file(path)
     except FileNotFoundError as error:

@@ -93,6 +93,15 @@ def _source(directory: Path, config: Mapping[str, Any], read: Callable[[], Mappi
     return ModelSource(directory, config, name, family, its, settings, read)
 
 
+PRETRAINING_HEADS: dict[Part, Callable[[Any], nn.Module]] = {
+    "masked_lm_head": MaskedLMHead,
+    "next_sentence_head": NextSentenceHead,
+    "discriminator_head": DiscriminatorHead,
+    "softmax": WordSoftmax,
+}
+"""What builds each head of pre-training from the encoder's settings; attributes of `LoadedModel`."""
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """What was in a model directory; parts that its class does not have are None.
@@ -127,11 +136,7 @@ class LoadedModel:
     @property
     def heads(self) -> dict[Part, nn.Module]:
         """Those with weights of their own, by part."""
-        found: dict[Part, nn.Module | None] = {
-            "masked_lm_head": self.masked_lm_head,
-            "next_sentence_head": self.next_sentence_head,
-            "discriminator_head": self.discriminator_head,
-        }
+        found: dict[Part, nn.Module | None] = {part: getattr(self, part) for part in PRETRAINING_HEADS}
         if self.head_kind is not None:
             found[self.head_kind] = self.head
         return {part: head for part, head in found.items() if head is not None}

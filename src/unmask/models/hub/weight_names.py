@@ -1,7 +1,7 @@
 """Our names of the weights and those of the Hugging Face layout, both ways; `Family.weights` has those of each family.
 
 They differ in two things besides spelling: queries, keys and values are one matrix here and three there, in this order
-(one in GPT-1 too); and GPT-1's matrices are stored with the inputs first.
+(one in GPT-1 too); and GPT-1's matrices are stored with the inputs first. ELMo's encoder is saved under our names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unmask.models.encoder import TokenEncoder
+from unmask.models.encoder import Encoder
 from unmask.models.family import Names, Part, WeightNames
 
 OLD_SPELLINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -32,9 +32,10 @@ class WeightPlace:
     transposed: bool = False
 
 
-def hub_names(encoder: TokenEncoder, heads: Mapping[Part, nn.Module] | None = None) -> dict[nn.Parameter, WeightPlace]:
+def hub_names(encoder: Encoder, heads: Mapping[Part, nn.Module] | None = None) -> dict[nn.Parameter, WeightPlace]:
     """Each parameter, and its place in the layout, with the prefix that the encoder has beside a head."""
     family = encoder.settings.family.weights
+    places = own_names(encoder) if encoder.reads_words else {}
     modules: list[tuple[nn.Module, Names, str]] = [(encoder, family.embeddings, family.prefix)]
     modules += [
         (block, family.block, f"{family.prefix}{family.layer}{number}.") for number, block in enumerate(encoder.blocks)
@@ -42,7 +43,6 @@ def hub_names(encoder: TokenEncoder, heads: Mapping[Part, nn.Module] | None = No
     if encoder.pooler is not None:
         modules.append((encoder, family.parts["pooler"], family.prefix))
     modules += [(head, family.parts[part], "") for part, head in (heads or {}).items()]
-    places = {}
     for module, names, prefix in modules:
         submodules = dict(module.named_modules())
         for our_name in (name for name in names if name in submodules):  # not every ELECTRA has a projection
@@ -50,6 +50,11 @@ def hub_names(encoder: TokenEncoder, heads: Mapping[Part, nn.Module] | None = No
                 theirs = tuple(f"{prefix}{name}.{kind}" for name in names[our_name])
                 places[parameter] = WeightPlace(theirs, theirs[0].endswith(family.transposed))
     return places
+
+
+def own_names(module: nn.Module) -> dict[nn.Parameter, WeightPlace]:
+    """Each parameter, in a place of the same name."""
+    return {weight: WeightPlace((name,)) for name, weight in module.named_parameters()}
 
 
 def split(place: WeightPlace, tensor: Tensor) -> dict[str, Tensor]:
