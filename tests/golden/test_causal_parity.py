@@ -64,11 +64,7 @@ def padded(sequences: list[list[int]]) -> dict[str, Tensor]:
     rows = [ids + [0] * (longest - len(ids)) for ids in sequences]
     masks = [[1] * len(ids) + [0] * (longest - len(ids)) for ids in sequences]
     labels = [ids + [-100] * (longest - len(ids)) for ids in sequences]
-    return {
-        "input_ids": torch.tensor(rows),
-        "attention_mask": torch.tensor(masks),
-        "labels": torch.tensor(labels),
-    }
+    return {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(masks), "labels": torch.tensor(labels)}
 
 
 def gradients(module: Any, head: Any = None) -> dict[str, Tensor]:

@@ -173,11 +173,7 @@ class Run:
             self.stepper,
             TrainSettings.model_validate(settings),
             self.state,
-            Hooks(
-                note,
-                is_due=lambda state: state.step % log_every == 0 or is_due(state),
-                on_bad_step=note_bad,
-            ),
+            Hooks(note, is_due=lambda state: state.step % log_every == 0 or is_due(state), on_bad_step=note_bad),
         )
 
 

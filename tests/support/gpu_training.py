@@ -121,10 +121,7 @@ def work_of_task(name: str) -> Work:
 
     def build(dropout_prob: float) -> nn.Module:
         sizes = EncoderSettings(
-            vocab_size=VOCAB_SIZE,
-            hidden_dropout_prob=dropout_prob,
-            attention_probs_dropout_prob=dropout_prob,
-            **SIZES,
+            vocab_size=VOCAB_SIZE, hidden_dropout_prob=dropout_prob, attention_probs_dropout_prob=dropout_prob, **SIZES
         )
         if name == "classification":
             return SequenceModule(new_encoder(sizes), new_head("sequence_classification", sizes, 3), summed_loss)
@@ -179,11 +176,7 @@ def begin_training(
     eager = EagerStepper(module, optimizer, 1.0, compute)
     paddings: Paddings = module.paddings
     captured = CapturedStepper(module, optimizer, 1.0, None, compute, paddings, LONGEST, compiles)
-    steppers: dict[str, Stepper] = {
-        "eager": eager,
-        "captured": captured,
-        "cautious": CautiousStepper(captured, eager),
-    }
+    steppers: dict[str, Stepper] = {"eager": eager, "captured": captured, "cautious": CautiousStepper(captured, eager)}
     stepper = steppers[kind]
     stepper.restart([])
     torch.manual_seed(seed)

@@ -39,19 +39,9 @@ Names = dict[str, tuple[str, ...]]
 """Our name of a module -> theirs; several if ours stacks theirs."""
 
 BERT_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-    "pad_token_id",
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size"),
+    *("initializer_range", "layer_norm_eps", "pad_token_id"),
 )
 """Fields of `EncoderSettings` that `config.json` has under the same names."""
 

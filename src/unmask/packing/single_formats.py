@@ -64,12 +64,7 @@ class DocSentences:
 
     def plan(self, split: Split, documents: Iterable[int], draws: Draws) -> Iterator[PlannedSequence]:
         for document in documents:
-            ends = fitting_ends(split.store.document(document).sentence_ends, self.longest)
-            first = start = 0
-            while first < len(ends):
-                first = bisect_right(ends, start + self.longest, first)
-                yield PlannedSequence(((Span(document, start, ends[first - 1]),),))
-                start = ends[first - 1]
+            yield from FullSentences(self.longest).plan(split, [document], draws)
 
 
 @dataclass(frozen=True)

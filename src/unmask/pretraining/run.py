@@ -128,10 +128,7 @@ def _train(settings: PretrainRecipe, run: PretrainingInputs, directory: Path, co
         save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
         evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
         floors = by_figure(run.objective.floors(count_targets(run.store, run.tokenizer), evaluation=evaluation))
-        write_json(
-            directory / "results.json",
-            {**last_evaluation, "num_parameters": num_parameters, "floors": floors},
-        )
+        write_json(directory / "results.json", {**last_evaluation, "num_parameters": num_parameters, "floors": floors})
         if run.held_out:
             samples = samples_of(module, run.held_out[0].to(compute.device), run.tokenizer)
             write_json(directory / "samples.json", samples)

@@ -219,10 +219,7 @@ def has_kernels(capability: tuple[int, int], architectures: list[str]) -> bool:
 
 def describe_gpu(gpu: Gpu) -> str:
     """Name, capability and memory, and which it is where there are several."""
-    parts = [
-        f"compute capability {gpu.version}",
-        f"{human_bytes(gpu.free)} of {human_bytes(gpu.total)} free",
-    ]
+    parts = [f"compute capability {gpu.version}", f"{human_bytes(gpu.free)} of {human_bytes(gpu.total)} free"]
     if gpu.num_visible > 1:
         parts.append(f"number {gpu.index} of {gpu.num_visible} from 0, CUDA_VISIBLE_DEVICES chooses another")
     return f"{gpu.name} ({'; '.join(parts)})"

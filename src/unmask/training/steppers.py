@@ -15,8 +15,7 @@ from unmask.models.transformer import Block
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
-from unmask.training.recorded.capture import first_line
-from unmask.training.recorded.restoring import random_state, set_random_state
+from unmask.training.recorded.capture import first_line, random_state, set_random_state
 from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.stepper import Judge, StepFigures, Stepper

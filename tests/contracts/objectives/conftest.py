@@ -68,11 +68,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "packing": {"format": "full_sentences"},
             "model": {"architecture": "modernbert", "num_hidden_layers": 2, "local_attention": 8},
         },
-        "ELECTRA on doc sentences": {
-            "objective": ALONE,
-            "packing": {"format": "doc_sentences"},
-            "model": ELECTRA,
-        },
+        "ELECTRA on doc sentences": {"objective": ALONE, "packing": {"format": "doc_sentences"}, "model": ELECTRA},
     },
     "causal_lm": {
         "GPT-1": {"model": {"architecture": "gpt1"}, "packing": {"format": "single_segment"}},

@@ -43,12 +43,7 @@ def attend_alone(query: Tensor, key: Tensor, value: Tensor, causal: bool = False
     head_size=st.sampled_from([1, 3, 7, 8]),
 )
 def test_each_sequence_attends_to_itself_alone(
-    backend: Backend,
-    causal: bool,
-    reuses_shapes: bool,
-    lengths: tuple[int, ...],
-    num_heads: int,
-    head_size: int,
+    backend: Backend, causal: bool, reuses_shapes: bool, lengths: tuple[int, ...], num_heads: int, head_size: int
 ) -> None:
     """Values and gradients; tolerance: fp32 sums of at most 90 numbers of order 1, in another order."""
     generator = torch.Generator().manual_seed(sum(lengths))
@@ -187,10 +182,7 @@ def test_the_backend_is_reported_with_its_reason() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "prob", "head_size", "reason"),
-    [
-        (torch.float32, 0.0, 64, "fp16 and bf16"),
-        (torch.bfloat16, 0.0, 7, "multiple of 8"),
-    ],
+    [(torch.float32, 0.0, 64, "fp16 and bf16"), (torch.bfloat16, 0.0, 7, "multiple of 8")],
 )
 def test_cuda_falls_back_where_the_kernel_cannot(dtype: torch.dtype, prob: float, head_size: int, reason: str) -> None:
     backend, why = choose_backend(torch.device("cuda"), dtype, prob, head_size)

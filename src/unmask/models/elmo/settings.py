@@ -91,10 +91,7 @@ ELMO_PRESETS: dict[ElmoPreset, ElmoSettings] = {
     "original": ElmoSettings(),
     "small": ElmoSettings(num_highway_layers=1, projection_size=128, cell_size=1024),
     "mini": ElmoSettings(
-        vocab_size=50_000,
-        filters=((1, 32), (2, 32), (3, 64), (4, 128), (5, 256)),
-        projection_size=128,
-        cell_size=768,
+        vocab_size=50_000, filters=((1, 32), (2, 32), (3, 64), (4, 128), (5, 256)), projection_size=128, cell_size=768
     ),
     "tiny": ElmoSettings(
         vocab_size=8_000,

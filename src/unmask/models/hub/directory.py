@@ -50,8 +50,7 @@ from unmask.models.hub.config import (
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
 from unmask.models.hub.source import PRETRAINING_HEADS, ModelSource, open_source
 from unmask.models.hub.source import LoadedModel as LoadedModel
-from unmask.models.hub.weight_filling import fill_weights
-from unmask.models.hub.weight_names import hub_names, own_names, split
+from unmask.models.hub.weight_names import fill_weights, hub_names, own_names, split
 
 LABELLED: tuple[HeadKind, ...] = ("sequence_classification", "token_classification")
 """Kinds of heads whose logits have names."""
@@ -146,11 +145,7 @@ def save_model(
 
 
 def _head_config(
-    head: nn.Module,
-    kind: HeadKind | None,
-    its: ModelClass,
-    labels: Sequence[str] | None,
-    problem_type: str | None,
+    head: nn.Module, kind: HeadKind | None, its: ModelClass, labels: Sequence[str] | None, problem_type: str | None
 ) -> dict[str, Any]:
     """What `config.json` says of a fine-tuned head. Question answering has neither labels nor dropout."""
     config: dict[str, Any] = {}

@@ -166,10 +166,7 @@ def test_written_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("header", "message"),
-    [
-        (HEADER + field(2, 1), "on a big-endian machine"),
-        (HEADER + b"\x1b", "cut short or damaged"),
-    ],
+    [(HEADER + field(2, 1), "on a big-endian machine"), (HEADER + b"\x1b", "cut short or damaged")],
 )
 def test_other_headers_are_refused(tmp_path: Path, header: bytes, message: str) -> None:
     with pytest.raises(ModelError, match=message):

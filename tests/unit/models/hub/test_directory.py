@@ -321,10 +321,7 @@ def test_missing_files_are_reported(pretrained: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        *(lambda whole, keep=keep: whole[:keep] for keep in (0, 4, 100, -1)),
-        lambda whole: b"\xff" * 40 + whole[40:],
-    ],
+    [*(lambda whole, keep=keep: whole[:keep] for keep in (0, 4, 100, -1)), lambda whole: b"\xff" * 40 + whole[40:]],
 )
 def test_a_file_cut_short_or_damaged_is_reported(pretrained: Path, damage: Callable[[bytes], bytes]) -> None:
     path = pretrained / "model.safetensors"

@@ -57,10 +57,7 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path, how: dict[str,
     (tmp_path / "thesis.txt").write_text("three years of work")
     with pytest.raises(OutputError):
         open_run(tmp_path, recipe(), **{"overwrite": False, **how})
-    with (
-        pytest.raises(OutputError),
-        opening_run(tmp_path, recipe(), **{"overwrite": False, **how}),
-    ):
+    with pytest.raises(OutputError), opening_run(tmp_path, recipe(), **{"overwrite": False, **how}):
         raise AssertionError("opened")
     assert files_in(tmp_path) == {"thesis.txt": b"three years of work"}
 
