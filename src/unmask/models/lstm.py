@@ -58,11 +58,8 @@ class LstmLayer(nn.Module):
 
 
 class LstmEncoder(nn.Module):
-    """Embeddings and stacked LSTMs; `token_type_ids` and `position_ids` of a batch are ignored.
-
-    Args:
-        settings: every size; kept as `encoder.settings`. `intermediate_size` is the number of units.
-    """
+    """Embeddings and stacked LSTMs of `intermediate_size` units; `token_type_ids` and `position_ids` of a batch are
+    ignored."""
 
     reads_words: Literal[False] = False
 

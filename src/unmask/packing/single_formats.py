@@ -23,11 +23,8 @@ from unmask.packing.split import Split
 
 @dataclass(frozen=True)
 class FullSentences:
-    """Whole sentences one after another, from one document into the next, with a separator token between documents.
-
-    Args:
-        longest: most tokens of a sequence, separators included.
-    """
+    """Whole sentences one after another, at most `longest` tokens of them, from one document into the next, with a
+    separator token between documents, which counts."""
 
     longest: int
 
@@ -54,11 +51,8 @@ class FullSentences:
 
 @dataclass(frozen=True)
 class DocSentences:
-    """Whole sentences one after another; a sequence ends with its document, so it may be short.
-
-    Args:
-        longest: most tokens of a sequence.
-    """
+    """Whole sentences one after another, at most `longest` tokens; a sequence ends with its document, so it may be
+    short."""
 
     longest: int
 
@@ -69,11 +63,7 @@ class DocSentences:
 
 @dataclass(frozen=True)
 class SingleSegments:
-    """`longest` consecutive tokens of a document, cut anywhere; the rest at its end is a shorter sequence.
-
-    Args:
-        longest: most tokens of a sequence.
-    """
+    """`longest` consecutive tokens of a document, cut anywhere; the rest at its end is a shorter sequence."""
 
     longest: int
 

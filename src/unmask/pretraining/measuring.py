@@ -22,11 +22,8 @@ _STEPS_CHECKED = 10
 
 
 def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
-    """Refuses a run that would train on nothing, or be measured on nothing; warns of a further term without targets.
-
-    Raises:
-        SettingsError: the objective's main loss has no target in the run's first steps, or in all that is held out.
-    """
+    """Refuses, by a `SettingsError`, a run whose main loss has no target in the first steps, or in all that is held
+    out; warns of a further term without targets."""
     objective, term = run.objective, settings.objective.main_term
 
     def has_target(batch: Batch) -> bool:

@@ -178,11 +178,7 @@ def find_gpu() -> Gpu | NoGpu:
 
 
 def look_at_gpu(device: torch.device) -> Gpu:
-    """What a CUDA device is and how much of its memory is free.
-
-    Raises:
-        RuntimeError: it cannot be used.
-    """
+    """What a CUDA device is and how much of its memory is free. Raises RuntimeError if it cannot be used."""
     free, total = torch.cuda.mem_get_info(device)
     reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return Gpu(

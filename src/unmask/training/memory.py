@@ -146,11 +146,8 @@ class MicroBatches:
         self._carried = _copy_buffers(self._module)
 
     def halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
-        """The steps from `state.position` on, in half as large micro-batches; see `unmask.training.loop.train`.
-
-        Raises:
-            UserError: a micro-batch is one sequence already.
-        """
+        """The steps from `state.position` on, in half as large micro-batches; see `unmask.training.loop.train`. Raises
+        UserError if a micro-batch is one sequence already."""
         _restore_buffers(self._carried)
         self._release()
         cut = self._source.cut(step.after, state.micro_batch_tokens)

@@ -204,11 +204,8 @@ class Session:
         )
 
     def __call__(self, state: TrainState, result: StepResult) -> None:
-        """Does what is due after a step; after the last one, everything.
-
-        Raises:
-            Interrupted: a signal has arrived; a checkpoint has been saved.
-        """
+        """Does what is due after a step; after the last one, everything. Raises Interrupted if a signal has arrived; a
+        checkpoint has been saved."""
         settings = self.settings
         state.newest = result
         self.progress.update(state.progress(settings), state.tokens)

@@ -67,11 +67,8 @@ class SpanBoundaryHead(nn.Module):
 
 
 def write_span_boundary(directory: Path, head: SpanBoundaryHead | None) -> None:
-    """Writes the head's file, whole or not at all; without a head, removes what an earlier model left.
-
-    Raises:
-        OutputError: the disk is full, or the place cannot be written.
-    """
+    """Writes the head's file, whole or not at all; without a head, removes what an earlier model left. Raises
+    OutputError if the disk is full, or the place cannot be written."""
     if head is None:
         (directory / SPAN_BOUNDARY_WEIGHTS).unlink(missing_ok=True)
     else:

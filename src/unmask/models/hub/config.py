@@ -115,11 +115,7 @@ def _class_of_weights(family: Family, weights: Collection[str]) -> str:
 
 
 def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family, its: ModelClass) -> EncoderSettings:
-    """The sizes of the encoder.
-
-    Raises:
-        ModelError: a key has a value that is not supported.
-    """
+    """The sizes of the encoder. Raises ModelError if a key has a value that is not supported."""
     if family.flatten_config is not None:
         try:
             config = family.flatten_config(config)
@@ -153,11 +149,8 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
 
 
 def elmo_settings_of(path: Path, config: Mapping[str, Any]) -> ElmoSettings:
-    """The sizes of an ELMo, whose keys are their names.
-
-    Raises:
-        ModelError: a key is missing, or its value not possible.
-    """
+    """The sizes of an ELMo, whose keys are their names. Raises ModelError if a key is missing, or its value not
+    possible."""
     fields = set(ElmoSettings.model_fields) - {"architecture"}
     missing = sorted(fields - config.keys())
     if missing:
@@ -169,11 +162,8 @@ def elmo_settings_of(path: Path, config: Mapping[str, Any]) -> ElmoSettings:
 
 
 def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The labels in the order of the logits; two unnamed ones if there are none, as in `transformers`.
-
-    Raises:
-        ModelError: `id2label` does not name a label for each of 0, 1 ...
-    """
+    """The labels in the order of the logits; two unnamed ones if there are none, as in `transformers`. Raises
+    ModelError if `id2label` does not name a label for each of 0, 1 ..."""
     named = config.get("id2label", {str(number): f"LABEL_{number}" for number in range(2)})
     if not isinstance(named, dict) or sorted(named) != sorted(str(number) for number in range(len(named))):
         raise ModelError(f'{path}: id2label is {named!r}; expected a label for each of "0", "1" ...')
@@ -181,11 +171,8 @@ def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def problem_type_of(path: Path, config: Mapping[str, Any]) -> ProblemType | None:
-    """How the logits of a sequence classifier are to be read; None if that is not said.
-
-    Raises:
-        ModelError: it is none of `ProblemType`.
-    """
+    """How the logits of a sequence classifier are to be read; None if that is not said. Raises ModelError if it is none
+    of `ProblemType`."""
     named = config.get("problem_type")
     if named is None or named in get_args(ProblemType):
         return cast(ProblemType | None, named)
@@ -193,11 +180,7 @@ def problem_type_of(path: Path, config: Mapping[str, Any]) -> ProblemType | None
 
 
 def dropout_of(path: Path, config: Mapping[str, Any], its: ModelClass) -> float | None:
-    """The dropout of a fine-tuned head; None takes the encoder's.
-
-    Raises:
-        ModelError: it is not a probability.
-    """
+    """The dropout of a fine-tuned head; None takes the encoder's. Raises ModelError if it is not a probability."""
     key, left_out = its.dropout_key
     value = config.get(key, left_out)
     if value is None or (isinstance(value, float | int) and 0 <= value < 1):
@@ -228,11 +211,8 @@ def head_kind_in(parts: Collection[Part]) -> HeadKind | None:
 
 
 def head_kind_apart(path: Path, config: Mapping[str, Any]) -> HeadKind:
-    """The kind of the head that is in a file of its own, as `unmask_head` says.
-
-    Raises:
-        ModelError: it is not a kind of head.
-    """
+    """The kind of the head that is in a file of its own, as `unmask_head` says. Raises ModelError if it is not a kind
+    of head."""
     named = config[HEAD_KIND]
     kind = head_kind_in([named])
     if kind is None:

@@ -221,11 +221,7 @@ def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *,
 
 
 def load_masked_lm(directory: Path) -> LoadedModel:
-    """`load_model` for a directory that must have a masked-LM head.
-
-    Raises:
-        ModelError: as in `load_model`, or the directory has no such head.
-    """
+    """`load_model` for a directory that must have a masked-LM head; a `ModelError` if it has none."""
     loaded = load_model(directory)
     if loaded.masked_lm_head is None or loaded.is_causal_lm:
         raise ModelError(
@@ -236,11 +232,7 @@ def load_masked_lm(directory: Path) -> LoadedModel:
 
 
 def load_causal_lm(directory: Path) -> LoadedModel:
-    """`load_model` for a directory that must be a left-to-right language model.
-
-    Raises:
-        ModelError: as in `load_model`, or the directory is of another kind.
-    """
+    """`load_model` for a directory that must be a left-to-right language model; a `ModelError` if it is not."""
     loaded = load_model(directory)
     if not loaded.is_causal_lm:
         raise ModelError(
@@ -251,11 +243,8 @@ def load_causal_lm(directory: Path) -> LoadedModel:
 
 
 def load_finetuned(directory: Path | ModelSource) -> LoadedModel:
-    """`load_model` for a directory that must have a head of fine-tuning, in `head` or `head_weights`.
-
-    Raises:
-        ModelError: as in `load_model`, or the directory has no such head.
-    """
+    """`load_model` for a directory that must have a head of fine-tuning, in `head` or `head_weights`; a `ModelError` if
+    it has none."""
     loaded = load_model(directory)
     if loaded.head_kind is None:
         where = directory.directory if isinstance(directory, ModelSource) else directory

@@ -28,22 +28,15 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """`config.json` as it is.
-
-    Raises:
-        ModelError: there is none, or it is not a JSON object.
-    """
+    """`config.json` as it is. Raises ModelError if there is none, or it is not a JSON object."""
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory: expected a model directory with {CONFIG} and {WEIGHTS}")
     return read_object(directory / CONFIG)
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
-    """All tensors of `model.safetensors`, or of the shards that its index names.
-
-    Raises:
-        ModelError: the file or a shard is missing, cut short or damaged, or there is only a pickle.
-    """
+    """All tensors of `model.safetensors`, or of the shards that its index names. Raises ModelError if the file or a
+    shard is missing, cut short or damaged, or there is only a pickle."""
     if (directory / WEIGHTS).is_file():
         return read_safetensors(directory / WEIGHTS)
     if (directory / WEIGHTS_INDEX).is_file():
@@ -59,11 +52,8 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def read_head_weights(directory: Path) -> dict[str, Tensor]:
-    """All tensors of `head.safetensors`, a head apart from its encoder.
-
-    Raises:
-        ModelError: the file is missing, cut short or damaged.
-    """
+    """All tensors of `head.safetensors`, a head apart from its encoder. Raises ModelError if the file is missing, cut
+    short or damaged."""
     path = directory / HEAD_WEIGHTS
     if not path.is_file():
         raise ModelError(f"{path} is missing: {CONFIG} says that the head is in it; get the whole directory again")
@@ -115,11 +105,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """A safetensors file of float32, whole or not at all.
-
-    Raises:
-        OutputError: the disk is full, or the place cannot be written.
-    """
+    """A safetensors file of float32, whole or not at all. Raises OutputError if the disk is full, or the place cannot
+    be written."""
     on_cpu = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
     with writing(path) as file:
         file.write(save(on_cpu, metadata={"format": "pt"}))

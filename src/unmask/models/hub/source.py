@@ -52,11 +52,8 @@ class ModelSource:
         return trained if type(trained) is int else None
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights, their names modernised, without the second copies of tied ones.
-
-        Raises:
-            ModelError: a file is missing or damaged, or a copy differs from its original.
-        """
+        """All weights, their names modernised, without the second copies of tied ones. Raises ModelError if a file is
+        missing or damaged, or a copy differs from its original."""
         weights = modernise(self.read(), self.family.weights)
         tied = not isinstance(self.settings, EncoderSettings) or self.settings.tie_word_embeddings
         for copy, original in self.family.weights.tied.items() if tied else ():
@@ -71,11 +68,8 @@ class ModelSource:
 
 
 def open_source(directory: Path) -> ModelSource:
-    """Opens a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout.
-
-    Raises:
-        ModelError: `config.json` is missing or damaged, or its class or one of its settings is not supported.
-    """
+    """Opens a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout. Raises
+    ModelError if `config.json` is missing or damaged, or its class or one of its settings is not supported."""
     read: Callable[[], Mapping[str, Tensor]] = partial(read_weights, directory)
     if directory.is_dir() and not (directory / CONFIG).exists():
         from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint

@@ -117,11 +117,8 @@ class Capturer:
         return graph.replay
 
     def _warm_up(self, body: Work) -> None:
-        """Runs `body` a few times before it is captured.
-
-        Raises:
-            _CompilerError: it fails with compiled blocks, and might not without.
-        """
+        """Runs `body` a few times before it is captured. Raises _CompilerError if it fails with compiled blocks, and
+        might not without."""
         try:
             for _ in range(_WARM_UPS if self._is_cuda else 1):
                 body()

@@ -148,11 +148,7 @@ def list_steps(checkpoints: Path) -> list[int]:
 
 
 def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:
-    """The checkpoint of one step.
-
-    Raises:
-        CheckpointError: it is missing or damaged.
-    """
+    """The checkpoint of one step. Raises CheckpointError if it is missing or damaged."""
     directory = checkpoints / f"step-{step:08d}"
     return Checkpoint(directory, _read_state(directory))
 
