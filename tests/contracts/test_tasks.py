@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from support.sizes import sizes_of
 from unmask.batch import Batch
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import load_predictor
@@ -134,18 +135,17 @@ class Case:
 
     @cached_property
     def encoder_settings(self) -> EncoderSettings:
-        sizes = {
-            "architecture": self.family,
-            "vocab_size": self.tokenizer.vocab_size,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 4 * 32 if self.family == "gpt1" else 64,
-            "max_position_embeddings": 32,
-            "hidden_dropout_prob": 0,
-            "attention_probs_dropout_prob": 0,
-            "initializer_range": 0.1,
-        }
+        sizes = sizes_of(
+            architecture=self.family,
+            vocab=self.tokenizer.vocab_size,
+            width=32,
+            layers=2,
+            heads=2,
+            inner=4 * 32 if self.family == "gpt1" else 64,
+            positions=32,
+            std=0.1,
+            dropout=0,
+        )
         return EncoderSettings.model_validate(sizes | FAMILIES[self.family])
 
     def module(self) -> TaskModule:

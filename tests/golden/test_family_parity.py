@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModel, PreTrainedModel
 
+from support.sizes import sizes_of
 from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
@@ -30,16 +31,7 @@ TOLERANCE = 1e-5
 weight that is off by a thousandth of its scale is over it (`test_the_tolerance_can_fail`)."""
 
 PAD = 1
-SIZES: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 96,
-    "max_position_embeddings": 20,
-    "initializer_range": 0.2,
-    "pad_token_id": PAD,
-}
+SIZES = sizes_of(vocab=61, width=24, layers=2, heads=3, inner=96, positions=20, std=0.2, pad_token_id=PAD)
 FAMILY_SIZES: dict[Architecture, dict[str, Any]] = {
     "bert": SIZES,
     "roberta": {**SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-5},

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from support.sizes import sizes_of
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import Paddings
 from unmask.models.encoder import new_encoder
@@ -38,13 +39,7 @@ from unmask.training.steppers import CautiousStepper
 
 LONGEST = 32
 VOCAB_SIZE = 200
-SIZES: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 128,
-    "max_position_embeddings": LONGEST,
-}
+SIZES = sizes_of(width=64, layers=2, heads=2, inner=128, positions=LONGEST)
 
 
 @dataclass(frozen=True)

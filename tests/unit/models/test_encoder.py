@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from support.sizes import sizes_of
 from unmask.batch import Batch, pack
 from unmask.models.electra import ElectraEncoder
 from unmask.models.encoder import Encoder, new_encoder
@@ -20,15 +21,7 @@ from unmask.models.settings import Architecture, EncoderSettings, token_families
 from unmask.objectives.causal_lm import next_token_decoder
 
 FAMILIES = tuple(token_families())
-SIZES: dict[str, Any] = {
-    "vocab_size": 60,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 96,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-}
+SIZES = sizes_of(vocab=60, width=24, layers=2, heads=3, inner=96, positions=64, std=0.2)
 LSTM_SIZES: dict[str, Any] = {"num_attention_heads": 1, "intermediate_size": 40}
 
 

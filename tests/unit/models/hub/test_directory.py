@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from support.model_files import Edit, edit_config, edit_weights, with_one, without
+from support.sizes import small
 from unmask.errors import ModelError
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead, new_head
@@ -25,16 +26,8 @@ from unmask.models.hub.directory import (
     save_model,
     weights_of,
 )
-from unmask.models.settings import EncoderSettings
 
-SETTINGS = EncoderSettings(
-    vocab_size=30,
-    hidden_size=12,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=20,
-    max_position_embeddings=16,
-)
+SETTINGS = small(vocab=30, width=12, layers=2, heads=3, inner=20, positions=16)
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
@@ -92,10 +85,8 @@ def test_classifier_round_trip(classifier: Path) -> None:
     model = load_finetuned(classifier)
     assert model.labels == ("bad", "good", "나쁨")
     assert model.problem_type == "single_label_classification"
-    assert model.head is not None
     assert model.head_kind == "sequence_classification"
     assert model.head.dropout_prob == 0.25
-    assert model.config is not None
     assert model.config["note"] == "kept"
     assert_equal_weights(weights_in(model), load_file(classifier / "model.safetensors"))
 
@@ -145,7 +136,6 @@ def test_a_pooler_that_is_not_there_is_fresh_and_named(tmp_path: Path) -> None:
     save_model(tmp_path / "model", BertEncoder(SETTINGS, pooler=False), masked_lm_head=MaskedLMHead(SETTINGS))
     loaded = load_encoder(tmp_path / "model")
     assert loaded.fresh == ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
-    assert loaded.encoder.pooler is not None
     assert loaded.encoder.pooler.dense.weight.any()
 
 

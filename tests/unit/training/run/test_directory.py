@@ -252,7 +252,6 @@ def test_a_directory_in_which_another_process_works_is_left_alone(tmp_path: Path
     holding += "with alone_in(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", holding, str(tmp_path / "run")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         for how in ({"resume": True, "overwrite": False}, {"resume": False, "overwrite": True}):
             with (
