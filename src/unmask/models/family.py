@@ -130,9 +130,7 @@ class Family:
             and whether it has a pooler if there are any.
         model_type: in `config.json`.
         classes: those that `config.json` may name; one with no part but perhaps a pooler is a bare encoder.
-        weights: the names of its weights.
         tokenizer: the kind that it has in its paper, and that programs expect which open a saved one.
-        presets: the sizes that a recipe can name.
         defaults: what differs from the defaults of `EncoderSettings`: what its `config.json` means by leaving out.
         keys: fields of `EncoderSettings` and their keys in its `config.json`. It has no other settings.
         flatten_config: `config.json` with the keys above, where it may have others for them; None: it has none.

@@ -17,23 +17,11 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
+from unmask.models.gpt1 import Gpt1Embeddings
 from unmask.models.kernels.lstm_sequences import read_sequences
 from unmask.models.kernels.products import Linear, to_autocast
-from unmask.models.layers import check_lengths, initialise, new_embedding
+from unmask.models.layers import check_lengths, initialise
 from unmask.models.settings import EncoderSettings
-
-
-class LstmEmbeddings(nn.Module):
-    """Word embeddings, with dropout."""
-
-    def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__()
-        self.word = new_embedding(settings.vocab_size, settings.hidden_size)
-        self.dropout_prob = settings.hidden_dropout_prob
-
-    def forward(self, batch: Batch) -> Tensor:
-        """(tokens, hidden)."""
-        return dropout(to_autocast(self.word(batch.input_ids)), self.dropout_prob, self.training)
 
 
 class LstmLayer(nn.Module):
@@ -66,7 +54,7 @@ class LstmEncoder(nn.Module):
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.embeddings = LstmEmbeddings(settings)
+        self.embeddings = Gpt1Embeddings(settings)
         self.blocks = nn.ModuleList(
             LstmLayer(settings.hidden_size, settings.intermediate_size, settings.hidden_dropout_prob)
             for _ in range(settings.num_hidden_layers)

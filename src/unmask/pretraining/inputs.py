@@ -295,26 +295,19 @@ def prepare_held_out(start: Start, store: TokenStore, tokenizer: Tokenizer, obje
     needed = documents_needed(settings.packing, settings.objective.pair_objective)
     if split.num_documents < needed:
         if settings.held_out > 0:
-            logger.warning(
-                "held_out=%s of %s documents, drawn by their texts' hashes, is %s, and %s: nothing is evaluated; %s",
-                settings.held_out,
-                f"{store.num_documents:,}",
-                split.num_documents,
-                "pairs need two" if needed == 2 else "one is needed",
-                "give more documents" if store.num_documents < 2 * needed else _enough_held_out(store, needed),
-            )
+            how_many = f"{store.num_documents:,} documents, drawn by their texts' hashes, is {split.num_documents}"
+            why = "pairs need two" if needed == 2 else "one is needed"
+            fix = "give more documents" if store.num_documents < 2 * needed else _enough_held_out(store, needed)
+            logger.warning("held_out=%s of %s, and %s: nothing is evaluated; %s", settings.held_out, how_many, why, fix)
         return []
     loader = build_loader(start, store, tokenizer, held_out=True, phase=phase)
     batches = [objective.prepare(batch) for batch in loader.sample(settings.train.eval_sequences)]
     if not batches:
+        packing = phase.packing(settings.packing) if phase else settings.packing
         logger.warning(
-            "held_out=%s of %s documents is %s, too little text for a sequence of packing.format=%s and "
-            "packing.max_length=%s: nothing is evaluated; set held_out higher, or give more documents",
-            settings.held_out,
-            f"{store.num_documents:,}",
-            f"{split.num_documents:,}",
-            settings.packing.format,
-            (phase.packing(settings.packing) if phase else settings.packing).max_length,
+            f"held_out={settings.held_out} of {store.num_documents:,} documents is {split.num_documents:,}, too little "
+            f"text for a sequence of packing.format={packing.format} and packing.max_length={packing.max_length}: "
+            "nothing is evaluated; set held_out higher, or give more documents"
         )
     return batches
 

@@ -49,10 +49,8 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
         raise SettingsError(f"nothing would be learnt: not one sequence of the first {most} steps {none_has}")
     for name in sorted(missing):
         logger.warning(
-            "loss/%s: not one sequence of the first %s steps has a target of it, so that nothing is learnt from it "
-            "there, and it is in no figures; give text with longer documents, or leave it out of the recipe",
-            name,
-            most,
+            f"loss/{name}: not one sequence of the first {most} steps has a target of it, so that nothing is learnt "
+            "from it there, and it is in no figures; give text with longer documents, or leave it out of the recipe"
         )
 
 

@@ -50,11 +50,8 @@ class CautiousStepper:
             return
         random, device = random_state(self._eager.compute.device), self._eager.compute.device
         if (why_not := self._why_not_captured(batches, counts)) is not None:
-            logger.warning(
-                "steps cannot be captured as CUDA graphs here, and are computed as they come, as with "
-                "train.record_steps=false: %s",
-                why_not,
-            )
+            how = "computed as they come, as with train.record_steps=false"
+            logger.warning("steps cannot be captured as CUDA graphs here, and are %s: %s", how, why_not)
             self._captured.leave()
             set_random_state(random, device)  # a replay may have drawn from the generator
             self._chosen = self._eager

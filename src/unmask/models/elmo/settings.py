@@ -130,15 +130,8 @@ class ElmoModelSettings(BaseModel):
     initializer_range: Scale | None = None
 
     def resolve(self, vocab_size: int, pad_token_id: int | None = None) -> ElmoSettings:
-        """The sizes for a tokenizer.
-
-        Args:
-            vocab_size: words that the tokenizer's vocabulary holds.
-            pad_token_id: ignored: words have no padding.
-
-        Raises:
-            SettingsError: `vocab_size` here is not the tokenizer's, or sizes contradict each other.
-        """
+        """The sizes for a tokenizer; `pad_token_id` is ignored: words have no padding. Raises SettingsError if
+        `vocab_size` here is not the tokenizer's, or sizes contradict each other."""
         check_vocab_size(self.vocab_size, vocab_size)
         given = self.model_dump(exclude={"preset", "vocab_size"}, exclude_none=True)
         try:

@@ -208,12 +208,8 @@ def _warn_of_another_machine(directory: Path, device: str) -> None:
     sessions = read_sessions(directory / ENVIRONMENT)
     before = sessions[-1].get("device") if sessions and list_steps(directory / "checkpoints") else None
     if before is not None and without_free_memory(before) != without_free_memory(device):
-        logger.warning(
-            "continues with %s, where it was %s: not bit for bit as if it had never stopped, for sums are rounded "
-            "otherwise",
-            device,
-            before,
-        )
+        not_alike = "not bit for bit as if it had never stopped, for sums are rounded otherwise"
+        logger.warning("continues with %s, where it was %s: %s", device, before, not_alike)
 
 
 def _holds_any(directory: Path, names: Sequence[str]) -> bool:
