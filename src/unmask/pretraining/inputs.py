@@ -82,7 +82,9 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Pret
     checkpoint = find_checkpoint(directory / "checkpoints")
     start = open_start(settings)
     store = open_store(start, directory, workers, begun=checkpoint is not None)
-    check_store(directory, store)
+    files = json.dumps(store.manifest["files"], sort_keys=True)  # with their checksums, the tokenizer's among them
+    found = {"store": hashlib.sha256(files.encode()).hexdigest()}
+    check_unchanged(directory, found, {"store": store.directory})
     tokenizer = open_tokenizer(store.tokenizer_directory)
     check_tokenizer(settings, tokenizer, store.directory)
     objective = open_objective(settings, tokenizer, store.directory)
@@ -195,11 +197,8 @@ def _log_corpus(store: TokenStore, masking: AnnotationKind | None) -> None:
 
 def find_tokenizer(start: Start, directory: Path) -> Path | None:
     """The tokenizer for a recipe's corpus: the one that it names, or that the run has trained before, or that of
-    `init_from`; None if it has to be trained.
-
-    Raises:
-        SettingsError: the recipe says how to train one, beside an `init_from`, or that has none.
-    """
+    `init_from`; None if it has to be trained. Raises SettingsError if the recipe says how to train one, beside an
+    `init_from`, or that has none."""
     settings = start.recipe
     given = settings.tokenizer
     if isinstance(given, str):
@@ -316,9 +315,3 @@ def _enough_held_out(store: TokenStore, needed: int) -> str:
     """Which share holds out `needed` documents, rounded up to thousandths, for a message."""
     last = int(np.partition(store.text_hashes(), needed - 1)[needed - 1])
     return f"set held_out={math.ceil((last + 1) / 2**32 * 1000) / 1000}, or higher"
-
-
-def check_store(directory: Path, store: TokenStore) -> None:
-    """`check_unchanged` of a token store, by the checksums of its files, its tokenizer's among them."""
-    files = json.dumps(store.manifest["files"], sort_keys=True)
-    check_unchanged(directory, {"store": hashlib.sha256(files.encode()).hexdigest()}, {"store": store.directory})

@@ -61,11 +61,8 @@ class TensorBundle:
 
     def read(self, name: str) -> Tensor:
         """A tensor, over the mapped file: valid as long as the file is left alone. Writing to it changes no file.
-
-        Raises:
-            ModelError: its bytes are missing or do not match their checksum, or it is of a kind that is not read:
-                partitioned, or of a dtype that is not in `DTYPES`.
-        """
+        Raises ModelError if its bytes are missing or do not match their checksum, or it is of a kind that is not read:
+        partitioned, or of a dtype that is not in `DTYPES`."""
         fields = self.entries[name]
         number, shard, offset, size, checksum = (_number(fields, key) for key in (1, 3, 4, 5, 6))
         if 7 in fields:

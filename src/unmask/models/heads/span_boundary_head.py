@@ -77,11 +77,8 @@ def write_span_boundary(directory: Path, head: SpanBoundaryHead | None) -> None:
 
 def restore_span_boundary(directory: Path, head: SpanBoundaryHead) -> None:
     """Loads a model directory's weights, where it has any, into a fresh head; rows that it lacks stay fresh: those of
-    new vocabulary entries, which come last, and of places that no span of the earlier run had.
-
-    Raises:
-        ModelError: the file is damaged, or its weights are of another encoder.
-    """
+    new vocabulary entries, which come last, and of places that no span of the earlier run had. Raises ModelError if the
+    file is damaged, or its weights are of another encoder."""
     path = directory / SPAN_BOUNDARY_WEIGHTS
     if not path.is_file():
         return

@@ -70,12 +70,9 @@ def find_class(name: object) -> tuple[Family, ModelClass] | None:
 def class_named(
     path: Path, config: Mapping[str, Any], weights: Callable[[], Collection[str]]
 ) -> tuple[str, Family, ModelClass]:
-    """`architectures[0]`, which must be one of `Family.classes`, and of the family that `model_type` names. Where it
-    is left out, the family's class with the heads of pre-training that the weights have.
-
-    Raises:
-        ModelError: it is not, or the family is not known.
-    """
+    """`architectures[0]`, which must be one of `Family.classes`, and of the family that `model_type` names. Where it is
+    left out, the family's class with the heads of pre-training that the weights have. Raises ModelError if it is not,
+    or the family is not known."""
     named, model_type = config.get("architectures"), config.get("model_type")
     family = next((each for each in ARCHITECTURES.values() if each.model_type == model_type), None)
     if not named and family is not None:

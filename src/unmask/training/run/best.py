@@ -36,10 +36,8 @@ class Best:
 def copy_weights(module: nn.Module) -> dict[str, Tensor]:
     """A copy of all parameters and buffers, on the CPU; tensors that parts of the module share are shared in it too."""
     weights = module.state_dict(keep_vars=True)
-    copies: dict[int, Tensor] = {}
-    for tensor in weights.values():
-        if id(tensor) not in copies:
-            copies[id(tensor)] = tensor.detach().to("cpu", copy=True)
+    distinct = {id(tensor): tensor for tensor in weights.values()}
+    copies = {key: tensor.detach().to("cpu", copy=True) for key, tensor in distinct.items()}
     return {name: copies[id(tensor)] for name, tensor in weights.items()}
 
 
