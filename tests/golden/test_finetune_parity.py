@@ -92,15 +92,13 @@ def rows(lengths: tuple[int, ...]) -> tuple[list[list[int]], list[int]]:
 
 def own_loss(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Batch) -> Tensor:
     """The model's own."""
-    loss: Tensor = model(**inputs, labels=batch.columns["labels"]).loss
-    return loss
+    return model(**inputs, labels=batch.columns["labels"]).loss
 
 
 def loss_of_tokens(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Batch) -> Tensor:
     labels = torch.full(mask.shape, -100)
     labels[mask] = batch.columns["labels"]
-    loss: Tensor = model(**inputs, labels=labels).loss
-    return loss
+    return model(**inputs, labels=labels).loss
 
 
 def loss_of_spans(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Batch) -> Tensor:
@@ -114,8 +112,7 @@ def loss_of_spans(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Ba
 
 def loss_of_choices(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Batch) -> Tensor:
     grouped = {name: value.view(-1, 2, mask.shape[1]) for name, value in inputs.items()}
-    loss: Tensor = model(**grouped, labels=batch.columns["labels"]).loss
-    return loss
+    return model(**grouped, labels=batch.columns["labels"]).loss
 
 
 def make_kind(name: str) -> Kind:

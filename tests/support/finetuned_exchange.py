@@ -176,8 +176,7 @@ def outputs_of(name: str, model: Any, batch: dict[str, Tensor]) -> Tensor:
     """In the shape of our modules' outputs."""
     if name == "choice":
         grouped = {key: value.view(-1, len(PLACES), value.shape[-1]) for key, value in batch.items()}
-        logits: Tensor = model(**grouped).logits
-        return logits
+        return model(**grouped).logits
     outputs = model(**batch)
     mask = batch["attention_mask"].bool()
     if name == "qa":

@@ -98,9 +98,7 @@ def work_of_objective(name: str, directory: Path, batch_size: int = 24) -> Work:
     def build(dropout_prob: float) -> nn.Module:
         sizes = recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
         probs = {"hidden_dropout_prob": dropout_prob, "attention_probs_dropout_prob": dropout_prob}
-        module = objective.build(new_encoder(sizes.model_copy(update=probs), pooler=objective.needs_pooler))
-        assert isinstance(module, nn.Module)
-        return module
+        return objective.build(new_encoder(sizes.model_copy(update=probs), pooler=objective.needs_pooler))
 
     loaded = islice(loader.steps(Position()), 12)
     steps = [[objective.prepare(batch) for batch in step.batches] for step in loaded]
@@ -167,7 +165,6 @@ def begin_training(
 ) -> Trained:
     module = work.module(dropout_prob).to(compute.device)
     optimizer = build_optimizer(module, OptimizerSettings(learning_rate=1e-3, epsilon=1e-6))
-    assert isinstance(optimizer, AdamW)
     eager = EagerStepper(module, optimizer, 1.0, compute)
     paddings: Paddings = module.paddings
     captured = CapturedStepper(module, optimizer, 1.0, None, compute, paddings, LONGEST, compiles)

@@ -16,7 +16,6 @@ import torch
 from unmask.batch import Batch
 from unmask.models.encoder import new_encoder
 from unmask.objectives.base import Objective
-from unmask.objectives.replaced_token import ReplacedTokenModule
 from unmask.objectives.table import new_objective
 from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.stream import StreamLoader
@@ -143,7 +142,6 @@ class Case:
 
     def in_stage(self, module: Any) -> Any:
         if self.stage is not None:
-            assert isinstance(module, ReplacedTokenModule)
             module.set_extra_state(self.stage)
         return module
 

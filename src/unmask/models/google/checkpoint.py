@@ -32,14 +32,8 @@ NOT_OF_THE_MODEL = re.compile(
 """What optimizers keep beside the weights, and ELECTRA's generator."""
 
 BEGINNINGS = (
-    "bert/",
-    "cls/predictions/",
-    "cls/seq_relationship/",
-    "cls/squad/",
-    "output_weights",
-    "output_bias",
-    "electra/",
-    "discriminator_predictions/",
+    *("bert/", "cls/predictions/", "cls/seq_relationship/", "cls/squad/", "output_weights", "output_bias"),
+    *("electra/", "discriminator_predictions/"),
 )
 """Prefixes of the variables that are BERT's or ELECTRA's."""
 

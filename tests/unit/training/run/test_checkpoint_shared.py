@@ -37,8 +37,7 @@ class Tied(nn.Module):
         self.stage = int(state)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self.first(ids).sum() + self.second(ids).square().sum()
-        return output
+        return self.first(ids).sum() + self.second(ids).square().sum()
 
 
 class Run:
