@@ -14,11 +14,12 @@ import pytest
 import torch
 from torch import nn
 
+from support.captured_steps import assert_captured_alike, assert_filled_alike, assert_gradients
+from support.sizes import sizes_of
 from unmask.batch import Batch
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import load_predictor
 from unmask.inference.windows import ExampleSet, measure, predict_window
-from unmask.models.buckets import Shapes, pad_batch
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import needs_pooler
 from unmask.models.settings import EncoderSettings
@@ -34,12 +35,6 @@ from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.device import Compute
-from unmask.training.eager import EagerStepper
-from unmask.training.optimizers.adamw import AdamW
-from unmask.training.optimizers.optimizer import build_optimizer
-from unmask.training.recorded.stepper import CapturedStepper
-from unmask.training.settings import OptimizerSettings
-from unmask.training.steppers import why_not_padded
 
 COLOURS, THINGS = ("red", "green", "blue", "grey"), ("apple", "river", "stone", "cloud", "horse", "ladder")
 
@@ -134,18 +129,17 @@ class Case:
 
     @cached_property
     def encoder_settings(self) -> EncoderSettings:
-        sizes = {
-            "architecture": self.family,
-            "vocab_size": self.tokenizer.vocab_size,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 4 * 32 if self.family == "gpt1" else 64,
-            "max_position_embeddings": 32,
-            "hidden_dropout_prob": 0,
-            "attention_probs_dropout_prob": 0,
-            "initializer_range": 0.1,
-        }
+        sizes = sizes_of(
+            architecture=self.family,
+            vocab=self.tokenizer.vocab_size,
+            width=32,
+            layers=2,
+            heads=2,
+            inner=4 * 32 if self.family == "gpt1" else 64,
+            positions=32,
+            std=0.1,
+            dropout=0,
+        )
         return EncoderSettings.model_validate(sizes | FAMILIES[self.family])
 
     def module(self) -> TaskModule:
@@ -230,33 +224,10 @@ def test_the_gradient_does_not_depend_on_micro_batches(case: Case) -> None:
 
 
 def test_padded_batches_and_captured_steps_change_nothing(case: Case) -> None:
-    """Three steps of 7 units in micro-batches of 4 and 3, as they come and in padded batches; fp32, dropout off.
-
-    Tolerances: sums in another order; AdamW divides by the root of a mean square, whose rounding counts near 0.
-    """
-    eager, recorded = case.module(), case.module()
-    assert isinstance(eager, nn.Module)
-    assert isinstance(recorded, nn.Module)
-    if (why_not := why_not_padded(eager)) is not None:
-        pytest.skip(why_not)
+    """Three steps in micro-batches, as they come and in padded batches of a few shapes; dropout is off."""
     loader = ExampleLoader(case.encoded, seed=1, batch_size=7, micro_batch_size=4)
-    settings = OptimizerSettings(learning_rate=1e-3, epsilon=1e-4)
-    optimizers = [build_optimizer(module.train(), settings) for module in (eager, recorded)]
-    assert isinstance(optimizers[1], AdamW)
-    by_hand = EagerStepper(eager, optimizers[0], 0.5, CPU)
-    paddings = recorded.paddings
-    stepper = CapturedStepper(recorded, optimizers[1], 0.5, None, CPU, paddings, longest=32, compiles=False)
-    figures = []
-    for step in islice(loader.steps(loader.start()), 3):
-        counts = [eager.counts(batch)["task"] for batch in step.batches]
-        for each in (by_hand, stepper):
-            each.launch(step.batches, {"task": sum(counts)})
-        figures += by_hand.read(lambda *_: True)
-    for one, other in zip(figures, stepper.read(lambda *_: True), strict=True):
-        assert one.sums == pytest.approx(other.sums, rel=1e-5)
-        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-4)
-    for (name, weight), other_weight in zip(eager.named_parameters(), recorded.parameters(), strict=True):
-        torch.testing.assert_close(weight, other_weight, rtol=1e-4, atol=1e-5, msg=lambda told, name=name: name + told)
+    steps = [step.batches for step in islice(loader.steps(loader.start()), 3)]
+    assert_captured_alike(case.module, lambda: steps, case.module().counts)
 
 
 def test_the_module_has_an_encoder_and_a_head_and_nothing_else(case: Case) -> None:
@@ -376,7 +347,6 @@ def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Case, countin
     if case.task.kind == "choice" or case.settings.tagging_head == "bilstm":
         pytest.skip("PyTorch's LSTM has no meta kernel, and the most choices of a unit are waited for")
     module, batch = case.module(), case.encoded.batch(range(len(case.encoded))).to(counting)
-    assert isinstance(module, nn.Module)
     module.to(counting)
     assert_gradients(module, batch)
     with torch.inference_mode():
@@ -384,20 +354,4 @@ def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Case, countin
 
 
 def test_a_filled_batch_waits_for_no_value_of_the_device(case: Case, valueless: torch.device) -> None:
-    module = case.module()
-    assert isinstance(module, nn.Module)
-    if (why_not := why_not_padded(module)) is not None:
-        pytest.skip(why_not)
-    module.to(valueless)
-    batch = case.encoded.batch(range(len(case.encoded)))
-    paddings = module.paddings
-    padded = pad_batch(batch, Shapes(paddings, longest=32).choose(batch), paddings)
-    assert_gradients(module, padded.to(valueless))
-
-
-def assert_gradients(module: Any, batch: Batch) -> None:
-    """Computes a batch and its gradient: whatever learns gets one, where the batch is."""
-    torch.stack([term.total for term in module(batch)]).sum().backward()  # type: ignore[no-untyped-call]
-    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    assert gradients
-    assert {gradient.device for gradient in gradients} == {batch.input_ids.device}
+    assert_filled_alike(case.module(), case.encoded.batch(range(len(case.encoded))), valueless)

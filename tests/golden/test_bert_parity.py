@@ -1,4 +1,4 @@
-"""Our BERT against `transformers`': hidden states, logits, losses, gradients, and directories both ways."""
+"""Our BERT against `transformers`': hidden states, logits, losses and gradients."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ import torch
 import transformers
 from torch import Tensor
 from torch.nn import functional
-from transformers import (
-    AutoModel,
-    BertConfig,
-    BertForMaskedLM,
-    BertForPreTraining,
-    BertForSequenceClassification,
-    BertModel,
-    PreTrainedModel,
-)
+from transformers import BertConfig, BertForPreTraining
 
 from unmask.batch import Batch, pack
 from unmask.models.hub.config import config_of
-from unmask.models.hub.directory import LoadedModel, load_encoder, load_model, save_model
+from unmask.models.hub.directory import LoadedModel, load_model
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import EncoderSettings
 
@@ -250,77 +242,3 @@ def test_a_change_of_epsilon_is_seen(tmp_path: Path) -> None:
             module.eps = 1.01e-2
     differences = largest_differences(run_ours(ours, example, only_needed=False), run_theirs(theirs, example))
     assert differences["hidden"] > TOLERANCE
-
-
-def logits_of(model: LoadedModel, batch: Batch) -> dict[str, Tensor]:
-    """The outputs of whatever heads there are, under the names of `transformers`, over packed tokens."""
-    hidden = model.encoder(batch)
-    outputs = {"last_hidden_state": hidden}
-    if model.encoder.pooler:
-        outputs["pooler_output"] = pooled = model.encoder.pooler(hidden[batch.first_tokens])
-        if model.next_sentence_head:
-            outputs["seq_relationship_logits"] = model.next_sentence_head(pooled)
-        if model.head:
-            outputs["logits"] = model.head(pooled)
-    if model.masked_lm_head:
-        logits = model.masked_lm_head(hidden, model.encoder.word_embeddings)
-        outputs["prediction_logits" if model.next_sentence_head else "logits"] = logits
-    return outputs
-
-
-def assert_same_outputs(theirs: PreTrainedModel, ours: LoadedModel, settings: EncoderSettings) -> None:
-    example = Example.draw(settings, (9, 16, 1, 3))
-    theirs.eval()
-    for module in (ours.encoder, ours.head):
-        if module is not None:
-            module.eval()
-    with torch.no_grad():
-        expected = theirs(**example.inputs())
-        found = logits_of(ours, example.batch)
-    for name, tensor in expected.items():
-        per_token = tensor.ndim == 3
-        difference = (found[name] - (example.unpad(tensor) if per_token else tensor)).abs().max()
-        assert float(difference) < TOLERANCE, name
-
-
-KINDS: dict[str, type[PreTrainedModel]] = {
-    "BertModel": BertModel,
-    "BertForPreTraining": BertForPreTraining,
-    "BertForMaskedLM": BertForMaskedLM,
-    "BertForSequenceClassification": BertForSequenceClassification,
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_directories_both_ways(tmp_path: Path, kind: str) -> None:
-    torch.manual_seed(1)
-    settings = EncoderSettings(**SMALL, max_position_embeddings=16, initializer_range=0.2)  # type: ignore[arg-type]
-    labels = {"id2label": {0: "no", 1: "yes", 2: "maybe"}, "label2id": {"no": 0, "yes": 1, "maybe": 2}}
-    theirs = KINDS[kind](BertConfig(**config_of(settings), **labels))
-    theirs.save_pretrained(tmp_path / "theirs")
-
-    ours = load_model(tmp_path / "theirs")
-    assert ours.architecture == kind
-    assert ours.unused == ours.fresh == ()
-    assert ours.labels == (("no", "yes", "maybe") if ours.head else None)
-    assert_same_outputs(theirs, ours, settings)
-
-    save_model(
-        tmp_path / "ours",
-        ours.encoder,
-        masked_lm_head=ours.masked_lm_head,
-        next_sentence_head=ours.next_sentence_head,
-        head=ours.head,
-        head_kind=ours.head_kind,
-        labels=ours.labels,
-    )
-    again, report = KINDS[kind].from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(report.values()), report
-    assert_same_outputs(again, ours, settings)
-    assert again.config.to_diff_dict().keys() <= theirs.config.to_diff_dict().keys() | {"classifier_dropout"}
-
-    has_pooler = ours.encoder.pooler is not None
-    encoder, report = AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert set(report["missing_keys"]) == (set() if has_pooler else {"pooler.dense.weight", "pooler.dense.bias"})
-    if has_pooler:
-        assert_same_outputs(encoder, load_encoder(tmp_path / "ours"), settings)

@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from support.sizes import sizes_of
 from unmask.batch import Batch, pack
 from unmask.finetuning.run import finetune
 from unmask.inference.left_to_right.generation import generate
@@ -34,17 +35,7 @@ transformers.utils.logging.disable_progress_bar()
 TOLERANCE = 1e-5
 """Relative to the largest gradient, or of a loss of order 4: some 50 roundings of fp32; measured are at most 2e-6."""
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 96,
-    "max_position_embeddings": 20,
-    "initializer_range": 0.2,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+SIZES = sizes_of(vocab=61, width=24, layers=2, heads=3, inner=96, positions=20, std=0.2, dropout=0.0)
 SEQUENCES = [[5, 6, 7, 8, 9], [3, 11, 60, 2, 2, 9, 4], [30, 31]]
 
 
@@ -64,11 +55,7 @@ def padded(sequences: list[list[int]]) -> dict[str, Tensor]:
     rows = [ids + [0] * (longest - len(ids)) for ids in sequences]
     masks = [[1] * len(ids) + [0] * (longest - len(ids)) for ids in sequences]
     labels = [ids + [-100] * (longest - len(ids)) for ids in sequences]
-    return {
-        "input_ids": torch.tensor(rows),
-        "attention_mask": torch.tensor(masks),
-        "labels": torch.tensor(labels),
-    }
+    return {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(masks), "labels": torch.tensor(labels)}
 
 
 def gradients(module: Any, head: Any = None) -> dict[str, Tensor]:

@@ -1,9 +1,9 @@
-"""RoBERTa, ELECTRA, GPT-1 and every head of fine-tuning against `transformers`', and their directories both ways."""
+"""Every family and head of fine-tuning against `transformers`', and their directories both ways."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModel, PreTrainedModel
 
+from support.sizes import sizes_of
 from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
@@ -30,16 +31,7 @@ TOLERANCE = 1e-5
 weight that is off by a thousandth of its scale is over it (`test_the_tolerance_can_fail`)."""
 
 PAD = 1
-SIZES: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 96,
-    "max_position_embeddings": 20,
-    "initializer_range": 0.2,
-    "pad_token_id": PAD,
-}
+SIZES = sizes_of(vocab=61, width=24, layers=2, heads=3, inner=96, positions=20, std=0.2, pad_token_id=PAD)
 FAMILY_SIZES: dict[Architecture, dict[str, Any]] = {
     "bert": SIZES,
     "roberta": {**SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
@@ -147,14 +139,11 @@ def run_ours(model: LoadedModel, batch: Batch) -> dict[str, Tensor]:
     """The same outputs, under the names that they have in `transformers`."""
     encoder, head = model.encoder, model.head
     if model.head_kind in ("sequence_classification", "multiple_choice"):
-        assert head is not None
         return {"logits": head(encoder.summary(batch))}
     hidden = encoder(batch)
     if model.head_kind == "token_classification":
-        assert head is not None
         return {"logits": head(hidden)}
     if model.head_kind == "question_answering":
-        assert head is not None
         start, end = head(hidden).unbind(-1)
         return {"start_logits": start, "end_logits": end}
     if model.discriminator_head is not None:
@@ -175,6 +164,13 @@ def run_ours(model: LoadedModel, batch: Batch) -> dict[str, Tensor]:
 def modules_of(model: LoadedModel) -> list[nn.Module]:
     modules = (model.encoder, model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
     return [module for module in modules if module is not None]
+
+
+def save_again(directory: Path, model: LoadedModel) -> None:
+    """Saves what has been loaded."""
+    heads = {name: getattr(model, name) for name in ("masked_lm_head", "next_sentence_head", "discriminator_head")}
+    head = {"head": model.head, "head_kind": model.head_kind, "labels": model.labels}
+    save_model(directory, model.encoder, causal_lm=model.is_causal_lm, **heads, **head)
 
 
 def evaluated(model: LoadedModel) -> LoadedModel:
@@ -229,17 +225,7 @@ def test_directories_and_logits_both_ways(tmp_path: Path, class_name: str) -> No
     assert ours.labels == (LABELS if labelled else None)
     assert largest_difference(run_ours(ours, batch), expected) < TOLERANCE
 
-    save_model(
-        tmp_path / "ours",
-        ours.encoder,
-        masked_lm_head=ours.masked_lm_head,
-        next_sentence_head=ours.next_sentence_head,
-        discriminator_head=ours.discriminator_head,
-        causal_lm=class_name in ("OpenAIGPTLMHeadModel", "BertLMHeadModel"),
-        head=ours.head,
-        head_kind=ours.head_kind,
-        labels=ours.labels,
-    )
+    save_again(tmp_path / "ours", ours)
     again, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(report.values()), report
     for name, weight in theirs.state_dict().items():
@@ -252,6 +238,14 @@ def test_directories_and_logits_both_ways(tmp_path: Path, class_name: str) -> No
     written, kept = flatten(again.config.to_dict()), flatten(theirs.config.to_dict())
     for key in config_of(settings):
         assert written[key] == kept[key], key
+
+    bare, report = AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    lacks_pooler = settings.family.has("pooler") and ours.encoder.pooler is None
+    assert set(report["missing_keys"]) == ({"pooler.dense.weight", "pooler.dense.bias"} if lacks_pooler else set())
+    alone = load_encoder(tmp_path / "ours", pooler=not lacks_pooler).encoder.eval()
+    outputs = run_theirs(bare.eval(), batch, settings)
+    found = {"last_hidden_state": alone(batch)} | ({"pooler_output": alone.summary(batch)} if alone.pooler else {})
+    assert largest_difference(found, {name: outputs[name] for name in found}) < TOLERANCE
 
     assert gradient_difference(ours, theirs, batch) < TOLERANCE
 
@@ -310,28 +304,13 @@ def test_the_heads_of_modernbert_in_all_variants(tmp_path: Path, variant: str) -
     assert ours.encoder.settings == settings
     assert largest_difference(run_ours(ours, batch), expected) < TOLERANCE
     assert gradient_difference(ours, theirs, batch) < TOLERANCE
-    save_model(
-        tmp_path / "ours",
-        ours.encoder,
-        masked_lm_head=ours.masked_lm_head,
-        head=ours.head,
-        head_kind=ours.head_kind,
-        labels=ours.labels,
-    )
+    save_again(tmp_path / "ours", ours)
     again, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(report.values()), report
     assert largest_difference(run_theirs(again.eval(), batch, settings), expected) < TOLERANCE
 
 
-KINDS: tuple[HeadKind, ...] = (
-    "sequence_classification",
-    "token_classification",
-    "question_answering",
-    "multiple_choice",
-)
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", get_args(HeadKind))
 @pytest.mark.parametrize("family", FAMILY_SIZES)
 def test_what_is_fine_tuned_here_opens_there(tmp_path: Path, family: Architecture, kind: HeadKind) -> None:
     """A fresh head on the encoder of a pre-trained directory; with no class for it, the encoder opens alone."""

@@ -24,11 +24,11 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from support.sizes import small
 from unmask.batch import Batch
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import HeadKind, needs_pooler
 from unmask.models.hub.directory import save_model, weights_of
-from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import Task
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, encoded
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -61,17 +61,7 @@ STEPS, BATCH_SIZE, SEED = 5, 3, 7
 """Batches of three of eight examples: the last of an epoch has two, and the second epoch has another order."""
 SETTINGS = OptimizerSettings(learning_rate=2e-3, weight_decay=1.0)
 MAX_NORM = 0.05
-SIZES = EncoderSettings(
-    vocab_size=60,
-    hidden_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=40,
-    max_position_embeddings=16,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-    initializer_range=0.2,
-)
+SIZES = small(vocab=60, width=24, layers=2, heads=3, inner=40, positions=16, std=0.2, dropout=0.0)
 
 LENGTHS = (5, 9, 3, 12, 7, 7, 4, 10)
 """Of the eight examples: none of the batches is without padding on the other side."""
@@ -102,15 +92,13 @@ def rows(lengths: tuple[int, ...]) -> tuple[list[list[int]], list[int]]:
 
 def own_loss(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Batch) -> Tensor:
     """The model's own."""
-    loss: Tensor = model(**inputs, labels=batch.columns["labels"]).loss
-    return loss
+    return model(**inputs, labels=batch.columns["labels"]).loss
 
 
 def loss_of_tokens(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Batch) -> Tensor:
     labels = torch.full(mask.shape, -100)
     labels[mask] = batch.columns["labels"]
-    loss: Tensor = model(**inputs, labels=labels).loss
-    return loss
+    return model(**inputs, labels=labels).loss
 
 
 def loss_of_spans(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Batch) -> Tensor:
@@ -124,8 +112,7 @@ def loss_of_spans(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Ba
 
 def loss_of_choices(model: Any, inputs: dict[str, Tensor], mask: Tensor, batch: Batch) -> Tensor:
     grouped = {name: value.view(-1, 2, mask.shape[1]) for name, value in inputs.items()}
-    loss: Tensor = model(**grouped, labels=batch.columns["labels"]).loss
-    return loss
+    return model(**grouped, labels=batch.columns["labels"]).loss
 
 
 def make_kind(name: str) -> Kind:

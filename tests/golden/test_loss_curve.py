@@ -37,8 +37,7 @@ def on_one_thread_without_a_report(monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def golden(system: str) -> list[dict[str, float]]:
-    steps: list[dict[str, float]] = json.loads(SCRIPT["GOLDEN"].read_text(encoding="utf-8"))[system]["steps"]
-    return steps
+    return json.loads(SCRIPT["GOLDEN"].read_text(encoding="utf-8"))[system]["steps"]
 
 
 def largest_difference(found: list[dict[str, float]], expected: list[dict[str, float]]) -> float:

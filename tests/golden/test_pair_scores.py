@@ -11,6 +11,7 @@ import torch
 import transformers
 from torch.nn import functional
 
+from support.sizes import small
 from unmask.inference.pairs import open_scorer
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import MaskedLMHead
@@ -79,14 +80,8 @@ def test_pseudo_log_likelihoods(tmp_path: Path, architecture: str, kind: str, pl
 def test_log_likelihoods_from_left_to_right(tmp_path: Path) -> None:
     tokenizer, _ = train_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind="bpe", vocab_size=120), seed=0)
     torch.manual_seed(0)
-    settings = EncoderSettings(
-        architecture="gpt1",
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
+    settings = small(
+        architecture="gpt1", vocab=tokenizer.vocab_size, width=32, layers=2, heads=2, positions=64, std=0.3
     )
     save_model(tmp_path, new_encoder(settings), causal_lm=True)
     tokenizer.save(tmp_path)

@@ -18,13 +18,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from transformers import (
-    AutoTokenizer,
-    BertTokenizer,
-    GPT2Tokenizer,
-    OpenAIGPTTokenizer,
-    RobertaTokenizer,
-)
+from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, RobertaTokenizer
 
 from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings

@@ -23,7 +23,6 @@ from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
-from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -173,11 +172,7 @@ class Run:
             self.stepper,
             TrainSettings.model_validate(settings),
             self.state,
-            Hooks(
-                note,
-                is_due=lambda state: state.step % log_every == 0 or is_due(state),
-                on_bad_step=note_bad,
-            ),
+            Hooks(note, is_due=lambda state: state.step % log_every == 0 or is_due(state), on_bad_step=note_bad),
         )
 
 
@@ -195,7 +190,6 @@ def new_run(
     optimizer = build_optimizer(
         module, OptimizerSettings(learning_rate=learning_rate, epsilon=1e-4, bias_correction=bias_correction)
     )
-    assert isinstance(optimizer, AdamW)
     stepper: Stepper
     if kind == "eager":
         stepper = EagerStepper(module, optimizer, max_grad_norm, CPU)

@@ -35,8 +35,7 @@ def two_sequences(first: int = 5, last: int = 36) -> Batch:
 
 @torch.no_grad()
 def hidden_states(encoder: Any) -> Tensor:
-    states: Tensor = encoder.eval()(two_sequences())
-    return states
+    return encoder.eval()(two_sequences())
 
 
 def largest_difference(first: Tensor, second: Tensor) -> float:

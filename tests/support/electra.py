@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from support.sizes import small
 from unmask.batch import Batch, pack
 from unmask.models.electra import ElectraEncoder
-from unmask.models.settings import EncoderSettings
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -18,18 +18,17 @@ SIZE, CLS, SEP, MASK = 61, 2, 3, 4
 VOCABULARY = Vocabulary(SIZE, MASK, (0, 1, 2, 3, 4), np.arange(SIZE) >= 40)
 LENGTHS = (16, 9, 12, 5, 16, 7)
 
-DISCRIMINATOR = EncoderSettings(
+DISCRIMINATOR = small(
     architecture="electra",
-    vocab_size=SIZE,
+    vocab=SIZE,
     embedding_size=10,
-    hidden_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=40,
-    max_position_embeddings=16,
-    initializer_range=0.3,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
+    width=24,
+    layers=2,
+    heads=3,
+    inner=40,
+    positions=16,
+    std=0.3,
+    dropout=0.0,
 )
 
 

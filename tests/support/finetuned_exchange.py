@@ -21,6 +21,7 @@ from transformers import (
     RobertaConfig,
 )
 
+from support.sizes import sizes_of
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import run_module
 from unmask.io.rows import Row
@@ -34,14 +35,7 @@ TOLERANCE = 1e-5
 """Logits are of order 1, so this is some 100 roundings of fp32 (6e-8 each); measured are at most 8e-7. A weight that is
 off by a thousandth of its scale is over it (`test_family_parity`)."""
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 50,
-    "initializer_range": 0.2,
-}
+SIZES = sizes_of(width=32, layers=2, heads=2, inner=64, positions=50, std=0.2)
 FAMILIES: dict[str, tuple[Any, dict[str, Any], str]] = {
     # configuration, what differs from the sizes, preset of the tokenizer
     "bert": (BertConfig, {}, "bert"),
@@ -182,8 +176,7 @@ def outputs_of(name: str, model: Any, batch: dict[str, Tensor]) -> Tensor:
     """In the shape of our modules' outputs."""
     if name == "choice":
         grouped = {key: value.view(-1, len(PLACES), value.shape[-1]) for key, value in batch.items()}
-        logits: Tensor = model(**grouped).logits
-        return logits
+        return model(**grouped).logits
     outputs = model(**batch)
     mask = batch["attention_mask"].bool()
     if name == "qa":

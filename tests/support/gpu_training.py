@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from support.sizes import sizes_of
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import Paddings
 from unmask.models.encoder import new_encoder
@@ -38,13 +39,7 @@ from unmask.training.steppers import CautiousStepper
 
 LONGEST = 32
 VOCAB_SIZE = 200
-SIZES: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 128,
-    "max_position_embeddings": LONGEST,
-}
+SIZES = sizes_of(width=64, layers=2, heads=2, inner=128, positions=LONGEST)
 
 
 @dataclass(frozen=True)
@@ -103,9 +98,7 @@ def work_of_objective(name: str, directory: Path, batch_size: int = 24) -> Work:
     def build(dropout_prob: float) -> nn.Module:
         sizes = recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
         probs = {"hidden_dropout_prob": dropout_prob, "attention_probs_dropout_prob": dropout_prob}
-        module = objective.build(new_encoder(sizes.model_copy(update=probs), pooler=objective.needs_pooler))
-        assert isinstance(module, nn.Module)
-        return module
+        return objective.build(new_encoder(sizes.model_copy(update=probs), pooler=objective.needs_pooler))
 
     loaded = islice(loader.steps(Position()), 12)
     steps = [[objective.prepare(batch) for batch in step.batches] for step in loaded]
@@ -121,10 +114,7 @@ def work_of_task(name: str) -> Work:
 
     def build(dropout_prob: float) -> nn.Module:
         sizes = EncoderSettings(
-            vocab_size=VOCAB_SIZE,
-            hidden_dropout_prob=dropout_prob,
-            attention_probs_dropout_prob=dropout_prob,
-            **SIZES,
+            vocab_size=VOCAB_SIZE, hidden_dropout_prob=dropout_prob, attention_probs_dropout_prob=dropout_prob, **SIZES
         )
         if name == "classification":
             return SequenceModule(new_encoder(sizes), new_head("sequence_classification", sizes, 3), summed_loss)
@@ -175,15 +165,10 @@ def begin_training(
 ) -> Trained:
     module = work.module(dropout_prob).to(compute.device)
     optimizer = build_optimizer(module, OptimizerSettings(learning_rate=1e-3, epsilon=1e-6))
-    assert isinstance(optimizer, AdamW)
     eager = EagerStepper(module, optimizer, 1.0, compute)
     paddings: Paddings = module.paddings
     captured = CapturedStepper(module, optimizer, 1.0, None, compute, paddings, LONGEST, compiles)
-    steppers: dict[str, Stepper] = {
-        "eager": eager,
-        "captured": captured,
-        "cautious": CautiousStepper(captured, eager),
-    }
+    steppers: dict[str, Stepper] = {"eager": eager, "captured": captured, "cautious": CautiousStepper(captured, eager)}
     stepper = steppers[kind]
     stepper.restart([])
     torch.manual_seed(seed)

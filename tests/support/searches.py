@@ -64,5 +64,4 @@ def read_json(path: Path) -> dict[str, Any]:
     def refuse(constant: str) -> float:
         raise AssertionError(f"{constant} is no JSON")
 
-    value: dict[str, Any] = json.loads(path.read_text(), parse_constant=refuse)
-    return value
+    return json.loads(path.read_text(), parse_constant=refuse)

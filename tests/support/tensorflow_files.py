@@ -39,10 +39,7 @@ def checksum_field(data: bytes) -> bytes:
 
 
 def table_of(
-    items: Mapping[bytes, bytes],
-    entries_per_block: int = 1000,
-    restart_every: int = 16,
-    compression: int = 0,
+    items: Mapping[bytes, bytes], entries_per_block: int = 1000, restart_every: int = 16, compression: int = 0
 ) -> bytes:
     """The bytes of a table."""
     file = b""

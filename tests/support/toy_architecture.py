@@ -63,8 +63,7 @@ class ToyEncoder(nn.Module):
 
     @property
     def word_embeddings(self) -> Tensor:
-        weight: Tensor = self.embeddings["word"].weight
-        return weight
+        return self.embeddings["word"].weight
 
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         hidden = self.hidden_states(batch)[-1]

@@ -11,7 +11,7 @@ from pathlib import Path
 from unmask.io.writing import sha256
 from unmask.tasks.settings import DataSettings
 from unmask.tasks.splitting import SPLITS
-from unmask.training.run.inputs import check_unchanged
+from unmask.training.run.directory import check_unchanged
 
 
 def check_files(directory: Path, data: DataSettings) -> None:

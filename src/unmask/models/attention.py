@@ -32,7 +32,6 @@ def attend(
 
     Args:
         query_key_value: (rows, 3, heads, head_size) float: what the layout's `enter` gave, through layers.
-        layout: of the batch.
         dropout_prob: of the attention probabilities, in [0, 1).
         training: False: no dropout.
         causal: True: no token attends to a later one.

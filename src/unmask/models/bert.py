@@ -39,7 +39,6 @@ class BertEncoder(nn.Module):
     fairseq. Here a padding token inside a sequence has a position like any other; fairseq leaves it out of the count.
 
     Args:
-        settings: every size; kept as `encoder.settings`.
         pooler: False leaves `encoder.pooler` None, for uses that read tokens only.
 
     Raises:

@@ -62,7 +62,6 @@ class Shape:
     """The sizes of padded batches.
 
     Attributes:
-        sizes: the size of each axis.
         longest: the most tokens that any sequence may have.
     """
 

@@ -30,7 +30,8 @@ def dropout(values: Tensor, prob: float, training: bool) -> Tensor:
     if not _draws_bits(values):
         return functional.dropout(values, prob)
     threshold = threshold_of(prob)
-    return _Dropout.apply(values, threshold) if threshold else values  # type: ignore[no-untyped-call]
+    nothing = values.new_zeros(()).expand(values.shape)
+    return _AddDropout.apply(nothing, values, threshold) if threshold else values  # type: ignore[no-untyped-call]
 
 
 def add_dropout(values: Tensor, addend: Tensor, prob: float, training: bool) -> Tensor:
@@ -60,20 +61,6 @@ def scale_of_kept(threshold: int) -> float:
 
 def _draws_bits(values: Tensor) -> bool:
     return values.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, threshold: int) -> Tensor:
-        keep = draw_kept(values.shape, threshold)
-        ctx.save_for_backward(keep)
-        ctx.scale = scale_of_kept(threshold)
-        return _masked(values, keep, ctx.scale)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (keep,) = ctx.saved_tensors
-        return _masked(gradients[0], keep, ctx.scale), None
 
 
 class _AddDropout(torch.autograd.Function):

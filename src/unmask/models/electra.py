@@ -73,7 +73,6 @@ def generator_settings(settings: EncoderSettings, size: float, tied: bool) -> En
     heads, as in the released code, which differs where the width is not a whole number of heads.
 
     Args:
-        settings: of the discriminator.
         size: the generator's share of that width, over 0 and at most 1; 1 makes all sizes the same.
         tied: True: the generator's embeddings are the discriminator's, and as wide; False: they are its own, and as
             wide as its blocks.

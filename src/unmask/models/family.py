@@ -39,19 +39,9 @@ Names = dict[str, tuple[str, ...]]
 """Our name of a module -> theirs; several if ours stacks theirs."""
 
 BERT_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-    "pad_token_id",
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size"),
+    *("initializer_range", "layer_norm_eps", "pad_token_id"),
 )
 """Fields of `EncoderSettings` that `config.json` has under the same names."""
 
@@ -140,9 +130,7 @@ class Family:
             and whether it has a pooler if there are any.
         model_type: in `config.json`.
         classes: those that `config.json` may name; one with no part but perhaps a pooler is a bare encoder.
-        weights: the names of its weights.
         tokenizer: the kind that it has in its paper, and that programs expect which open a saved one.
-        presets: the sizes that a recipe can name.
         defaults: what differs from the defaults of `EncoderSettings`: what its `config.json` means by leaving out.
         keys: fields of `EncoderSettings` and their keys in its `config.json`. It has no other settings.
         flatten_config: `config.json` with the keys above, where it may have others for them; None: it has none.

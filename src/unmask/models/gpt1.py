@@ -19,18 +19,21 @@ from unmask.models.transformer import every_hidden_state, new_blocks, run_blocks
 
 
 class Gpt1Embeddings(nn.Module):
-    """Word and position embeddings: summed, with dropout."""
+    """Word embeddings and, unless the encoder is recurrent, position embeddings: summed, with dropout."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
         self.word = new_embedding(settings.vocab_size, settings.hidden_size)
-        self.position = new_embedding(settings.max_position_embeddings, settings.hidden_size)
+        num_positions = settings.max_position_embeddings
+        self.position = None if settings.family.is_recurrent else new_embedding(num_positions, settings.hidden_size)
         prob = settings.embedding_dropout_prob
         self.dropout_prob = settings.hidden_dropout_prob if prob is None else prob
 
     def forward(self, batch: Batch) -> Tensor:
         """(tokens, hidden)."""
-        summed = self.word(batch.input_ids) + self.position(batch.position_ids)
+        summed = self.word(batch.input_ids)
+        if self.position is not None:
+            summed = summed + self.position(batch.position_ids)
         return dropout(to_autocast(summed), self.dropout_prob, self.training)
 
 

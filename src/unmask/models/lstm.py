@@ -17,23 +17,11 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
+from unmask.models.gpt1 import Gpt1Embeddings
 from unmask.models.kernels.lstm_sequences import read_sequences
 from unmask.models.kernels.products import Linear, to_autocast
-from unmask.models.layers import check_lengths, initialise, new_embedding
+from unmask.models.layers import check_lengths, initialise
 from unmask.models.settings import EncoderSettings
-
-
-class LstmEmbeddings(nn.Module):
-    """Word embeddings, with dropout."""
-
-    def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__()
-        self.word = new_embedding(settings.vocab_size, settings.hidden_size)
-        self.dropout_prob = settings.hidden_dropout_prob
-
-    def forward(self, batch: Batch) -> Tensor:
-        """(tokens, hidden)."""
-        return dropout(to_autocast(self.word(batch.input_ids)), self.dropout_prob, self.training)
 
 
 class LstmLayer(nn.Module):
@@ -58,18 +46,15 @@ class LstmLayer(nn.Module):
 
 
 class LstmEncoder(nn.Module):
-    """Embeddings and stacked LSTMs; `token_type_ids` and `position_ids` of a batch are ignored.
-
-    Args:
-        settings: every size; kept as `encoder.settings`. `intermediate_size` is the number of units.
-    """
+    """Embeddings and stacked LSTMs of `intermediate_size` units; `token_type_ids` and `position_ids` of a batch are
+    ignored."""
 
     reads_words: Literal[False] = False
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.embeddings = LstmEmbeddings(settings)
+        self.embeddings = Gpt1Embeddings(settings)
         self.blocks = nn.ModuleList(
             LstmLayer(settings.hidden_size, settings.intermediate_size, settings.hidden_dropout_prob)
             for _ in range(settings.num_hidden_layers)

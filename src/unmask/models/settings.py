@@ -69,7 +69,6 @@ class EncoderSettings(BaseModel):
     """Every size of one encoder; the defaults are BERT-Base, uncased, and for other families as in their `defaults`.
 
     Attributes:
-        architecture: the family.
         causal: True for BERT's left-to-right model (Devlin et al. 2019, section 5.1): every token sees only itself and
             those before it. `is_causal` covers every family.
         intermediate_size: of the feed-forward layers; the units of an LSTM, whose output is projected to `hidden_size`
@@ -79,7 +78,6 @@ class EncoderSettings(BaseModel):
         hidden_act: the activation in the feed-forward layers and in BERT's masked-LM head.
         hidden_dropout_prob: dropout after the embeddings and after each sublayer.
         embedding_dropout_prob: dropout after the embeddings, if it is a different one (GPT-1 has a key for each).
-        attention_probs_dropout_prob: dropout of the attention probabilities.
         max_position_embeddings: rows of the position embeddings; `num_positions` is the longest sequence. An LSTM has
             no such rows, but gets no longer sequences either.
         type_vocab_size: how many segments are distinguished: 2 for A and B, 0 for GPT-1 and LSTMs, which have none.

@@ -36,11 +36,7 @@ def annotation_column(kind: str) -> TokenColumn:
 
 
 def check_annotations(store: TokenStore, kind: str) -> None:
-    """Refuses a store without annotations of a kind.
-
-    Raises:
-        SettingsError: it has none.
-    """
+    """Refuses a store without annotations of a kind. Raises SettingsError if it has none."""
     if not store.num_spans(kind):
         raise without_annotations(
             kind, store.directory, ", and prepare the store anew, with a tokenizer that has no segmenter"

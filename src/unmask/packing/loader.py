@@ -39,7 +39,6 @@ class LoadedStep:
     """The batches of one optimizer step.
 
     Attributes:
-        batches: its micro-batches.
         after: the position of the next step, for a checkpoint.
         epochs: passes over the documents completed by the end of this step.
     """
@@ -54,8 +53,6 @@ class SequenceLoader:
     """Makes the batches of planned sequences.
 
     Args:
-        planner: what plans the blocks.
-        template: the special tokens around segments.
         batch_size: sequences in a step.
         micro_batch_size: sequences in a batch.
         label_column: the name of the column for the sequences' labels; None leaves them out.
@@ -74,11 +71,8 @@ class SequenceLoader:
     token_columns: Mapping[str, TokenColumn] = field(default_factory=dict)
 
     def steps(self, start: Position = Position()) -> Iterator[LoadedStep]:
-        """Endless steps from `start` on; a step may hold the end of one epoch and the beginning of the next.
-
-        Raises:
-            InputError: no document is long enough for a sequence.
-        """
+        """Endless steps from `start` on; a step may hold the end of one epoch and the beginning of the next. Raises
+        InputError if no document is long enough for a sequence."""
         sequences = self._sequences(start)
         while True:
             step = list(islice(sequences, self.batch_size))

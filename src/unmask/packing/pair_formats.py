@@ -45,7 +45,6 @@ class SegmentPairs:
 
     Args:
         longest: most tokens of A and B together, at least 2.
-        sentence_objective: the objective of the pairs.
         short_sequence_prob: share of sequences whose target length is drawn uniformly between 2 and `longest`.
     """
 
@@ -116,12 +115,7 @@ class SegmentPairs:
 
 @dataclass(frozen=True)
 class SentencePairs:
-    """A and B are single sentences.
-
-    Args:
-        longest: most tokens of A and B together, at least 2; longer pairs are cut as segments are.
-        sentence_objective: the objective of the pairs.
-    """
+    """A and B are single sentences, of at most `longest` tokens together; longer ones are cut as segments are."""
 
     longest: int
     sentence_objective: SentenceObjective

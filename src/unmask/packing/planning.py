@@ -70,13 +70,7 @@ class SequenceFormat(Protocol):
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans the blocks of a split.
-
-    Args:
-        split: the documents to plan.
-        format: turns them into sequences.
-        seed: the run's.
-    """
+    """Plans the blocks of a split: which sequences of its format they have, and in which order."""
 
     split: Split
     format: SequenceFormat

@@ -52,10 +52,7 @@ def pack_sequences(
 
     Args:
         planned: sequences, each with its key; all of one segment, or all of two.
-        store: holds their tokens.
-        template: the special tokens.
-        label_column: see `SequenceLoader`.
-        token_columns: see `SequenceLoader`.
+        label_column, token_columns: see `SequenceLoader`.
 
     Returns:
         A batch with the columns `special_tokens_mask` (tokens,) bool (True also for separators between documents),

@@ -87,11 +87,8 @@ class PhaseSettings(Settings):
     """`objective.causal_share` of the phase."""
 
     def packing(self, base: PackingSettings) -> PackingSettings:
-        """The packing settings of the phase: `base`, overridden by those of the phase.
-
-        Raises:
-            ValueError: the two contradict each other.
-        """
+        """The packing settings of the phase: `base`, overridden by those of the phase. Raises ValueError if the two
+        contradict each other."""
         own = {"max_length": self.max_length, "short_sequence_prob": self.short_sequence_prob}
         said = {name: value for name, value in own.items() if value is not None}
         return _refuse_short_sequences(base.model_copy(update=said))

@@ -23,11 +23,8 @@ from unmask.packing.split import Split
 
 @dataclass(frozen=True)
 class FullSentences:
-    """Whole sentences one after another, from one document into the next, with a separator token between documents.
-
-    Args:
-        longest: most tokens of a sequence, separators included.
-    """
+    """Whole sentences one after another, at most `longest` tokens of them, from one document into the next, with a
+    separator token between documents, which counts."""
 
     longest: int
 
@@ -54,31 +51,19 @@ class FullSentences:
 
 @dataclass(frozen=True)
 class DocSentences:
-    """Whole sentences one after another; a sequence ends with its document, so it may be short.
-
-    Args:
-        longest: most tokens of a sequence.
-    """
+    """Whole sentences one after another, at most `longest` tokens; a sequence ends with its document, so it may be
+    short."""
 
     longest: int
 
     def plan(self, split: Split, documents: Iterable[int], draws: Draws) -> Iterator[PlannedSequence]:
         for document in documents:
-            ends = fitting_ends(split.store.document(document).sentence_ends, self.longest)
-            first = start = 0
-            while first < len(ends):
-                first = bisect_right(ends, start + self.longest, first)
-                yield PlannedSequence(((Span(document, start, ends[first - 1]),),))
-                start = ends[first - 1]
+            yield from FullSentences(self.longest).plan(split, [document], draws)
 
 
 @dataclass(frozen=True)
 class SingleSegments:
-    """`longest` consecutive tokens of a document, cut anywhere; the rest at its end is a shorter sequence.
-
-    Args:
-        longest: most tokens of a sequence.
-    """
+    """`longest` consecutive tokens of a document, cut anywhere; the rest at its end is a shorter sequence."""
 
     longest: int
 

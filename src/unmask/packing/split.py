@@ -13,7 +13,6 @@ class Split:
     """The training or the held-out documents of a store, divided by the SHA-256 of their text.
 
     Args:
-        store: an opened store.
         held_out: share of documents that is held out.
         is_held_out: True for the held-out documents, False for the others.
     """

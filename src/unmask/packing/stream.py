@@ -71,7 +71,6 @@ class StreamLoader:
         window: words that a lane reads in a step (20 in the paper).
         batch_size: lanes.
         micro_batch_size: lanes in a batch; the last batch of a step may have fewer.
-        seed: the run's.
 
     Raises:
         StoreError: the store is not one of words.
@@ -109,11 +108,8 @@ class StreamLoader:
         return int(self._sizes.sum()) // num_lanes // self.window
 
     def steps(self, start: Position = Position()) -> Iterator[LoadedStep]:  # noqa: B008  frozen
-        """Endless steps from `start`, of which only `epoch` and `sequence` (the window) are used.
-
-        Raises:
-            InputError: there are too few words for a window in each lane.
-        """
+        """Endless steps from `start`, of which only `epoch` and `sequence` (the window) are used. Raises InputError if
+        there are too few words for a window in each lane."""
         num_windows = self.num_windows(self.batch_size)
         if not num_windows:
             raise InputError(
@@ -250,7 +246,6 @@ def character_rows(numbers: NDArray[np.int64], words: StoredWords, max_character
 
     Args:
         numbers: (n,) int64, of words, or -1 and -2 for the begin and the end of a sentence.
-        words: the words.
         max_characters: the width of a row, marks included.
 
     Returns:

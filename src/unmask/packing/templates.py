@@ -27,11 +27,8 @@ class SequenceTemplate:
         return self.framing.single if num_segments == 1 else self.framing.pair
 
     def capacity(self, max_length: int, num_segments: int) -> int:
-        """How many tokens of text fit into a sequence of `max_length` tokens, the special ones included.
-
-        Raises:
-            SettingsError: not even one token of each segment fits.
-        """
+        """How many tokens of text fit into a sequence of `max_length` tokens, the special ones included. Raises
+        SettingsError if not even one token of each segment fits."""
         num_special = sum(len(piece.ids) for piece in self.pieces(num_segments))
         if max_length < num_special + num_segments:
             raise SettingsError(

@@ -41,7 +41,7 @@ from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
-from unmask.training.run.inputs import check_unchanged
+from unmask.training.run.directory import check_unchanged
 from unmask.training.settings import batch_too_small, warmup_shortfall
 
 logger = logging.getLogger("unmask")
@@ -86,7 +86,9 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Pret
     checkpoint = find_checkpoint(directory / "checkpoints")
     start = open_start(settings)
     store = open_store(start, directory, workers, begun=checkpoint is not None)
-    check_store(directory, store)
+    files = json.dumps(store.manifest["files"], sort_keys=True)  # with their checksums, the tokenizer's among them
+    found = {"store": hashlib.sha256(files.encode()).hexdigest()}
+    check_unchanged(directory, found, {"store": store.directory})
     tokenizer = open_tokenizer(store.tokenizer_directory)
     check_tokenizer(settings, tokenizer, store.directory)
     objective = open_objective(settings, tokenizer, store.directory)
@@ -211,11 +213,8 @@ def _log_corpus(store: TokenStore, masking: AnnotationKind | None) -> None:
 
 def find_tokenizer(start: Start, directory: Path) -> Path | None:
     """The tokenizer for a recipe's corpus: the one that it names, or that the run has trained before, or that of
-    `init_from`; None if it has to be trained.
-
-    Raises:
-        SettingsError: the recipe says how to train one, beside an `init_from`, or that has none.
-    """
+    `init_from`; None if it has to be trained. Raises SettingsError if the recipe says how to train one, beside an
+    `init_from`, or that has none."""
     settings = start.recipe
     given = settings.tokenizer
     if isinstance(given, str):
@@ -311,26 +310,19 @@ def prepare_held_out(start: Start, store: TokenStore, tokenizer: Tokenizer, obje
     needed = documents_needed(settings.packing, settings.objective.pair_objective)
     if split.num_documents < needed:
         if settings.held_out > 0:
-            logger.warning(
-                "held_out=%s of %s documents, drawn by their texts' hashes, is %s, and %s: nothing is evaluated; %s",
-                settings.held_out,
-                f"{store.num_documents:,}",
-                split.num_documents,
-                "pairs need two" if needed == 2 else "one is needed",
-                "give more documents" if store.num_documents < 2 * needed else _enough_held_out(store, needed),
-            )
+            how_many = f"{store.num_documents:,} documents, drawn by their texts' hashes, is {split.num_documents}"
+            why = "pairs need two" if needed == 2 else "one is needed"
+            fix = "give more documents" if store.num_documents < 2 * needed else _enough_held_out(store, needed)
+            logger.warning("held_out=%s of %s, and %s: nothing is evaluated; %s", settings.held_out, how_many, why, fix)
         return []
     loader = build_loader(start, store, tokenizer, held_out=True, phase=phase)
     batches = [objective.prepare(batch) for batch in loader.sample(settings.train.eval_sequences)]
     if not batches:
+        packing = phase.packing(settings.packing) if phase else settings.packing
         logger.warning(
-            "held_out=%s of %s documents is %s, too little text for a sequence of packing.format=%s and "
-            "packing.max_length=%s: nothing is evaluated; set held_out higher, or give more documents",
-            settings.held_out,
-            f"{store.num_documents:,}",
-            f"{split.num_documents:,}",
-            settings.packing.format,
-            (phase.packing(settings.packing) if phase else settings.packing).max_length,
+            f"held_out={settings.held_out} of {store.num_documents:,} documents is {split.num_documents:,}, too little "
+            f"text for a sequence of packing.format={packing.format} and packing.max_length={packing.max_length}: "
+            "nothing is evaluated; set held_out higher, or give more documents"
         )
     return batches
 
@@ -339,9 +331,3 @@ def _enough_held_out(store: TokenStore, needed: int) -> str:
     """Which share holds out `needed` documents, rounded up to thousandths, for a message."""
     last = int(np.partition(store.text_hashes(), needed - 1)[needed - 1])
     return f"set held_out={math.ceil((last + 1) / 2**32 * 1000) / 1000}, or higher"
-
-
-def check_store(directory: Path, store: TokenStore) -> None:
-    """`check_unchanged` of a token store, by the checksums of its files, its tokenizer's among them."""
-    files = json.dumps(store.manifest["files"], sort_keys=True)
-    check_unchanged(directory, {"store": hashlib.sha256(files.encode()).hexdigest()}, {"store": store.directory})

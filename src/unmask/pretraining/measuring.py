@@ -27,11 +27,8 @@ _STEPS_CHECKED = 10
 
 
 def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
-    """Refuses a run that would train on nothing, or be measured on nothing; warns of a further term without targets.
-
-    Raises:
-        SettingsError: the objective's main loss has no target in the run's first steps, or in all that is held out.
-    """
+    """Refuses, by a `SettingsError`, a run whose main loss has no target in the first steps, or in all that is held
+    out; warns of a further term without targets."""
     objective, term = run.objective, settings.objective.main_term
 
     def has_target(batch: Batch) -> bool:
@@ -57,10 +54,8 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
         raise SettingsError(f"nothing would be learnt: not one sequence of the first {most} steps {none_has}")
     for name in sorted(missing):
         logger.warning(
-            "loss/%s: not one sequence of the first %s steps has a target of it, so that nothing is learnt from it "
-            "there, and it is in no figures; give text with longer documents, or leave it out of the recipe",
-            name,
-            most,
+            f"loss/{name}: not one sequence of the first {most} steps has a target of it, so that nothing is learnt "
+            "from it there, and it is in no figures; give text with longer documents, or leave it out of the recipe"
         )
 
 

@@ -106,20 +106,13 @@ def _train(
     module, compute = run.module, context.compute
     encoder = module.encoder.settings
     assert isinstance(module, nn.Module)
-    logger.info(
-        "%s parameters; %s documents, %s tokens; %s held-out sequences",
-        human_count(_num_parameters(module)),
-        f"{run.store.num_documents:,}",
-        human_count(run.store.num_tokens),
-        sum(batch.num_sequences for batch in run.held_out),
-    )
+    num_held_out = sum(batch.num_sequences for batch in run.held_out)
+    text = f"{run.store.num_documents:,} documents, {human_count(run.store.num_tokens)} tokens"
+    logger.info("%s parameters; %s; %s held-out sequences", human_count(_num_parameters(module)), text, num_held_out)
     lengths = [phase.packing(settings.packing).max_length for phase in settings.phases]
     if len(set(lengths)) > 1 and run.held_out:
-        logger.info(
-            "held-out sequences are as long as those of the last phase (packing.max_length=%s) from the first "
-            "evaluation on, so that all figures are on one scale",
-            lengths[-1],
-        )
+        long = f"as long as those of the last phase (packing.max_length={lengths[-1]}) from the first evaluation on"
+        logger.info("held-out sequences are %s, so that all figures are on one scale", long)
     logger.info(compute.describe())
     if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
         logger.info(

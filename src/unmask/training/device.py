@@ -178,11 +178,7 @@ def find_gpu() -> Gpu | NoGpu:
 
 
 def look_at_gpu(device: torch.device) -> Gpu:
-    """What a CUDA device is and how much of its memory is free.
-
-    Raises:
-        RuntimeError: it cannot be used.
-    """
+    """What a CUDA device is and how much of its memory is free. Raises RuntimeError if it cannot be used."""
     free, total = torch.cuda.mem_get_info(device)
     reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return Gpu(
@@ -219,10 +215,7 @@ def has_kernels(capability: tuple[int, int], architectures: list[str]) -> bool:
 
 def describe_gpu(gpu: Gpu) -> str:
     """Name, capability and memory, and which it is where there are several."""
-    parts = [
-        f"compute capability {gpu.version}",
-        f"{human_bytes(gpu.free)} of {human_bytes(gpu.total)} free",
-    ]
+    parts = [f"compute capability {gpu.version}", f"{human_bytes(gpu.free)} of {human_bytes(gpu.total)} free"]
     if gpu.num_visible > 1:
         parts.append(f"number {gpu.index} of {gpu.num_visible} from 0, CUDA_VISIBLE_DEVICES chooses another")
     return f"{gpu.name} ({'; '.join(parts)})"

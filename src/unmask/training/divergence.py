@@ -41,8 +41,6 @@ class BadStep:
     """A step whose update has not been taken.
 
     Attributes:
-        step: with its micro-batches, prepared.
-        figures: what it came to.
         fault: what is wrong with it, in words.
         recent_losses: of the steps before, the newest last.
     """

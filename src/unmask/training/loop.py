@@ -18,7 +18,6 @@ import torch
 
 from unmask.training.divergence import BadStep, divergence_fault
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
-from unmask.training.recorded.ahead import read_launched
 from unmask.training.settings import TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import StepFigures, Stepper
@@ -68,15 +67,19 @@ def train(
         state: the position of the run; updated after each step.
     """
 
-    def check(step: NumberedStep, figures: StepFigures) -> str | None:
-        """What is wrong with a step; where nothing is, its losses are added to the state."""
-        counts, norm = step.prepared.counts, figures.gradient_norm
-        loss, fault = figures.loss(counts), None
+    faults: list[str] = []  # of the newest step, if it is not taken
+
+    def may_take(place: int, figures: StepFigures) -> bool:
+        """Looks for what is wrong with a step; where nothing is, its losses are added to the state."""
+        step, counts = launched[place], launched[place].prepared.counts
+        loss, norm, fault = figures.loss(counts), figures.gradient_norm, None
         if hooks.on_bad_step is not None:
             fault = divergence_fault(step.number, loss, norm, state.recent_losses, settings.spike_factor)
         if fault is None:
             state.add_losses(figures.sums, counts, loss)
-        return fault
+        else:
+            faults.append(fault)
+        return fault is None
 
     set_training_mode(learner.module)
     stepper.restart(state.recent_losses)
@@ -100,18 +103,19 @@ def train(
         if stepper.runs_ahead and not is_last and not hooks.is_due(state):
             state.seconds += time.monotonic() - began
             continue  # several steps are read at once, where the stepper lets the device run ahead
-        outcome = read_launched(stepper, launched, check)  # takes the update, if nothing is wrong
+        read = stepper.read(may_take)  # takes the updates up to the first fault
+        figures = read[-1]
+        step, *not_begun = launched[len(read) - 1 :]
         launched = []
         state.seconds += time.monotonic() - began
-        if outcome.fault is not None and hooks.on_bad_step is not None:
-            state.stand_after(outcome.step)
-            prepared.put_back(outcome.not_begun)
-            made_anew = hooks.on_bad_step(state, outcome.bad_step(state.recent_losses))
+        if faults and hooks.on_bad_step is not None:
+            state.stand_after(step)
+            prepared.put_back(each.prepared for each in not_begun)  # a device that runs ahead has not begun them
+            made_anew = hooks.on_bad_step(state, BadStep(step, figures, faults.pop(), tuple(state.recent_losses)))
             if made_anew is not None:
                 prepared = PreparedSteps(made_anew, learner)
             stepper.restart(state.recent_losses)
             continue
-        figures = outcome.figures
         hooks.on_step(state, StepResult(rate, figures.gradient_norm, batches.num_tokens, figures.coefficients))
 
 

@@ -146,11 +146,8 @@ class MicroBatches:
         self._carried = _copy_buffers(self._module)
 
     def halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
-        """The steps from `state.position` on, in half as large micro-batches; see `unmask.training.loop.train`.
-
-        Raises:
-            UserError: a micro-batch is one sequence already.
-        """
+        """The steps from `state.position` on, in half as large micro-batches; see `unmask.training.loop.train`. Raises
+        UserError if a micro-batch is one sequence already."""
         _restore_buffers(self._carried)
         self._release()
         cut = self._source.cut(step.after, state.micro_batch_tokens)
@@ -163,15 +160,8 @@ class MicroBatches:
             )
         state.micro_batch_tokens = cut.micro_batch_size // 2 * cut.longest
         smaller = self._source.cut(step.after, state.micro_batch_tokens).micro_batch_size
-        logger.warning(
-            "%s: its micro-batches were of %s sequences, and are of %s from here on; the gradient is the same. "
-            "%s=%s begins so",
-            problem,
-            f"{cut.micro_batch_size:,}",
-            f"{smaller:,}",
-            cut.size_key,
-            smaller,
-        )
+        change = f"its micro-batches were of {cut.micro_batch_size:,} sequences, and are of {smaller:,} from here on"
+        logger.warning("%s: %s; the gradient is the same. %s=%s begins so", problem, change, cut.size_key, smaller)
         return self.steps(state)
 
     def explain(self, state: TrainState, error: torch.OutOfMemoryError) -> UserError:

@@ -52,10 +52,8 @@ class RunSettings(Protocol):
 
     @property
     def train(self) -> TrainSettings: ...
-
     @property
     def optimizer(self) -> OptimizerSettings: ...
-
     @property
     def schedule(self) -> ScheduleSettings: ...
 
@@ -173,11 +171,9 @@ class Session:
 
     Attributes:
         settings: how often to log, evaluate and save.
-        learner, optimizer: what a checkpoint holds.
         stepper: takes the steps, and may free its memory for an evaluation.
         evaluate: measures the module on held-out data; None where there is none.
         average: of the weights, which is what is evaluated; None: the newest ones are.
-        last_evaluation: the newest held-out figures, by name.
     """
 
     context: RunContext
@@ -193,7 +189,6 @@ class Session:
 
     @property
     def checkpoints(self) -> Path:
-        """The run's directory of checkpoints."""
         return self.context.directory / "checkpoints"
 
     def start(self, state: TrainState) -> None:
@@ -213,11 +208,8 @@ class Session:
         )
 
     def __call__(self, state: TrainState, result: StepResult) -> None:
-        """Does what is due after a step; after the last one, everything.
-
-        Raises:
-            Interrupted: a signal has arrived; a checkpoint has been saved.
-        """
+        """Does what is due after a step; after the last one, everything. Raises Interrupted if a signal has arrived; a
+        checkpoint has been saved."""
         settings = self.settings
         state.newest = result
         self.progress.update(state.progress(settings), state.tokens)
@@ -265,13 +257,8 @@ class Session:
         self.context.log.rewind(state.step, is_open=bool(state.counts))
         self.start(state)
         self._save(state)
-        logger.warning(
-            "%s; back to the weights of step %s, with the text after the step (%s of at most %s times)",
-            kept,
-            f"{state.step:,}",
-            state.roll_backs,
-            self.settings.max_roll_backs,
-        )
+        back = f"back to the weights of step {state.step:,}, with the text after the step"
+        logger.warning("%s; %s (%s of at most %s times)", kept, back, state.roll_backs, self.settings.max_roll_backs)
 
     def _advise(self, state: TrainState) -> str:
         """What to do about a step that ends the run."""
@@ -360,13 +347,9 @@ class Session:
             metric = choose_metric(measured, self.settings.metric)
             state.best = newest_best(state.best, state.step, measured, metric, module)
             if state.has_lost_patience(self.settings):
-                logger.info(
-                    "%s has not been better than %.4g, that of step %s, for %s evaluations: the run ends here",
-                    metric,
-                    state.best.evaluation[metric],
-                    f"{state.best.step:,}",
-                    state.best.evaluations_since,
-                )
+                best = f"{state.best.evaluation[metric]:.4g}, that of step {state.best.step:,}"
+                since = f"for {state.best.evaluations_since} evaluations"
+                logger.info("%s has not been better than %s, %s: the run ends here", metric, best, since)
 
     def _save(self, state: TrainState) -> None:
         save_checkpoint(

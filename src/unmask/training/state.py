@@ -132,15 +132,10 @@ def log_resumed(state: TrainState, settings: TrainSettings, *, in_parts: bool) -
     `unmask.training.session.run_session`."""
     if state.progress(settings) >= 1:
         budget = next(name for name in BUDGETS if getattr(settings, name) is not None)
-        logger.info(
-            "nothing is left to train: the run has taken its %s steps, all of train.%s=%s; %s",
-            f"{state.step:,}",
-            budget,
-            getattr(settings, budget),
-            "a new run continues from its model with init_from="
-            if in_parts
-            else f"a larger train.{budget} continues from there",
-        )
+        done = f"the run has taken its {state.step:,} steps, all of train.{budget}={getattr(settings, budget)}"
+        of_model = "a new run continues from its model with init_from="
+        then = of_model if in_parts else f"a larger train.{budget} continues from there"
+        logger.info("nothing is left to train: %s; %s", done, then)
     elif state.is_over(settings):
         logger.info("nothing is left to train: the run has ended at step %s by train.patience", f"{state.step:,}")
     else:
@@ -150,12 +145,10 @@ def log_resumed(state: TrainState, settings: TrainSettings, *, in_parts: bool) -
 def log_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resumed: bool) -> None:
     """Logs beforehand what may differ from what one expects of the recipe."""
     if settings.minutes is not None:
-        logger.log(
-            logging.WARNING if is_resumed else logging.INFO,
-            "%s under train.minutes is not repeatable bit for bit: its number of steps and their rates follow from the "
-            "time that they take; each step's rate is in metrics.jsonl",
-            "a resumed run" if is_resumed else "a run",
-        )
+        level, which = (logging.WARNING, "a resumed run") if is_resumed else (logging.INFO, "a run")
+        why = "its number of steps and their rates follow from the time that they take"
+        where = "each step's rate is in metrics.jsonl"
+        logger.log(level, "%s under train.minutes is not repeatable bit for bit: %s; %s", which, why, where)
     if settings.steps is not None and (shortfall := warmup_shortfall(schedule, settings.steps)) is not None:
         logger.warning(shortfall)
 
@@ -163,10 +156,7 @@ def log_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resume
 def log_shortfalls(state: TrainState, settings: TrainSettings, schedule: ScheduleSettings) -> None:
     """Logs afterwards what has not gone as the recipe says."""
     if settings.steps is None and state.step < (schedule.warmup_steps or 0):
-        logger.warning(
-            "the run took %s steps and schedule.warmup_steps is %s: its learning rate was never reached",
-            f"{state.step:,}",
-            f"{schedule.warmup_steps:,}",
-        )
+        taken = f"the run took {state.step:,} steps and schedule.warmup_steps is {schedule.warmup_steps:,}"
+        logger.warning("%s: its learning rate was never reached", taken)
     if state.roll_backs:
         logger.warning("the run has rolled back %s time(s); what it left out is in divergence/", state.roll_backs)

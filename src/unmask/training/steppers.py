@@ -9,14 +9,12 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.models.buckets import Paddings
 from unmask.models.kernels.attention_backends import choose_backend
 from unmask.models.transformer import Block
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
-from unmask.training.recorded.capture import first_line
-from unmask.training.recorded.restoring import random_state, set_random_state
+from unmask.training.recorded.capture import first_line, random_state, set_random_state
 from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.stepper import Judge, StepFigures, Stepper
@@ -50,27 +48,21 @@ class CautiousStepper:
             self._chosen.launch(batches, counts)
             return
         random, device = random_state(self._eager.compute.device), self._eager.compute.device
-        if (why_not := self._why_not_captured(batches, counts)) is not None:
-            logger.warning(
-                "steps cannot be captured as CUDA graphs here, and are computed as they come, as with "
-                "train.record_steps=false: %s",
-                why_not,
-            )
-            self._captured.leave()
-            set_random_state(random, device)  # a replay may have drawn from the generator
-            self._chosen = self._eager
-            self._chosen.launch(batches, counts)
-        self._has_begun = True
-
-    def _why_not_captured(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> str | None:
-        """Launches the first step; returns what is wrong if that fails, not the error itself, which keeps memory."""
+        why_not = None  # what is wrong, in words: the error itself would keep memory
         try:
             self._captured.launch(batches, counts)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            return first_line(error)
-        return None
+            why_not = first_line(error)
+        if why_not is not None:
+            how = "computed as they come, as with train.record_steps=false"
+            logger.warning("steps cannot be captured as CUDA graphs here, and are %s: %s", how, why_not)
+            self._captured.leave()
+            set_random_state(random, device)  # a replay may have drawn from the generator
+            self._chosen = self._eager
+            self._chosen.launch(batches, counts)
+        self._has_begun = True
 
     def read(self, may_take: Judge) -> list[StepFigures]:
         return self._chosen.read(may_take)
@@ -114,14 +106,12 @@ def choose_stepper(
         settings.max_grad_norm,
         settings.spike_factor,
         compute,
-        _paddings(module) or {},
+        getattr(module, "paddings", {}),
         longest,
         compiles and why_not_compiled is None,
     )
-    how = "blocks compiled" if compiles else "blocks not compiled"
-    return CautiousStepper(captured, eager), "steps: captured once a shape and replayed (CUDA graphs), " + (
-        why_not_compiled or how
-    )
+    how = why_not_compiled or ("blocks compiled" if compiles else "blocks not compiled")
+    return CautiousStepper(captured, eager), f"steps: captured once a shape and replayed (CUDA graphs), {how}"
 
 
 def why_not_captured(
@@ -148,7 +138,7 @@ def why_not_padded(module: nn.Module) -> str | None:
     """Why a module's batches cannot be padded to recurring shapes, in words; None if they can."""
     if not _blocks(module):
         return "the encoder is no Transformer"
-    if _paddings(module) is None:
+    if getattr(module, "paddings", None) is None:
         return "the shapes of this model's batches follow from their lengths"
     if len(getattr(module, "stages", (1.0,))) > 1:
         return "what is trained changes in the run"
@@ -157,11 +147,6 @@ def why_not_padded(module: nn.Module) -> str | None:
 
 def _blocks(module: nn.Module) -> list[Block]:
     return [part for part in module.modules() if isinstance(part, Block)]
-
-
-def _paddings(module: nn.Module) -> Paddings | None:
-    paddings: Paddings | None = getattr(module, "paddings", None)
-    return paddings
 
 
 def _why_not_compiled() -> str | None:

@@ -62,7 +62,6 @@ class PreparedStep:
     """A step's batches with masks and labels.
 
     Attributes:
-        batches: the micro-batches.
         counts: the targets of each loss term in all of them.
         after, epochs: as in `StepBatches`.
     """

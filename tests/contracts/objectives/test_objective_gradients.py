@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -11,18 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.captured_steps import NEAR, assert_captured_alike, assert_filled_alike, assert_gradients
 from unmask.batch import Batch
-from unmask.models.buckets import Shapes, pad_batch
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.lstm import LstmEncoder
-from unmask.training.device import Compute
-from unmask.training.eager import EagerStepper
-from unmask.training.optimizers.adamw import AdamW
-from unmask.training.optimizers.optimizer import build_optimizer
-from unmask.training.recorded.stepper import CapturedStepper
-from unmask.training.settings import OptimizerSettings
-from unmask.training.stepper import StepFigures, Stepper
-from unmask.training.steppers import why_not_padded
 
 
 def gradients(case: Any, *steps: Sequence[Batch]) -> dict[str, Tensor]:
@@ -86,53 +77,11 @@ def test_only_what_is_frozen_gets_no_gradient(case: Any) -> None:
         assert frozen == {name for name, _ in module.named_parameters() if name.startswith(frozen_parts)}
 
 
-@dataclass(frozen=True)
-class Near:
-    """How near recorded steps come to those computed as they come, relatively; of weights, also absolutely."""
-
-    sums: float
-    norm: float
-    weights: float
-    weights_by: float
-
-
-NEAR = {torch.float32: Near(1e-5, 1e-4, 1e-4, 1e-5), torch.bfloat16: Near(3e-2, 1e-1, 1e-1, 1e-2)}
-"""fp32: the same sums in another order, some ten roundings of 6e-8; the samples of a generator, see above. AdamW
-divides by the root of a mean square, whose own rounding counts where a gradient is close to 0. bf16: 8 bits, and hidden
-states, embeddings and LayerNorms are rounded where autocast keeps some of them."""
-
-
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 def test_padded_batches_and_captured_steps_change_nothing(case: Any, dtype: torch.dtype) -> None:
     """Three steps in two micro-batches each, as they come and in padded batches of one shape; dropout is off."""
-    compute, near = Compute(torch.device("cpu"), dtype, "test"), NEAR[dtype]
-    eager, recorded = case.module(), case.module()
-    if (why_not := why_not_padded(eager)) is not None:
-        pytest.skip(why_not)
-    settings = OptimizerSettings(learning_rate=1e-3, epsilon=1e-4)
-    optimizers = [build_optimizer(module.train(), settings) for module in (eager, recorded)]
-    assert isinstance(optimizers[1], AdamW)
-    steppers: list[Stepper] = [
-        EagerStepper(eager, optimizers[0], 0.5, compute),
-        CapturedStepper(recorded, optimizers[1], 0.5, 1e9, compute, recorded.paddings, longest=32, compiles=False),
-    ]
-    found: list[list[StepFigures]] = [[], []]
-    for stepper, figures in zip(steppers, found, strict=True):
-        stepper.restart([2.0] * 30)
-        for batches in islice(case.steps(micro_batch_size=4), 3):
-            counts = [case.objective.counts(batch) for batch in batches]
-            stepper.launch(batches, {name: sum(count[name] for count in counts) for name in counts[0]})
-            if isinstance(stepper, EagerStepper):
-                figures += stepper.read(lambda *_: True)
-        if not isinstance(stepper, EagerStepper):
-            figures += stepper.read(lambda *_: True)
-    assert len(found[0]) == len(found[1]) == 3
-    for one, other in zip(*found, strict=True):
-        assert one.coefficients == other.coefficients
-        assert one.sums == pytest.approx(other.sums, rel=near.sums)
-        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=near.norm)
-    for weight, other_weight in zip(eager.parameters(), recorded.parameters(), strict=True):
-        torch.testing.assert_close(weight, other_weight, rtol=near.weights, atol=near.weights_by)
+    steps = list(islice(case.steps(micro_batch_size=4), 3))
+    assert_captured_alike(case.module, lambda: steps, case.objective.counts, dtype)
 
 
 # On a device
@@ -146,17 +95,4 @@ def test_a_batch_as_it_comes_is_computed_on_the_device_alone(case: Any, counting
 
 
 def test_a_filled_batch_waits_for_no_value_of_the_device(case: Any, valueless: torch.device) -> None:
-    module = case.module().to(valueless)
-    if (why_not := why_not_padded(module)) is not None:
-        pytest.skip(why_not)
-    batch = case.batch()
-    padded = pad_batch(batch, Shapes(module.paddings, longest=32).choose(batch), module.paddings)
-    assert_gradients(module, padded.to(valueless))
-
-
-def assert_gradients(module: Any, batch: Batch) -> None:
-    """Computes a batch and its gradient: whatever learns gets one, where the batch is."""
-    torch.stack([term.total for term in module(batch)]).sum().backward()  # type: ignore[no-untyped-call]
-    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    assert gradients
-    assert {gradient.device for gradient in gradients} == {batch.input_ids.device}
+    assert_filled_alike(case.module(), case.batch(), valueless)

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-)
+from transformers import AutoModel, AutoTokenizer
 
 from support.finetuned_exchange import FAMILIES, KINDS, QUESTION, SIZES, TEXTS
 from unmask.tokenization.learning.train import train_tokenizer

@@ -23,12 +23,7 @@ transformers.utils.logging.disable_progress_bar()
 
 
 @pytest.mark.usefixtures("without_reports")
-def test_what_we_save_opens_there(
-    bases: dict[str, Path],
-    tmp_path: Path,
-    family: str,
-    name: str,
-) -> None:
+def test_what_we_save_opens_there(bases: dict[str, Path], tmp_path: Path, family: str, name: str) -> None:
     kind, data = KINDS[name], write_rows(KINDS[name].rows, tmp_path / "train.jsonl")
     words = [f"init_from={bases[family]}", f"data.train={data}", *kind.settings, "train.steps=2", "train.batch_size=6",
              "optimizer.learning_rate=1e-3", "schedule.warmup_ratio=0", "device=cpu", "precision=fp32"]  # fmt: skip
@@ -82,12 +77,7 @@ def test_a_pretrained_gpt1_is_not_asked_to_go_on_from_an_extract_token(gpt1: Pat
 @pytest.mark.usefixtures("without_reports")
 @pytest.mark.parametrize("name", ["classification", "pairs", "multi-label", "regression"])
 @pytest.mark.parametrize("is_framed", [False, True], ids=["no frame beside the model", "a frame beside the model"])
-def test_a_finetuned_gpt1_frames_its_inputs(
-    gpt1: Path,
-    tmp_path: Path,
-    name: str,
-    is_framed: bool,
-) -> None:
+def test_a_finetuned_gpt1_frames_its_inputs(gpt1: Path, tmp_path: Path, name: str, is_framed: bool) -> None:
     """Whether the frame stood beside the pre-trained model, as in the store it was trained on, or not."""
     source, kind = gpt1, KINDS[name]
     if is_framed:

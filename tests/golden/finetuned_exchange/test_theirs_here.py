@@ -49,12 +49,7 @@ def finetune_there(name: str, base: Path, directory: Path) -> Any:
     return model.eval()
 
 
-def test_what_they_save_answers_here(
-    bases: dict[str, Path],
-    tmp_path: Path,
-    family: str,
-    name: str,
-) -> None:
+def test_what_they_save_answers_here(bases: dict[str, Path], tmp_path: Path, family: str, name: str) -> None:
     directory, kind = tmp_path / "theirs", KINDS[name]
     model = finetune_there(name, bases[family], directory)
     if name == "qa":  # it does not say how long its windows are: each passage is one
@@ -110,11 +105,7 @@ def their_entities(directory: Path, text: str) -> Iterator[tuple[str, str, float
 
 
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words:UserWarning")  # so it is with RoBERTa's
-def test_their_pipeline_finds_the_same_entities(
-    bases: dict[str, Path],
-    tmp_path: Path,
-    family: str,
-) -> None:
+def test_their_pipeline_finds_the_same_entities(bases: dict[str, Path], tmp_path: Path, family: str) -> None:
     """Where words stand between blanks and have no marks at their edges: there the pipeline makes units of their parts
     for BERT's tokenizer, and none for RoBERTa's, and here marks are units of their own."""
     finetune_there("tagging", bases[family], tmp_path)
@@ -131,11 +122,7 @@ def test_their_pipeline_finds_the_same_entities(
 
 
 @pytest.mark.parametrize("name", ["classification", "multi-label", "regression"])
-def test_their_pipeline_gives_the_same_scores(
-    bases: dict[str, Path],
-    tmp_path: Path,
-    name: str,
-) -> None:
+def test_their_pipeline_gives_the_same_scores(bases: dict[str, Path], tmp_path: Path, name: str) -> None:
     """Of one label and of many; a regression's value is what it calls a score."""
     finetune_there(name, bases["bert"], tmp_path)
     rows = KINDS[name].rows

@@ -10,7 +10,7 @@ import pytest
 from unmask.errors import CheckpointError
 from unmask.finetuning.files import check_files
 from unmask.tasks.settings import DataSettings
-from unmask.training.run.inputs import DATA
+from unmask.training.run.directory import DATA
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,10 @@ def bounds_of(lengths: tuple[int, ...]) -> Tensor:
     return torch.tensor((0, *lengths)).cumsum(0).int()
 
 
+def layout_of(lengths: tuple[int, ...]) -> Layout:
+    return Layout(bounds_of(lengths), lengths, max(lengths))
+
+
 def attend_alone(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -> Tensor:
     """The formula for one sequence, (length, heads, head_size)."""
     scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
@@ -31,6 +36,12 @@ def attend_alone(query: Tensor, key: Tensor, value: Tensor, causal: bool = False
         places = torch.arange(len(query), device=query.device)
         scores = scores.where(places[:, None] >= places, float("-inf"))
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value)
+
+
+def attend_each(packed: Iterable[Tensor], lengths: Sequence[int], causal: bool) -> Tensor:
+    """`attend_alone` of each sequence of a batch."""
+    parts = zip(*(part.split(tuple(lengths)) for part in packed), strict=True)
+    return torch.cat([attend_alone(*part, causal) for part in parts])
 
 
 @pytest.mark.parametrize("reuses_shapes", [False, True])
@@ -43,12 +54,7 @@ def attend_alone(query: Tensor, key: Tensor, value: Tensor, causal: bool = False
     head_size=st.sampled_from([1, 3, 7, 8]),
 )
 def test_each_sequence_attends_to_itself_alone(
-    backend: Backend,
-    causal: bool,
-    reuses_shapes: bool,
-    lengths: tuple[int, ...],
-    num_heads: int,
-    head_size: int,
+    backend: Backend, causal: bool, reuses_shapes: bool, lengths: tuple[int, ...], num_heads: int, head_size: int
 ) -> None:
     """Values and gradients; tolerance: fp32 sums of at most 90 numbers of order 1, in another order."""
     generator = torch.Generator().manual_seed(sum(lengths))
@@ -59,9 +65,7 @@ def test_each_sequence_attends_to_itself_alone(
         patch.setattr(attention, "choose_backend", lambda *_: (backend, ""))
         rows = layout.enter(torch.stack(inputs, 1))
         found = layout.leave(attend(rows, layout, dropout_prob=0.0, training=False, causal=causal))
-    expected = torch.cat(
-        [attend_alone(*parts, causal) for parts in zip(*(part.split(lengths) for part in inputs), strict=True)]
-    )
+    expected = attend_each(inputs, lengths, causal)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
     for ours, theirs in zip(
         torch.autograd.grad(found, inputs, packed[3]), torch.autograd.grad(expected, inputs, packed[3]), strict=True
@@ -71,7 +75,7 @@ def test_each_sequence_attends_to_itself_alone(
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=40).map(tuple))
 def test_grouping_wastes_little(lengths: tuple[int, ...]) -> None:
-    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    layout = layout_of(lengths)
     assert sum(group.num_sequences for group in layout.groups) == len(lengths)
     if layout.num_slots > 1.1 * sum(lengths):
         for group in layout.groups:
@@ -103,7 +107,7 @@ def test_grouping_wastes_little(lengths: tuple[int, ...]) -> None:
     ],
 )
 def test_a_little_padding_is_carried_along(lengths: tuple[int, ...], num_groups: int, num_rows: int) -> None:
-    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    layout = layout_of(lengths)
     packed = torch.arange(sum(lengths)).float()[:, None]
     rows = layout.enter(packed)
     assert len(layout.groups) == num_groups
@@ -138,7 +142,7 @@ def test_dropout_in_training_only() -> None:
     torch.manual_seed(0)
     lengths = (20, 3, 20)
     query, key, value = torch.randn(3, 43, 2, 4)
-    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    layout = layout_of(lengths)
     steady = attend(torch.stack((query, key, value), 1), layout, 0.3, training=False)
     assert torch.equal(steady, attend(torch.stack((query, key, value), 1), layout, 0.3, training=False))
     draws = torch.stack([attend(torch.stack((query, key, value), 1), layout, 0.3, training=True) for _ in range(400)])
@@ -151,7 +155,7 @@ def test_under_the_causal_mask_what_comes_later_changes_nothing() -> None:
     """Exactly: the same numbers are summed in the same order."""
     lengths = (6, 2, 9)
     query, key, value = torch.randn(3, 17, 2, 4, generator=torch.Generator().manual_seed(0))
-    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    layout = layout_of(lengths)
     before = attend(torch.stack((query, key, value), 1), layout, 0.0, training=False, causal=True)
     key[4:6], value[4:6] = 7.0, 8.0  # the last two of the first sequence
     after = attend(torch.stack((query, key, value), 1), layout, 0.0, training=False, causal=True)
@@ -165,7 +169,7 @@ def test_causal_attention_drops_out_too() -> None:
     torch.manual_seed(0)
     lengths = (20, 3)
     query, key, value = torch.randn(3, 23, 2, 4)
-    layout = Layout(bounds_of(lengths), lengths, max(lengths))
+    layout = layout_of(lengths)
     steady = attend(torch.stack((query, key, value), 1), layout, 0.3, training=False, causal=True)
     draws = torch.stack(
         [attend(torch.stack((query, key, value), 1), layout, 0.3, training=True, causal=True) for _ in range(400)]
@@ -187,10 +191,7 @@ def test_the_backend_is_reported_with_its_reason() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "prob", "head_size", "reason"),
-    [
-        (torch.float32, 0.0, 64, "fp16 and bf16"),
-        (torch.bfloat16, 0.0, 7, "multiple of 8"),
-    ],
+    [(torch.float32, 0.0, 64, "fp16 and bf16"), (torch.bfloat16, 0.0, 7, "multiple of 8")],
 )
 def test_cuda_falls_back_where_the_kernel_cannot(dtype: torch.dtype, prob: float, head_size: int, reason: str) -> None:
     backend, why = choose_backend(torch.device("cuda"), dtype, prob, head_size)
@@ -251,23 +252,14 @@ def test_the_kernel_is_given_bounds_and_dropout(monkeypatch: pytest.MonkeyPatch,
         assert torch.equal(bounds_q, bounds_k)
         assert max_q == max_k == 7
         assert (dropout_prob, wants_mask) == (0.1, False)
-        sizes = bounds_q.diff().tolist()
-        parts = zip(query.split(sizes), key.split(sizes), value.split(sizes), strict=True)
-        return torch.cat([attend_alone(*part, is_causal) for part in parts]), torch.empty(0)
+        return attend_each((query, key, value), bounds_q.diff().tolist(), is_causal), torch.empty(0)
 
     monkeypatch.setattr(attention, "choose_backend", lambda *_: ("varlen", ""))
     monkeypatch.setattr(flash_attention, "varlen_kernel", lambda: kernel)
     lengths = (3, 7)
     packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
-    found = attend(
-        torch.stack(tuple(packed), 1),
-        Layout(bounds_of(lengths), lengths, max(lengths)),
-        0.1,
-        training=True,
-        causal=causal,
-    )
-    parts = zip(*(part.split(lengths) for part in packed), strict=True)
-    assert torch.equal(found, torch.cat([attend_alone(*part, causal) for part in parts]))
+    found = attend(torch.stack(tuple(packed), 1), layout_of(lengths), 0.1, training=True, causal=causal)
+    assert torch.equal(found, attend_each(packed, lengths, causal))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -276,8 +268,7 @@ def test_sequences_of_unknown_lengths_attend_to_themselves(causal: bool) -> None
     lengths = (3, 0, 7)
     packed = torch.randn(3, 10, 2, 4, generator=torch.Generator().manual_seed(0))
     found = attend(packed.transpose(0, 1), Layout(bounds_of(lengths), (), 8), 0.0, training=True, causal=causal)
-    parts = zip(*(part.split((3, 7)) for part in packed), strict=True)
-    torch.testing.assert_close(found, torch.cat([attend_alone(*part, causal) for part in parts]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, attend_each(packed, (3, 7), causal), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu
@@ -292,9 +283,7 @@ def test_variable_length_kernel_agrees(causal: bool) -> None:
     assert choose_backend(packed.device, packed.dtype, 0.0, 64)[0] == "varlen"
     found = attend(torch.stack(inputs, 1), layout, 0.0, training=False, causal=causal)
     exact = [part.detach().float().requires_grad_() for part in inputs]
-    expected = torch.cat(
-        [attend_alone(*parts, causal) for parts in zip(*(part.split(lengths) for part in exact), strict=True)]
-    )
+    expected = attend_each(exact, lengths, causal)
     torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
     ours = torch.autograd.grad(found, inputs, packed[3])
     theirs = torch.autograd.grad(expected, exact, packed[3].float())

@@ -5,19 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from support.sizes import small
 from unmask.batch import Batch, pack
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead
 from unmask.models.settings import EncoderSettings
 
-SIZES = EncoderSettings(
-    vocab_size=60,
-    hidden_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=40,
-    max_position_embeddings=64,
-)
+SIZES = small(vocab=60, width=24, layers=2, heads=3, inner=40, positions=64)
 
 
 def new_encoder(**changes: object) -> BertEncoder:

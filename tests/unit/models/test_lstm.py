@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from support.sizes import sizes_of
 from unmask.batch import Batch, pack
 from unmask.models.hub.directory import load_causal_lm, load_model, save_model
 from unmask.models.lstm import LstmEncoder
@@ -19,14 +20,7 @@ SEQUENCES = [[5, 6, 7, 8, 9], [3], [4, 4, 11]]
 
 
 def sizes(**changes: Any) -> EncoderSettings:
-    given: dict[str, Any] = {
-        "vocab_size": 30,
-        "hidden_size": 6,
-        "intermediate_size": 10,
-        "max_position_embeddings": 8,
-        "initializer_range": 0.5,
-        "hidden_dropout_prob": 0.0,
-    }
+    given: dict[str, Any] = sizes_of(vocab=30, width=6, inner=10, positions=8, std=0.5, hidden_dropout_prob=0.0)
     return EncoderSettings(architecture="lstm", **given | changes)
 
 

@@ -45,8 +45,6 @@ def loader() -> Iterator[SequenceLoader]:
 
 
 def same(first: Batch, second: Batch) -> bool:
-    assert first.keys is not None
-    assert second.keys is not None
     return (
         first.lengths == second.lengths
         and torch.equal(first.input_ids, second.input_ids)
@@ -63,7 +61,6 @@ def sequences_of(step: LoadedStep) -> list[tuple[list[int], int]]:
     """The ids of each sequence of a step, with its key."""
     found = []
     for batch in step.batches:
-        assert batch.keys is not None
         parts = batch.input_ids.split(batch.lengths)
         found += [(part.tolist(), chance_key) for part, chance_key in zip(parts, batch.keys.tolist(), strict=True)]
     return found
@@ -142,7 +139,6 @@ def test_packed_arrays_are_the_plain_ones(
     assert batch.columns["next_sentence_label"].tolist() == [sequence.label for sequence, _ in planned]
     assert batch.lengths == tuple(len(ids) for ids, _ in plain)
     assert batch.bounds.tolist() == [0, *accumulate(batch.lengths)]
-    assert batch.keys is not None
     assert batch.keys.tolist() == [chance_key for _, chance_key in planned]
     assert (batch.input_ids.dtype, batch.token_type_ids.dtype, batch.position_ids.dtype) == (torch.int64,) * 3
     assert (batch.bounds.dtype, batch.keys.dtype) == (torch.int32, torch.int64)

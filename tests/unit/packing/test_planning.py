@@ -69,8 +69,7 @@ def odd_lengths(seed: int, num_documents: int) -> list[list[int]]:
 
 
 def tokens_of(store: TokenStore, span: Span) -> list[int]:
-    tokens: list[int] = store.tokens(span.document, span.start, span.end).tolist()
-    return tokens
+    return store.tokens(span.document, span.start, span.end).tolist()
 
 
 # ------------------------------------------------------------------------------------------------ a plain version

@@ -106,13 +106,10 @@ def test_batches_are_packed_lanes_with_one_key_a_window(store: TokenStore) -> No
     assert batch.columns["window"].tolist() == [0, 0, 0]
     keys = [batch.keys.tolist() for batch in first.batches if batch.keys is not None]
     assert len(set(itertools.chain(*keys))) == 1
-    assert second.batches[0].keys is not None
     assert second.batches[0].keys[0] != keys[0][0]
 
 
 def equal(one: Batch, other: Batch) -> bool:
-    assert one.keys is not None
-    assert other.keys is not None
     columns = all(torch.equal(value, other.columns[name]) for name, value in one.columns.items())
     return torch.equal(one.input_ids, other.input_ids) and torch.equal(one.keys, other.keys) and columns
 

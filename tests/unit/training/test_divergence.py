@@ -136,7 +136,6 @@ def test_a_run_stops_before_the_update_and_keeps_step_and_checkpoints(tmp_path: 
     }
     assert torch.equal(tensors["0.input_ids"], first.input_ids)
     assert torch.equal(tensors["0.bounds"], first.bounds)
-    assert first.keys is not None
     assert torch.equal(tensors["0.keys"], first.keys)
     assert tensors["0.columns.poison"].isnan().tolist() == [False, True]
     assert torch.equal(tensors["1.input_ids"], second.input_ids)
@@ -185,7 +184,6 @@ def test_rolled_back_a_run_is_one_that_never_saw_the_batches_between(
     assert [row["step"] for row in rolled] == list(range(1, 13))  # each step once
     assert [row["loss"] for row in rolled] == [row["loss"] for row in plain]
     end = find_checkpoint(tmp_path / "rolled" / "checkpoints")
-    assert end is not None
     assert (end.state["roll_backs"], end.state["position"]["sequence"]) == (1, 15)
 
 
@@ -226,7 +224,6 @@ def test_a_run_stopped_often_goes_back_as_far_as_one_that_was_not(tmp_path: Path
     run(tmp_path / "run", poison, **changes)
     assert same_end(tmp_path / "whole", tmp_path / "run")
     end = find_checkpoint(tmp_path / "run" / "checkpoints")
-    assert end is not None
     assert end.state["roll_backs"] == 2
 
 

@@ -94,7 +94,6 @@ def test_without_patience_the_last_weights_stay(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES)
     assert (int(module.seen), last["accuracy"]) == (20, 0.2)
     checkpoint = find_checkpoint(tmp_path / "checkpoints")
-    assert checkpoint is not None
     assert "best" not in checkpoint.state
     assert not (checkpoint.directory / BEST).exists()
 
@@ -130,11 +129,9 @@ def test_a_run_that_has_ended_early_stays_ended(tmp_path: Path) -> None:
 def test_a_damaged_best_file_damages_its_checkpoint(tmp_path: Path) -> None:
     run(tmp_path, FIGURES, patience=3, save_every=5)
     newest = find_checkpoint(tmp_path / "checkpoints")
-    assert newest is not None
     content = (newest.directory / BEST).read_bytes()
     (newest.directory / BEST).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     older = find_checkpoint(tmp_path / "checkpoints")
-    assert older is not None
     assert (older.step, older.state["best"]["step"]) == (10, 8)
     module, last = run(tmp_path, FIGURES, patience=3, save_every=5)
     assert (int(module.seen), last["accuracy"]) == (8, 0.7)

@@ -255,12 +255,7 @@ def test_rates_follow_the_schedule_for_every_group() -> None:
     def continue_training(state: TrainState, steps: int) -> None:
         schedule = ScheduleSettings(name="linear", warmup_steps=2)
         run(
-            TrainSettings(steps=steps),
-            module=module,
-            schedule=schedule,
-            state=state,
-            on_step=note,
-            optimizer=optimizer,
+            TrainSettings(steps=steps), module=module, schedule=schedule, state=state, on_step=note, optimizer=optimizer
         )
 
     state = TrainState()

@@ -153,7 +153,6 @@ def test_a_row_goes_over_a_stop(tmp_path: Path) -> None:
         stopped.take_steps(1, loss=2.0)
     assert [(row["step"], row["loss"]) for row in stopped.notes.figures] == [(4, 3.0), (6, 4.5)]
     found = find_checkpoint(stopped.checkpoints)
-    assert found is not None
     optimizer = stopped.session.optimizer
     parts = stopped.module, optimizer.optimizer, optimizer.schedule
     resumed = Sitting(tmp_path, restore(found, *parts), log_every=4)

@@ -5,7 +5,7 @@ The defaults are those of the released model: 93.6M parameters without its softm
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
@@ -41,6 +41,16 @@ class ElmoSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
+    family: ClassVar[Family] = ELMO
+    causal: ClassVar[bool] = False
+    """A token's hidden state covers what is before it and what is after it, side by side."""
+    is_causal: ClassVar[bool] = False
+    type_vocab_size: ClassVar[int] = 2
+    """The two texts of a pair are distinguished, since each is read by itself."""
+    pad_token_id: ClassVar[None] = None
+    num_positions: ClassVar[int] = 1 << 20
+    """The longest sequence: there are no positions to run out of, so this is just a large number."""
+
     architecture: Literal["elmo"] = "elmo"
     vocab_size: Annotated[int, Field(ge=4)] = 793_471
     max_characters: Annotated[int, Field(ge=3)] = 50
@@ -67,28 +77,6 @@ class ElmoSettings(BaseModel):
         return self
 
     @property
-    def family(self) -> Family:
-        return ELMO
-
-    @property
-    def causal(self) -> bool:
-        """A token's hidden state covers what is before it and what is after it, side by side."""
-        return False
-
-    @property
-    def is_causal(self) -> bool:
-        return False
-
-    @property
-    def type_vocab_size(self) -> int:
-        """2: the two texts of a pair are distinguished, since each is read by itself."""
-        return 2
-
-    @property
-    def pad_token_id(self) -> None:
-        """There is no padding."""
-
-    @property
     def num_filters(self) -> int:
         """Filters of all widths: the width of the highway layers."""
         return sum(number for _, number in self.filters)
@@ -98,20 +86,12 @@ class ElmoSettings(BaseModel):
         """The width of a token's hidden state: both directions side by side."""
         return 2 * self.projection_size
 
-    @property
-    def num_positions(self) -> int:
-        """The longest sequence: there are no positions to run out of, so this is just a large number."""
-        return 1 << 20
-
 
 ELMO_PRESETS: dict[ElmoPreset, ElmoSettings] = {
     "original": ElmoSettings(),
     "small": ElmoSettings(num_highway_layers=1, projection_size=128, cell_size=1024),
     "mini": ElmoSettings(
-        vocab_size=50_000,
-        filters=((1, 32), (2, 32), (3, 64), (4, 128), (5, 256)),
-        projection_size=128,
-        cell_size=768,
+        vocab_size=50_000, filters=((1, 32), (2, 32), (3, 64), (4, 128), (5, 256)), projection_size=128, cell_size=768
     ),
     "tiny": ElmoSettings(
         vocab_size=8_000,
@@ -130,6 +110,10 @@ class ElmoModelSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
+    family: ClassVar[Family] = ELMO
+    causal: ClassVar[bool] = False
+    """Neither direction sees what it predicts, but together they see all."""
+
     architecture: Literal["elmo"] = "elmo"
     preset: ElmoPreset = "original"
     vocab_size: Count | None = None
@@ -145,25 +129,9 @@ class ElmoModelSettings(BaseModel):
     hidden_dropout_prob: Probability | None = None
     initializer_range: Scale | None = None
 
-    @property
-    def family(self) -> Family:
-        return ELMO
-
-    @property
-    def causal(self) -> bool:
-        """Neither direction sees what it predicts, but together they see all."""
-        return False
-
     def resolve(self, vocab_size: int, pad_token_id: int | None = None) -> ElmoSettings:
-        """The sizes for a tokenizer.
-
-        Args:
-            vocab_size: words that the tokenizer's vocabulary holds.
-            pad_token_id: ignored: words have no padding.
-
-        Raises:
-            SettingsError: `vocab_size` here is not the tokenizer's, or sizes contradict each other.
-        """
+        """The sizes for a tokenizer; `pad_token_id` is ignored: words have no padding. Raises SettingsError if
+        `vocab_size` here is not the tokenizer's, or sizes contradict each other."""
         check_vocab_size(self.vocab_size, vocab_size)
         given = self.model_dump(exclude={"preset", "vocab_size"}, exclude_none=True)
         try:

@@ -1,6 +1,7 @@
 """ELMo (Peters et al. 2018). Its sizes are of other kinds: `unmask.models.elmo.settings` has them, and its presets.
 
-`transformers` has no such model: its weights have the names of our modules (`unmask.models.elmo.directory`).
+`transformers` has no such model, so the layout is ours: the encoder's weights have the names of our modules,
+and those of the softmax of its language models begin with `softmax.`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ ELMO = Family(
     encoder="unmask.models.elmo.encoder:ElmoEncoder",
     model_type="elmo",
     classes={"ElmoModel": ModelClass(), "ElmoForPreTraining": ModelClass(frozenset({"softmax"}))},
-    weights=WeightNames(prefix="", embeddings={}, layer="blocks.", block={}),
+    weights=WeightNames(prefix="", embeddings={}, layer="blocks.", block={}, parts={"softmax": {"": ("softmax",)}}),
     tokenizer="word",
     presets={},
     heads={"sequence_classification": "layers", "token_classification": "linear"},

@@ -40,14 +40,8 @@ LSTM = Family(
     keys={
         key: key
         for key in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "intermediate_size",
-            "hidden_dropout_prob",
-            "max_position_embeddings",
-            "initializer_range",
-            "pad_token_id",
+            *("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "hidden_dropout_prob"),
+            *("max_position_embeddings", "initializer_range", "pad_token_id"),
         )
     },
     heads=GPT1.heads,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from unmask.models.family import Family, HeadKind, ModelClass, Part, WeightNames
 
-_KINDS: tuple[HeadKind, ...] = (
-    "sequence_classification",
-    "token_classification",
-    "question_answering",
-    "multiple_choice",
-)
+_KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
+
+_RENAMED = {
+    "hidden_act": "hidden_activation",
+    "hidden_dropout_prob": "mlp_dropout",
+    "embedding_dropout_prob": "embedding_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "layer_norm_eps": "norm_eps",
+}
+"""Fields of `EncoderSettings` that its `config.json` has under other names."""
 
 
 def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,31 +113,15 @@ MODERNBERT = Family(
         "classifier_activation": "gelu",
     },
     keys={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_hidden_layers",
-        "num_attention_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
-        "hidden_act": "hidden_activation",
-        "hidden_dropout_prob": "mlp_dropout",
-        "embedding_dropout_prob": "embedding_dropout",
-        "attention_probs_dropout_prob": "attention_dropout",
-        "max_position_embeddings": "max_position_embeddings",
-        "initializer_range": "initializer_range",
-        "layer_norm_eps": "norm_eps",
-        "pad_token_id": "pad_token_id",
-        "global_attn_every_n_layers": "global_attn_every_n_layers",
-        "local_attention": "local_attention",
-        "global_rope_theta": "global_rope_theta",
-        "local_rope_theta": "local_rope_theta",
-        "norm_bias": "norm_bias",
-        "attention_bias": "attention_bias",
-        "mlp_bias": "mlp_bias",
-        "classifier_bias": "classifier_bias",
-        "classifier_activation": "classifier_activation",
-        "classifier_pooling": "classifier_pooling",
-        "decoder_bias": "decoder_bias",
-        "tie_word_embeddings": "tie_word_embeddings",
+        key: _RENAMED.get(key, key)
+        for key in (
+            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+            *("hidden_act", "hidden_dropout_prob", "embedding_dropout_prob", "attention_probs_dropout_prob"),
+            *("max_position_embeddings", "initializer_range", "layer_norm_eps", "pad_token_id"),
+            *("global_attn_every_n_layers", "local_attention", "global_rope_theta", "local_rope_theta"),
+            *("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "classifier_activation"),
+            *("classifier_pooling", "decoder_bias", "tie_word_embeddings"),
+        )
     },
     flatten_config=flatten_config,
     heads=dict.fromkeys(_KINDS, "deep_normalised"),

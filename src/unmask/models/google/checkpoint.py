@@ -10,7 +10,7 @@ Google's code has had two forms of `gelu`, exact and by tanh; `transformers` rea
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,8 @@ NOT_OF_THE_MODEL = re.compile(
 """What optimizers keep beside the weights, and ELECTRA's generator."""
 
 BEGINNINGS = (
-    "bert/",
-    "cls/predictions/",
-    "cls/seq_relationship/",
-    "cls/squad/",
-    "output_weights",
-    "output_bias",
-    "electra/",
-    "discriminator_predictions/",
+    *("bert/", "cls/predictions/", "cls/seq_relationship/", "cls/squad/", "output_weights", "output_bias"),
+    *("electra/", "discriminator_predictions/"),
 )
 """Prefixes of the variables that are BERT's or ELECTRA's."""
 
@@ -135,7 +129,7 @@ def _weight_name(variable: str) -> str:
 
 def _config(given: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """`config.json`, from `bert_config.json` and, for what that does not say, from the weights."""
-    architecture = _architecture(weights)
+    architecture = next(found for start, found in ARCHITECTURES if any(name.startswith(start) for name in weights))
     config = {
         **TRANSFORMERS_DEFAULTS,
         **given,
@@ -149,10 +143,6 @@ def _config(given: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str
         num_labels = weights["classifier.bias"].numel() if "classifier.bias" in weights else 0
         config |= label_config([f"LABEL_{number}" for number in range(num_labels)])
     return config
-
-
-def _architecture(names: Collection[str]) -> str:
-    return next(found for beginning, found in ARCHITECTURES if any(name.startswith(beginning) for name in names))
 
 
 def _find_index(directory: Path) -> Path:

@@ -61,11 +61,8 @@ class TensorBundle:
 
     def read(self, name: str) -> Tensor:
         """A tensor, over the mapped file: valid as long as the file is left alone. Writing to it changes no file.
-
-        Raises:
-            ModelError: its bytes are missing or do not match their checksum, or it is of a kind that is not read:
-                partitioned, or of a dtype that is not in `DTYPES`.
-        """
+        Raises ModelError if its bytes are missing or do not match their checksum, or it is of a kind that is not read:
+        partitioned, or of a dtype that is not in `DTYPES`."""
         fields = self.entries[name]
         number, shard, offset, size, checksum = (_number(fields, key) for key in (1, 3, 4, 5, 6))
         if 7 in fields:
@@ -96,12 +93,8 @@ class TensorBundle:
 
 
 def open_bundle(index: Path) -> TensorBundle:
-    """Opens a checkpoint: reads and verifies its index, and maps its shards.
-
-    Raises:
-        ModelError: the index or a shard is missing, the index is damaged or was written on a big-endian machine, or
-            google-crc32c is not installed.
-    """
+    """Opens a checkpoint: reads and verifies its index, and maps its shards. Raises ModelError if the index or a shard
+    is missing, the index is damaged or was written on a big-endian machine, or google-crc32c is not installed."""
     try:
         table = dict(_read_table(index.read_bytes()))
         if HEADER_KEY not in table:
@@ -124,11 +117,8 @@ def open_bundle(index: Path) -> TensorBundle:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum as LevelDB and TensorFlow store it among its data: rotated by 15 bits, plus a constant.
-
-    Raises:
-        ModelError: google-crc32c is not installed.
-    """
+    """The checksum as LevelDB and TensorFlow store it among its data: rotated by 15 bits, plus a constant. Raises
+    ModelError if google-crc32c is not installed."""
     try:
         import google_crc32c
     except ImportError as error:

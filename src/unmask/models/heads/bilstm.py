@@ -34,11 +34,7 @@ class BiLstm(nn.Module):
     """
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int = HIDDEN_SIZE,
-        num_layers: int = NUM_LAYERS,
-        dropout_prob: float = 0.0,
+        self, input_size: int, hidden_size: int = HIDDEN_SIZE, num_layers: int = NUM_LAYERS, dropout_prob: float = 0.0
     ) -> None:
         super().__init__()
         # One module a layer: cuDNN's own dropout between layers keeps a state that no checkpoint holds.
@@ -72,7 +68,6 @@ class FeatureHead(nn.Module):
     It computes in float32 whatever the precision of the run: PyTorch's LSTM would carry its state in that too.
 
     Args:
-        settings: of the encoder.
         feature_layers: a key of `CHOICES`.
         dropout_prob: between the layers of the BiLSTM and before the classifier; None takes the encoder's.
         hidden_size: units of each direction of the BiLSTM.
@@ -120,7 +115,6 @@ class BiLstmHead(nn.Module):
 
     Args:
         kind: of tokens (`token_classification`, `question_answering`) or of sequences.
-        settings: of the encoder.
         dropout_prob: before the classifier; None takes the encoder's. Question answering has none, as other heads.
         num_units: of each direction.
     """

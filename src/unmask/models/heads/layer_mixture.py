@@ -71,11 +71,8 @@ CHOICES: dict[FeatureLayers, LayerChoice] = {
 
 
 def find_choice(name: str, num_hidden_layers: int) -> LayerChoice:
-    """The choice of that name, for an encoder of so many layers.
-
-    Raises:
-        SettingsError: there is no such choice, or the encoder has too few layers for it.
-    """
+    """The choice of that name, for an encoder of so many layers. Raises SettingsError if there is no such choice, or
+    the encoder has too few layers for it."""
     if name not in CHOICES:
         known = list(CHOICES)
         raise SettingsError(f"no feature layers {name!r}: {nearest(name, known).removeprefix('; ')}")

@@ -9,13 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.errors import ModelError
-from unmask.io.writing import writing
+from unmask.models.hub.files import read_safetensors, write_weights
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
 from unmask.models.layers import initialise, new_embedding
@@ -69,37 +67,22 @@ class SpanBoundaryHead(nn.Module):
 
 
 def write_span_boundary(directory: Path, head: SpanBoundaryHead | None) -> None:
-    """Writes the head's file, whole or not at all; without a head, removes what an earlier model left.
-
-    Raises:
-        OutputError: the disk is full, or the place cannot be written.
-    """
-    path = directory / SPAN_BOUNDARY_WEIGHTS
+    """Writes the head's file, whole or not at all; without a head, removes what an earlier model left. Raises
+    OutputError if the disk is full, or the place cannot be written."""
     if head is None:
-        path.unlink(missing_ok=True)
-        return
-    weights = {name: weight.to("cpu", torch.float32).contiguous() for name, weight in head.state_dict().items()}
-    with writing(path) as file:
-        file.write(save(weights, metadata={"format": "pt"}))
+        (directory / SPAN_BOUNDARY_WEIGHTS).unlink(missing_ok=True)
+    else:
+        write_weights(directory / SPAN_BOUNDARY_WEIGHTS, head.state_dict())
 
 
-def restore_span_boundary(directory: Path, head: SpanBoundaryHead) -> bool:
-    """Loads a model directory's weights into a fresh head; rows that the directory lacks stay fresh: those of new
-    vocabulary entries, which come last, and of places that no span of the earlier run had.
-
-    Returns:
-        Whether the directory has any.
-
-    Raises:
-        ModelError: the file is damaged, or its weights are of another encoder.
-    """
+def restore_span_boundary(directory: Path, head: SpanBoundaryHead) -> None:
+    """Loads a model directory's weights, where it has any, into a fresh head; rows that it lacks stay fresh: those of
+    new vocabulary entries, which come last, and of places that no span of the earlier run had. Raises ModelError if the
+    file is damaged, or its weights are of another encoder."""
     path = directory / SPAN_BOUNDARY_WEIGHTS
     if not path.is_file():
-        return False
-    try:
-        weights = load_file(path)
-    except (SafetensorError, ValueError) as error:
-        raise ModelError(f"{path} is cut short or damaged ({error}): get it again from where it came") from error
+        return
+    weights = read_safetensors(path)
     own = head.state_dict()
     if own.keys() != weights.keys():
         differing = ", ".join(sorted(own.keys() ^ weights.keys()))
@@ -114,4 +97,3 @@ def restore_span_boundary(directory: Path, head: SpanBoundaryHead) -> bool:
             )
         rows = min(len(weight), len(own[name]))
         own[name][:rows] = weight[:rows]  # the state dictionary shares the head's memory
-    return True

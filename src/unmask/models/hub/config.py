@@ -36,8 +36,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
 """Keys with the one value that is supported, which is also meant if they are left out, and its meaning."""
 
 
-def config_of(settings: EncoderSettings) -> dict[str, Any]:
+def config_of(settings: EncoderSettings | ElmoSettings) -> dict[str, Any]:
     """The sizes of an encoder under the keys of its family."""
+    if isinstance(settings, ElmoSettings):
+        return settings.model_dump(mode="json", exclude={"architecture"})
     family = settings.family
     values = settings.model_dump()
     values["embedding_size"] = settings.embedding_width
@@ -68,12 +70,9 @@ def find_class(name: object) -> tuple[Family, ModelClass] | None:
 def class_named(
     path: Path, config: Mapping[str, Any], weights: Callable[[], Collection[str]]
 ) -> tuple[str, Family, ModelClass]:
-    """`architectures[0]`, which must be one of `Family.classes`, and of the family that `model_type` names. Where it
-    is left out, the family's class with the heads of pre-training that the weights have.
-
-    Raises:
-        ModelError: it is not, or the family is not known.
-    """
+    """`architectures[0]`, which must be one of `Family.classes`, and of the family that `model_type` names. Where it is
+    left out, the family's class with the heads of pre-training that the weights have. Raises ModelError if it is not,
+    or the family is not known."""
     named, model_type = config.get("architectures"), config.get("model_type")
     family = next((each for each in ARCHITECTURES.values() if each.model_type == model_type), None)
     if not named and family is not None:
@@ -113,11 +112,7 @@ def _class_of_weights(family: Family, weights: Collection[str]) -> str:
 
 
 def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family, its: ModelClass) -> EncoderSettings:
-    """The sizes of the encoder.
-
-    Raises:
-        ModelError: a key has a value that is not supported.
-    """
+    """The sizes of the encoder. Raises ModelError if a key has a value that is not supported."""
     if family.flatten_config is not None:
         try:
             config = family.flatten_config(config)
@@ -151,11 +146,8 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
 
 
 def elmo_settings_of(path: Path, config: Mapping[str, Any]) -> ElmoSettings:
-    """The sizes of an ELMo, whose keys are their names.
-
-    Raises:
-        ModelError: a key is missing, or its value not possible.
-    """
+    """The sizes of an ELMo, whose keys are their names. Raises ModelError if a key is missing, or its value not
+    possible."""
     fields = set(ElmoSettings.model_fields) - {"architecture"}
     missing = sorted(fields - config.keys())
     if missing:
@@ -167,11 +159,8 @@ def elmo_settings_of(path: Path, config: Mapping[str, Any]) -> ElmoSettings:
 
 
 def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The labels in the order of the logits; two unnamed ones if there are none, as in `transformers`.
-
-    Raises:
-        ModelError: `id2label` does not name a label for each of 0, 1 ...
-    """
+    """The labels in the order of the logits; two unnamed ones if there are none, as in `transformers`. Raises
+    ModelError if `id2label` does not name a label for each of 0, 1 ..."""
     named = config.get("id2label", {str(number): f"LABEL_{number}" for number in range(2)})
     if not isinstance(named, dict) or sorted(named) != sorted(str(number) for number in range(len(named))):
         raise ModelError(f'{path}: id2label is {named!r}; expected a label for each of "0", "1" ...')
@@ -179,26 +168,16 @@ def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def problem_type_of(path: Path, config: Mapping[str, Any]) -> ProblemType | None:
-    """How the logits of a sequence classifier are to be read; None if that is not said.
-
-    Raises:
-        ModelError: it is none of `ProblemType`.
-    """
+    """How the logits of a sequence classifier are to be read; None if that is not said. Raises ModelError if it is none
+    of `ProblemType`."""
     named = config.get("problem_type")
-    for problem_type in get_args(ProblemType):
-        if named == problem_type:
-            return cast(ProblemType, problem_type)
-    if named is None:
-        return None
+    if named is None or named in get_args(ProblemType):
+        return cast(ProblemType | None, named)
     raise ModelError(f"{path}: problem_type is {named!r}; expected one of {', '.join(get_args(ProblemType))}")
 
 
 def dropout_of(path: Path, config: Mapping[str, Any], its: ModelClass) -> float | None:
-    """The dropout of a fine-tuned head; None takes the encoder's.
-
-    Raises:
-        ModelError: it is not a probability.
-    """
+    """The dropout of a fine-tuned head; None takes the encoder's. Raises ModelError if it is not a probability."""
     key, left_out = its.dropout_key
     value = config.get(key, left_out)
     if value is None or (isinstance(value, float | int) and 0 <= value < 1):
@@ -229,11 +208,8 @@ def head_kind_in(parts: Collection[Part]) -> HeadKind | None:
 
 
 def head_kind_apart(path: Path, config: Mapping[str, Any]) -> HeadKind:
-    """The kind of the head that is in a file of its own, as `unmask_head` says.
-
-    Raises:
-        ModelError: it is not a kind of head.
-    """
+    """The kind of the head that is in a file of its own, as `unmask_head` says. Raises ModelError if it is not a kind
+    of head."""
     named = config[HEAD_KIND]
     kind = head_kind_in([named])
     if kind is None:

@@ -1,8 +1,8 @@
 """Model directories in the Hugging Face layout: `config.json` and `model.safetensors`, written and strictly read.
 
 A directory written here opens in `transformers` with nothing missing or left over, and the other way round, for every
-class of a `Family`. A head that `transformers` has no class for is saved in `head.safetensors`
-beside its encoder; `transformers` opens the encoder alone. Google's own checkpoints are read too.
+class of a `Family` that it has too: not for ELMo and LSTMs. A head that `transformers` has no class for is saved in
+`head.safetensors` beside its encoder; `transformers` opens the encoder alone. Google's own checkpoints are read too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from unmask.errors import ModelError
 from unmask.io.paths import MODEL
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
-from unmask.models.elmo.directory import load_elmo, load_elmo_encoder, save_elmo
 from unmask.models.elmo.word_softmax import WordSoftmax
-from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
+from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.family import ModelClass, Part
 from unmask.models.heads.heads import (
     Classifier,
@@ -49,11 +48,9 @@ from unmask.models.hub.config import (
     problem_type_of,
 )
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
+from unmask.models.hub.source import PRETRAINING_HEADS, ModelSource, open_source
 from unmask.models.hub.source import LoadedModel as LoadedModel
-from unmask.models.hub.source import ModelSource, open_source
-from unmask.models.hub.weight_filling import fill_weights
-from unmask.models.hub.weight_names import WeightPlace, hub_names, split
-from unmask.models.settings import EncoderSettings
+from unmask.models.hub.weight_names import fill_weights, hub_names, own_names, split
 
 LABELLED: tuple[HeadKind, ...] = ("sequence_classification", "token_classification")
 """Kinds of heads whose logits have names."""
@@ -63,7 +60,7 @@ NUM_LABELS: dict[HeadKind, int] = {"question_answering": 2, "multiple_choice": 1
 
 
 def weights_of(
-    encoder: TokenEncoder, heads: Mapping[Part, nn.Module] | None = None, prefixed: bool | None = None
+    encoder: Encoder, heads: Mapping[Part, nn.Module] | None = None, prefixed: bool | None = None
 ) -> dict[str, Tensor]:
     """The weights under their names in the layout, the tied decoder left out; detached, on their device, not copied.
 
@@ -109,11 +106,6 @@ def save_model(
         OutputError: the disk is full, or the place cannot be written.
     """
     assert (head is None) == (head_kind is None), "a head and its kind belong together"
-    if encoder.reads_words:
-        config = {} if head is None else _head_config(head, head_kind, ModelClass(), labels, problem_type)
-        config |= {} if head is None else {HEAD_KIND: head_kind, HEAD_CLASS: type(head).__name__}
-        save_elmo(directory, encoder, softmax, config | dict(extra_config or {}), head)
-        return
     settings = encoder.settings
     is_apart = head_kind is not None and not (
         isinstance(head, Classifier | DeepClassifier) and settings.family.has(head_kind) and not settings.causal
@@ -122,6 +114,7 @@ def save_model(
         "masked_lm_head": masked_lm_head,
         "next_sentence_head": next_sentence_head,
         "discriminator_head": discriminator_head,
+        "softmax": softmax,
     }
     if head_kind is not None and not is_apart:
         given[head_kind] = head
@@ -133,7 +126,7 @@ def save_model(
         "architectures": [class_name],
         "model_type": settings.family.model_type,
         "dtype": "float32",
-        "tie_word_embeddings": True,
+        **({} if encoder.reads_words else {"tie_word_embeddings": True}),
         **config_of(settings),
     }
     if head is not None:
@@ -152,11 +145,7 @@ def save_model(
 
 
 def _head_config(
-    head: nn.Module,
-    kind: HeadKind | None,
-    its: ModelClass,
-    labels: Sequence[str] | None,
-    problem_type: str | None,
+    head: nn.Module, kind: HeadKind | None, its: ModelClass, labels: Sequence[str] | None, problem_type: str | None
 ) -> dict[str, Any]:
     """What `config.json` says of a fine-tuned head. Question answering has neither labels nor dropout."""
     config: dict[str, Any] = {}
@@ -188,8 +177,6 @@ def load_model(directory: str | Path | ModelSource) -> LoadedModel:
         path = Path(directory)
         is_run = not (path / CONFIG).exists() and (path / MODEL / CONFIG).is_file()
         source = open_source(path / MODEL if is_run else path)
-    if source.family.reads_words:
-        return load_elmo(source)
     weights, parts = source.weights(), source.model_class.parts
     may_be_left = left_prefixes(source.family, source.model_class)
     # `transformers` gives a bare causal encoder a pooler too, which cannot learn.
@@ -213,8 +200,6 @@ def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *,
         ModelError: as in `load_model`.
     """
     source = directory if isinstance(directory, ModelSource) else open_source(directory)
-    if source.family.reads_words:
-        return load_elmo_encoder(source)
     weights = source.weights()
     if head is not None:
         pooler = needs_pooler(source.settings, head)
@@ -236,11 +221,7 @@ def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *,
 
 
 def load_masked_lm(directory: Path) -> LoadedModel:
-    """`load_model` for a directory that must have a masked-LM head.
-
-    Raises:
-        ModelError: as in `load_model`, or the directory has no such head.
-    """
+    """`load_model` for a directory that must have a masked-LM head; a `ModelError` if it has none."""
     loaded = load_model(directory)
     if loaded.masked_lm_head is None or loaded.is_causal_lm:
         raise ModelError(
@@ -251,11 +232,7 @@ def load_masked_lm(directory: Path) -> LoadedModel:
 
 
 def load_causal_lm(directory: Path) -> LoadedModel:
-    """`load_model` for a directory that must be a left-to-right language model.
-
-    Raises:
-        ModelError: as in `load_model`, or the directory is of another kind.
-    """
+    """`load_model` for a directory that must be a left-to-right language model; a `ModelError` if it is not."""
     loaded = load_model(directory)
     if not loaded.is_causal_lm:
         raise ModelError(
@@ -266,11 +243,8 @@ def load_causal_lm(directory: Path) -> LoadedModel:
 
 
 def load_finetuned(directory: Path | ModelSource) -> LoadedModel:
-    """`load_model` for a directory that must have a head of fine-tuning, in `head` or `head_weights`.
-
-    Raises:
-        ModelError: as in `load_model`, or the directory has no such head.
-    """
+    """`load_model` for a directory that must have a head of fine-tuning, in `head` or `head_weights`; a `ModelError` if
+    it has none."""
     loaded = load_model(directory)
     if loaded.head_kind is None:
         where = directory.directory if isinstance(directory, ModelSource) else directory
@@ -289,27 +263,23 @@ def _assemble(
     source: ModelSource, weights: Mapping[str, Tensor], parts: frozenset[Part], may_be_left: tuple[str, ...]
 ) -> LoadedModel:
     """Builds the encoder and `parts` without initialising them, and gives them the weights."""
-    settings = source.settings
-    assert isinstance(settings, EncoderSettings), "an ELMo is loaded otherwise"
     kind = head_kind_in(parts)
     labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     with torch.device("meta"):
-        encoder = new_encoder(settings, pooler="pooler" in parts)
+        encoder = new_encoder(source.settings, pooler="pooler" in parts)
+        heads: dict[str, Any] = {part: new(source.settings) for part, new in PRETRAINING_HEADS.items() if part in parts}
         model = LoadedModel(
             architecture=source.class_name,
             encoder=encoder,
-            masked_lm_head=MaskedLMHead(settings) if "masked_lm_head" in parts else None,
-            next_sentence_head=NextSentenceHead(settings) if "next_sentence_head" in parts else None,
-            discriminator_head=DiscriminatorHead(settings) if "discriminator_head" in parts else None,
             head=None if kind is None else _blank_head(source, kind, labels),
             head_kind=kind,
             labels=labels,
             problem_type=None if kind is None else problem_type_of(source.config_path, source.config),
             config=source.config,
+            **heads,
         )
-    heads = model.heads
-    places = hub_names(encoder, heads)
-    unused = fill_weights([encoder, *heads.values()], places, weights, source.directory, may_be_left)
+    places = hub_names(encoder, model.heads)
+    unused = fill_weights([encoder, *model.heads.values()], places, weights, source.directory, may_be_left)
     return replace(model, unused=unused)
 
 
@@ -320,16 +290,18 @@ def _blank_head(source: ModelSource, kind: HeadKind, labels: tuple[str, ...] | N
 
 def _with_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
     """The model with the head in `head.safetensors`, or only with its weights if `new_head` does not build such a
-    head."""
+    head, or it is on ELMo, whose tasks build theirs."""
     path = source.directory / HEAD_WEIGHTS
     kind = head_kind_apart(source.config_path, source.config)
     weights = read_head_weights(source.directory)
     labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
-    with torch.device("meta"):
-        head = _blank_head(source, kind, labels)
     problem_type = problem_type_of(source.config_path, source.config)
     model = replace(model, head_kind=kind, labels=labels, problem_type=problem_type)
+    if source.family.reads_words:
+        return replace(model, head_weights=weights)
+    with torch.device("meta"):
+        head = _blank_head(source, kind, labels)
     if source.config.get(HEAD_CLASS) != type(head).__name__:
         return replace(model, head_weights=weights)
-    fill_weights([head], {weight: WeightPlace((name,)) for name, weight in head.named_parameters()}, weights, path, ())
+    fill_weights([head], own_names(head), weights, path, ())
     return replace(model, head=head)

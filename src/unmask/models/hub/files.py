@@ -28,24 +28,17 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """`config.json` as it is.
-
-    Raises:
-        ModelError: there is none, or it is not a JSON object.
-    """
+    """`config.json` as it is. Raises ModelError if there is none, or it is not a JSON object."""
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory: expected a model directory with {CONFIG} and {WEIGHTS}")
     return read_object(directory / CONFIG)
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
-    """All tensors of `model.safetensors`, or of the shards that its index names.
-
-    Raises:
-        ModelError: the file or a shard is missing, cut short or damaged, or there is only a pickle.
-    """
+    """All tensors of `model.safetensors`, or of the shards that its index names. Raises ModelError if the file or a
+    shard is missing, cut short or damaged, or there is only a pickle."""
     if (directory / WEIGHTS).is_file():
-        return _read_safetensors(directory / WEIGHTS)
+        return read_safetensors(directory / WEIGHTS)
     if (directory / WEIGHTS_INDEX).is_file():
         return _read_shards(directory / WEIGHTS_INDEX)
     if (directory / PICKLE).is_file():
@@ -59,15 +52,12 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def read_head_weights(directory: Path) -> dict[str, Tensor]:
-    """All tensors of `head.safetensors`, a head apart from its encoder.
-
-    Raises:
-        ModelError: the file is missing, cut short or damaged.
-    """
+    """All tensors of `head.safetensors`, a head apart from its encoder. Raises ModelError if the file is missing, cut
+    short or damaged."""
     path = directory / HEAD_WEIGHTS
     if not path.is_file():
         raise ModelError(f"{path} is missing: {CONFIG} says that the head is in it; get the whole directory again")
-    return _read_safetensors(path)
+    return read_safetensors(path)
 
 
 def _read_shards(index_path: Path) -> dict[str, Tensor]:
@@ -78,14 +68,15 @@ def _read_shards(index_path: Path) -> dict[str, Tensor]:
     for name in sorted(set(places.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise ModelError(f"{index_path}: {name!r} is not the name of a file beside it")
-        weights |= _read_safetensors(index_path.with_name(name))
+        weights |= read_safetensors(index_path.with_name(name))
     absent = sorted(set(places) - set(weights))
     if absent:
         raise ModelError(f"{index_path} names weights that its files do not hold: {', '.join(absent)}")
     return weights
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file; raises ModelError if it is missing, cut short or damaged."""
     try:
         return load_file(path)
     except FileNotFoundError as error:
@@ -114,11 +105,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """A safetensors file of float32, whole or not at all.
-
-    Raises:
-        OutputError: the disk is full, or the place cannot be written.
-    """
+    """A safetensors file of float32, whole or not at all. Raises OutputError if the disk is full, or the place cannot
+    be written."""
     on_cpu = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
     with writing(path) as file:
         file.write(save(on_cpu, metadata={"format": "pt"}))

@@ -52,11 +52,8 @@ class ModelSource:
         return trained if type(trained) is int else None
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights, their names modernised, without the second copies of tied ones.
-
-        Raises:
-            ModelError: a file is missing or damaged, or a copy differs from its original.
-        """
+        """All weights, their names modernised, without the second copies of tied ones. Raises ModelError if a file is
+        missing or damaged, or a copy differs from its original."""
         weights = modernise(self.read(), self.family.weights)
         tied = not isinstance(self.settings, EncoderSettings) or self.settings.tie_word_embeddings
         for copy, original in self.family.weights.tied.items() if tied else ():
@@ -71,11 +68,8 @@ class ModelSource:
 
 
 def open_source(directory: Path) -> ModelSource:
-    """Opens a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout.
-
-    Raises:
-        ModelError: `config.json` is missing or damaged, or its class or one of its settings is not supported.
-    """
+    """Opens a directory in the Hugging Face layout, or one of Google's checkpoints as if it were in that layout. Raises
+    ModelError if `config.json` is missing or damaged, or its class or one of its settings is not supported."""
     read: Callable[[], Mapping[str, Tensor]] = partial(read_weights, directory)
     if directory.is_dir() and not (directory / CONFIG).exists():
         from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint
@@ -91,6 +85,15 @@ def _source(directory: Path, config: Mapping[str, Any], read: Callable[[], Mappi
     name, family, its = class_named(path, config, lambda: read().keys())
     settings = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config, name, family, its)
     return ModelSource(directory, config, name, family, its, settings, read)
+
+
+PRETRAINING_HEADS: dict[Part, Callable[[Any], nn.Module]] = {
+    "masked_lm_head": MaskedLMHead,
+    "next_sentence_head": NextSentenceHead,
+    "discriminator_head": DiscriminatorHead,
+    "softmax": WordSoftmax,
+}
+"""What builds each head of pre-training from the encoder's settings; attributes of `LoadedModel`."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,7 @@ class LoadedModel:
     @property
     def heads(self) -> dict[Part, nn.Module]:
         """Those with weights of their own, by part."""
-        found: dict[Part, nn.Module | None] = {
-            "masked_lm_head": self.masked_lm_head,
-            "next_sentence_head": self.next_sentence_head,
-            "discriminator_head": self.discriminator_head,
-        }
+        found: dict[Part, nn.Module | None] = {part: getattr(self, part) for part in PRETRAINING_HEADS}
         if self.head_kind is not None:
             found[self.head_kind] = self.head
         return {part: head for part, head in found.items() if head is not None}

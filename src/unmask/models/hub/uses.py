@@ -70,12 +70,8 @@ def check_entries(num_entries: int, vocab_size: int, where: object) -> None:
 
 
 def check_kind(directory: Path, wanted: str) -> None:
-    """Refuses a model of another kind, and names the commands that take it. An unknown or damaged model is left to the
-    code that loads it.
-
-    Raises:
-        ModelError: it is of another kind.
-    """
+    """Refuses a model of another kind by a `ModelError`, which names the commands that take it. An unknown or damaged
+    model is left to the code that loads it."""
     try:
         config = json.loads((directory / "config.json").read_bytes())
     except (OSError, ValueError):

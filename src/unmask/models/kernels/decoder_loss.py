@@ -7,7 +7,6 @@ gradients included, so that only a slice of the logits exists at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -122,17 +121,14 @@ def _losses_and_probabilities(logits: Tensor, labels: Tensor) -> tuple[Tensor, T
     return losses, log_probabilities.exp_()
 
 
-def _slices(decoder: Decoder) -> Iterator[slice]:
+def _slices(decoder: Decoder) -> list[slice]:
     size = max(_MIN_ROWS, _SLICE_LOGITS.get(decoder.states.device.type, 2**27) // len(decoder.weight))
     size -= size % _MIN_ROWS  # a number that `recurring_rows` leaves as it is
-    for start in range(0, len(decoder.states), size):
-        yield slice(start, start + size)
+    return _cut(len(decoder.states), size)
 
 
-def _softmax_rows(logits: Tensor) -> Iterator[slice]:
-    size = _SOFTMAX_ROWS.get(logits.device.type, len(logits))
-    for start in range(0, len(logits), size):
-        yield slice(start, start + size)
+def _cut(num_rows: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, num_rows, size)]
 
 
 class _SummedDecoderLoss(torch.autograd.Function):
@@ -167,7 +163,7 @@ class _SummedDecoderLoss(torch.autograd.Function):
             its_states, ignored = states[rows], labels[rows] == IGNORE_INDEX
             its_labels = labels[rows].masked_fill(ignored, 0)[:, None]
             logits = linear(its_states, weight, bias)
-            for some in _softmax_rows(logits):
+            for some in _cut(len(logits), _SOFTMAX_ROWS.get(logits.device.type, len(logits))):
                 losses, gradient = losses_and_gradients(logits[some], its_labels[some], z_loss)
                 losses.masked_fill_(ignored[some], 0)
                 if weights is not None:

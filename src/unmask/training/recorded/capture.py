@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from unmask.training.recorded.compilation import compiled_parts
-from unmask.training.recorded.restoring import renew_generator, restoring
 
 logger = logging.getLogger("unmask")
 
@@ -118,11 +117,8 @@ class Capturer:
         return graph.replay
 
     def _warm_up(self, body: Work) -> None:
-        """Runs `body` a few times before it is captured.
-
-        Raises:
-            _CompilerError: it fails with compiled blocks, and might not without.
-        """
+        """Runs `body` a few times before it is captured. Raises _CompilerError if it fails with compiled blocks, and
+        might not without."""
         try:
             for _ in range(_WARM_UPS if self._is_cuda else 1):
                 body()
@@ -184,3 +180,35 @@ def _collecting_nothing() -> Iterator[None]:
 def first_line(error: Exception) -> str:
     """An error's type and first line, for the log; errors of compilers and of CUDA have many lines."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+@contextmanager
+def restoring(tensors: Sequence[Tensor], device: torch.device) -> Iterator[None]:
+    """A context after which tensors, and the generator of the device, are as they were before."""
+    random, before = random_state(device), [tensor.clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
+        set_random_state(random, device)
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The state of the device's generator, which decides what it draws next."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    """Restores the state of the device's generator."""
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
+
+
+def renew_generator(device: torch.device) -> None:
+    """Gives a GPU's generator a state that belongs to no capture; its state has to be set before it draws again."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(device))

@@ -28,8 +28,7 @@ from unmask.training.eager import weigh
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.flat_parameters import FlatParameters
 from unmask.training.optimizers.optimizer import clipping_divisor
-from unmask.training.recorded.capture import Capturer
-from unmask.training.recorded.restoring import random_state, restoring, set_random_state
+from unmask.training.recorded.capture import Capturer, random_state, restoring, set_random_state
 from unmask.training.stepper import Judge, StepFigures
 
 logger = logging.getLogger("unmask")
@@ -162,7 +161,7 @@ class CapturedStepper:
                 self._update = self._capture_update(self._flat)
         except torch.OutOfMemoryError:
             were_there = bool(self._graphs)
-            self._forget()
+            self.release()
             if is_last_try or not were_there:
                 raise
             return False
@@ -170,15 +169,16 @@ class CapturedStepper:
 
     def leave(self) -> None:
         """Hands module and optimizer to another stepper, as they were before a first step that could not be taken."""
-        self._forget()
+        self.release()
         self._flat = None
         for parameter in self._module.parameters():
             parameter.grad = None
         optimizer = self._optimizer
         optimizer.found_inf = optimizer.grad_scale = optimizer.rates = None
 
-    def _forget(self) -> None:
-        """Discards all graphs, which frees their memory, and the sums of a step that was broken off."""
+    def release(self) -> None:
+        """Discards all graphs, which frees their memory, and the sums of a step that was broken off; graphs are
+        captured again as needed."""
         if self._is_cuda:
             torch.cuda.synchronize(self._compute.device)  # replays of earlier steps may still be running
         self._graphs.clear()
@@ -209,10 +209,6 @@ class CapturedStepper:
             self._update = None
         if self._flat is not None:
             self._flat.refresh()
-
-    def release(self) -> None:
-        """See `Stepper`: discards the graphs, whose memory nothing else can use; they are captured again as needed."""
-        self._forget()
 
     def _start(self, batch: Batch) -> FlatParameters:
         """Finds by one pass the loss terms and the parameters that get a gradient, which it moves into one tensor."""

@@ -36,23 +36,14 @@ class Best:
 def copy_weights(module: nn.Module) -> dict[str, Tensor]:
     """A copy of all parameters and buffers, on the CPU; tensors that parts of the module share are shared in it too."""
     weights = module.state_dict(keep_vars=True)
-    copies: dict[int, Tensor] = {}
-    for tensor in weights.values():
-        if id(tensor) not in copies:
-            copies[id(tensor)] = tensor.detach().to("cpu", copy=True)
+    distinct = {id(tensor): tensor for tensor in weights.values()}
+    copies = {key: tensor.detach().to("cpu", copy=True) for key, tensor in distinct.items()}
     return {name: copies[id(tensor)] for name, tensor in weights.items()}
 
 
 def choose_metric(evaluation: Mapping[str, float], name: str | None) -> str:
-    """The figure to compare by.
-
-    Args:
-        evaluation: the task's figures, and the loss.
-        name: `train.metric`; None takes the task's first figure, or the loss where there is nothing else.
-
-    Raises:
-        SettingsError: the task has no such figure.
-    """
+    """The figure to compare by: `train.metric`, or where that is None the task's first, or the loss where there is
+    nothing else. Raises SettingsError if the task has no such figure."""
     if name is None:
         return next((figure for figure in evaluation if figure != "loss"), "loss")
     if name not in evaluation:
@@ -68,14 +59,8 @@ def is_better(metric: str, value: float, than: float) -> bool:
 
 
 def newest_best(best: Best | None, step: int, evaluation: Mapping[str, float], metric: str, module: nn.Module) -> Best:
-    """The best evaluation after a new one: that one with the module's weights, or the one before, older by one.
-
-    Args:
-        best: before it; None if it is the first.
-        step: the one after which it was made.
-        evaluation: its figures, by name.
-        metric: the figure to compare by.
-    """
+    """The best evaluation after a new one, made after `step`: that one with the module's weights, or `best`, older by
+    one."""
     if best is None or is_better(metric, evaluation[metric], best.evaluation[metric]):
         return Best(step, evaluation, copy_weights(module))
     return replace(best, evaluations_since=best.evaluations_since + 1)

@@ -92,7 +92,10 @@ def save_checkpoint(
         _write_tensors(directory / WEIGHTS, _once(module.state_dict(keep_vars=True)))
         _write_tensors(directory / OPTIMIZER, _optimizer_tensors(optimizer))
         _write_tensors(directory / RANDOM, dict(_generators()))
-        best = {} if state.best is None else {"best": _write_best(directory / BEST, state.best)}
+        best: dict[str, Any] = {}
+        if state.best is not None:
+            _write_tensors(directory / BEST, _once(state.best.weights))
+            best["best"] = {name: value for name, value in vars(state.best).items() if name != "weights"}
         saved = {
             **{name: value for name, value in vars(state).items() if name != "best"},
             "position": position,
@@ -145,11 +148,7 @@ def list_steps(checkpoints: Path) -> list[int]:
 
 
 def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:
-    """The checkpoint of one step.
-
-    Raises:
-        CheckpointError: it is missing or damaged.
-    """
+    """The checkpoint of one step. Raises CheckpointError if it is missing or damaged."""
     directory = checkpoints / f"step-{step:08d}"
     return Checkpoint(directory, _read_state(directory))
 
@@ -160,10 +159,7 @@ def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
 
 
 def restore(
-    checkpoint: Checkpoint,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    schedule: Schedule,
+    checkpoint: Checkpoint, module: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule
 ) -> TrainState:
     """Puts weights, optimizer, schedule and generators back as they were, and returns where the run stood.
 
@@ -185,7 +181,9 @@ def restore(
     values = {"logged_tokens": saved["tokens"], "logged_seconds": saved["seconds"], **copy.deepcopy(saved)}
     state = TrainState(**{each.name: values[each.name] for each in fields(TrainState) if each.name in values})
     state.newest = None if newest is None else StepResult(**newest)
-    state.best = _read_best(checkpoint, module)
+    if "best" in saved:
+        weights = _under_every_name(load_file(checkpoint.directory / BEST), module)
+        state.best = Best(**saved["best"], weights=weights)
     return state
 
 
@@ -214,18 +212,6 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
             f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
             "space, then the same command with --resume continues"
         ) from error
-
-
-def _write_best(path: Path, best: Best) -> dict[str, Any]:
-    """Writes its weights, and returns the rest of what is kept of it."""
-    _write_tensors(path, _once(best.weights))
-    return {"step": best.step, "evaluation": dict(best.evaluation), "evaluations_since": best.evaluations_since}
-
-
-def _read_best(checkpoint: Checkpoint, module: nn.Module) -> Best | None:
-    if "best" not in checkpoint.state:
-        return None
-    return Best(**checkpoint.state["best"], weights=_under_every_name(load_file(checkpoint.directory / BEST), module))
 
 
 def _once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

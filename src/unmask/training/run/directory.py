@@ -6,13 +6,14 @@ tensorboard/  checkpoints/  divergence/  model/
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import signal
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from typing import Any
 import torch
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
-from unmask.errors import Interrupted, SettingsError, UserError
-from unmask.io.writing import UNFINISHED, alone_in, as_output_error, refuse_existing, remove_own, write_text
+from unmask.errors import CheckpointError, Interrupted, SettingsError, UserError
+from unmask.io.writing import UNFINISHED, alone_in, as_output_error, refuse_existing, remove_own, write_json, write_text
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
@@ -31,6 +32,8 @@ from unmask.training.settings import BUDGETS
 logger = logging.getLogger("unmask")
 
 RECIPE = "recipe.yaml"
+DATA = "data.json"
+"""In the directory of a run or search: a fingerprint of each of its inputs."""
 _RESULTS = ("checkpoints", "model", "trials")
 """What a run's directory holds once it is worth keeping."""
 
@@ -140,6 +143,35 @@ def opening_run(
         shutil.rmtree(aside)
 
 
+def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[str, Path]) -> None:
+    """Writes down what a run's inputs hold, or compares them with what was written when it was begun.
+
+    Args:
+        found: a fingerprint of each input, by the key that names it in the recipe.
+        places: where each is, for the message; a run and its store may be moved.
+
+    Raises:
+        CheckpointError: one differs: what came before and after it would not be one run. Or the record is damaged.
+    """
+    record = directory / DATA
+    before: dict[str, str] = {}
+    if record.is_file():
+        try:
+            before = json.loads(record.read_bytes())
+            changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
+        except (ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"{record}: cannot be read ({error}): remove it if the run's inputs are what they were"
+            ) from error
+        if changed:
+            raise CheckpointError(
+                f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, "
+                "or start again with --overwrite"
+            )
+    if before.keys() != found.keys():
+        write_json(record, dict(found))
+
+
 @contextmanager
 def beginning_run(
     directory: Path,
@@ -166,12 +198,7 @@ def beginning_run(
             logger.info(change)
         _warn_of_another_machine(directory, device)
         write_environment(
-            directory,
-            recipe=name,
-            command=sys.argv,
-            seed=seed,
-            device=device,
-            num_threads=torch.get_num_threads(),
+            directory, recipe=name, command=sys.argv, seed=seed, device=device, num_threads=torch.get_num_threads()
         )
         yield
 
@@ -181,12 +208,8 @@ def _warn_of_another_machine(directory: Path, device: str) -> None:
     sessions = read_sessions(directory / ENVIRONMENT)
     before = sessions[-1].get("device") if sessions and list_steps(directory / "checkpoints") else None
     if before is not None and without_free_memory(before) != without_free_memory(device):
-        logger.warning(
-            "continues with %s, where it was %s: not bit for bit as if it had never stopped, for sums are rounded "
-            "otherwise",
-            device,
-            before,
-        )
+        not_alike = "not bit for bit as if it had never stopped, for sums are rounded otherwise"
+        logger.warning("continues with %s, where it was %s: %s", device, before, not_alike)
 
 
 def _holds_any(directory: Path, names: Sequence[str]) -> bool:

@@ -241,11 +241,8 @@ def is_of_training(row: Mapping[str, Any]) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `metrics.jsonl`, in order; a last line that was cut short is left out.
-
-    Raises:
-        InputError: the file is missing, or a line before the last is not a row.
-    """
+    """The rows of a `metrics.jsonl`, in order; a last line that was cut short is left out. Raises InputError if the
+    file is missing, or a line before the last is not a row."""
     return [row for _, row in _rows(path)]
 
 
@@ -310,11 +307,8 @@ def write_environment(
 
 
 def read_sessions(path: Path) -> list[dict[str, Any]]:
-    """The sessions in an `environment.json`, the first one first; none where there is no such file.
-
-    Raises:
-        InputError: it is not what `write_environment` writes.
-    """
+    """The sessions in an `environment.json`, the first one first; none where there is no such file. Raises InputError
+    if it is not what `write_environment` writes."""
     if not path.exists():
         return []
     try:

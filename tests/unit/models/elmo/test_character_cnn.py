@@ -25,8 +25,6 @@ def slow(cnn: CharacterCnn, word: Tensor, activation: str) -> Tensor:
     values = []
     for convolution in cnn.convolutions:
         weight, bias = convolution.weight, convolution.bias
-        assert isinstance(weight, Tensor)
-        assert isinstance(bias, Tensor)
         width = weight.shape[2]
         for number in range(weight.shape[0]):
             places = [

@@ -12,7 +12,6 @@ import torch
 from support.model_files import edit_weights, without
 from unmask.errors import ModelError
 from unmask.models.elmo.classifier import ElmoClassifier
-from unmask.models.elmo.directory import save_elmo
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
@@ -35,14 +34,15 @@ SETTINGS = ElmoSettings(
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    save_elmo(tmp_path, ElmoEncoder(SETTINGS), WordSoftmax(SETTINGS), {"unmask_task": {"name": "tagging"}})
+    encoder, softmax = ElmoEncoder(SETTINGS), WordSoftmax(SETTINGS)
+    save_model(tmp_path, encoder, softmax=softmax, extra_config={"unmask_task": {"name": "tagging"}})
     return tmp_path
 
 
 @pytest.mark.parametrize("with_softmax", [True, False])
 def test_what_is_saved_comes_back(tmp_path: Path, with_softmax: bool) -> None:
     encoder, softmax = ElmoEncoder(SETTINGS), WordSoftmax(SETTINGS)
-    save_elmo(tmp_path, encoder, softmax if with_softmax else None)
+    save_model(tmp_path, encoder, softmax=softmax if with_softmax else None)
     loaded = load_model(tmp_path)
     assert loaded.encoder.settings == SETTINGS
     assert loaded.config["model_type"] == "elmo"
@@ -90,7 +90,6 @@ def test_a_head_of_fine_tuning_stands_beside_the_encoder(tmp_path: Path, kind: H
     save_model(tmp_path, encoder, head=head, head_kind=kind, labels=["a", "b", "c"], problem_type=None)
     loaded = load_finetuned(tmp_path)
     assert (loaded.architecture, loaded.head_kind, loaded.labels) == ("ElmoModel", kind, ("a", "b", "c"))
-    assert loaded.head_weights is not None
     for name, weight in head.state_dict().items():
         assert torch.equal(loaded.head_weights[name], weight)
     alone = load_encoder(tmp_path, head=kind)
@@ -102,7 +101,7 @@ def test_a_head_of_fine_tuning_stands_beside_the_encoder(tmp_path: Path, kind: H
 
 def test_what_was_only_pre_trained_has_no_such_head(directory: Path) -> None:
     assert load_model(directory).softmax is not None
-    assert load_encoder(directory).unused == ("softmax.weight", "softmax.bias")
+    assert load_encoder(directory).unused == ("softmax.bias", "softmax.weight")
     assert open_source(directory).settings == SETTINGS
     for load in (load_finetuned, load_masked_lm, load_causal_lm):
         with pytest.raises(ModelError, match="ElmoForPreTraining"):

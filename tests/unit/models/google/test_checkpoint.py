@@ -50,10 +50,7 @@ def write_checkpoint(
 
 def place_of(entry: dict[int, list[int | bytes]]) -> tuple[int, int]:
     """Offset and size of a variable's bytes."""
-    offset, size = entry.get(4, [0])[0], entry[5][0]
-    assert isinstance(offset, int)
-    assert isinstance(size, int)
-    return offset, size
+    return entry.get(4, [0])[0], entry[5][0]
 
 
 def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:

@@ -8,19 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from support.sizes import small
 from unmask.errors import SettingsError
 from unmask.models.heads.bilstm import HIDDEN_SIZE, BiLstm, FeatureHead
 from unmask.models.heads.layer_mixture import CHOICES, LayerMixture, find_choice
-from unmask.models.settings import EncoderSettings
 
-SETTINGS = EncoderSettings(
-    vocab_size=50,
-    hidden_size=8,
-    num_hidden_layers=5,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=32,
-)
+SETTINGS = small(vocab=50, width=8, layers=5, heads=2, inner=16, positions=32)
 LENGTHS = (3, 1, 7, 7, 2)
 
 

@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 import torch
 
+from support.sizes import small
 from unmask.batch import pack
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
@@ -19,14 +20,8 @@ PER_SEQUENCE = ("sequence_classification", "multiple_choice")
 
 
 def sizes(family: Architecture) -> EncoderSettings:
-    return EncoderSettings(
-        architecture=family,
-        vocab_size=30,
-        hidden_size=12,
-        num_hidden_layers=1,
-        num_attention_heads=1 if family == "lstm" else 3,
-        intermediate_size=48,
-        max_position_embeddings=16,
+    return small(
+        architecture=family, vocab=30, width=12, layers=1, heads=1 if family == "lstm" else 3, inner=48, positions=16
     )
 
 

@@ -40,7 +40,7 @@ def test_positions_are_200_wide_and_the_decoder_is_as_wide_as_the_embeddings() -
 def test_what_is_written_is_restored(tmp_path: Path) -> None:
     head, other = fresh(0), fresh(1)
     write_span_boundary(tmp_path, head)
-    assert restore_span_boundary(tmp_path, other)
+    restore_span_boundary(tmp_path, other)
     for name, weight in head.state_dict().items():
         assert torch.equal(weight, other.state_dict()[name]), name
 
@@ -49,18 +49,18 @@ def test_new_entries_and_places_stay_fresh(tmp_path: Path) -> None:
     head, larger = fresh(0), fresh(1, vocab_size=32, max_targets=7)
     was = {name: weight.clone() for name, weight in larger.state_dict().items()}
     write_span_boundary(tmp_path, head)
-    assert restore_span_boundary(tmp_path, larger)
+    restore_span_boundary(tmp_path, larger)
     assert torch.equal(larger.bias, torch.cat([head.bias, was["bias"][30:]]))
     assert torch.equal(larger.position.weight, torch.cat([head.position.weight, was["position.weight"][5:]]))
     smaller = fresh(2, max_targets=3)
-    assert restore_span_boundary(tmp_path, smaller)
+    restore_span_boundary(tmp_path, smaller)
     assert torch.equal(smaller.position.weight, head.position.weight[:3])
 
 
 def test_a_model_without_the_head_has_no_file(tmp_path: Path) -> None:
     head = fresh(0)
     before = head.bias.clone()
-    assert not restore_span_boundary(tmp_path, head)
+    restore_span_boundary(tmp_path, head)
     assert torch.equal(head.bias, before)
     write_span_boundary(tmp_path, head)
     write_span_boundary(tmp_path, None)

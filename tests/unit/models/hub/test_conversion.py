@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.sizes import sizes_of
 from unmask.batch import Batch, pack
 from unmask.models.bert import BertEncoder
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
@@ -17,16 +18,7 @@ from unmask.models.hub.conversion import bert_as_electra, widen_vocabulary
 from unmask.models.settings import Architecture, EncoderSettings
 
 VOCAB_SIZE = 40
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "max_position_embeddings": 18,
-    "initializer_range": 0.2,
-    "pad_token_id": 1,
-}
+SIZES = sizes_of(vocab=VOCAB_SIZE, width=24, layers=2, heads=3, inner=40, positions=18, std=0.2, pad_token_id=1)
 
 TOLERANCE = 1e-6
 """Both run the same operations on the same numbers; hidden states are of order 1, so this is some ten roundings of
@@ -56,9 +48,7 @@ def largest_difference(first: list[Tensor], second: list[Tensor]) -> float:
 
 
 def new_bert(pooler: bool = False, **changes: Any) -> BertEncoder:
-    bert = new("bert", pooler, **changes)
-    assert isinstance(bert, BertEncoder)
-    return bert
+    return new("bert", pooler, **changes)
 
 
 @pytest.mark.parametrize("pooler", [True, False])
@@ -106,7 +96,6 @@ def test_new_entries_start_as_the_mean_of_their_pieces(architecture: Architectur
     assert widened.requires_grad
     assert largest_difference(encoder.hidden_states(batch()), states) == 0
     encoder(pack([[7, VOCAB_SIZE + 1]])).sum().backward()
-    assert widened.grad is not None
     assert widened.grad[VOCAB_SIZE + 1].any()
 
 
@@ -150,7 +139,6 @@ def test_new_entries_take_the_rows_of_padding_first(architecture: Architecture, 
 
 def test_embeddings_shared_with_a_generator_stay_shared() -> None:
     discriminator = new("electra", embedding_size=10)
-    assert isinstance(discriminator, ElectraEncoder)
     generator = ElectraEncoder(generator_settings(discriminator.settings, 1 / 3, tied=True))
     share_embeddings(generator, discriminator)
     head = MaskedLMHead(generator.settings)

@@ -17,12 +17,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.training.optimizers.adamw import AdamW
-from unmask.training.optimizers.optimizer import (
-    build_optimizer,
-    clip_gradients,
-    depth,
-    parameter_groups,
-)
+from unmask.training.optimizers.optimizer import build_optimizer, clip_gradients, depth, parameter_groups
 from unmask.training.settings import OptimizerSettings
 
 

@@ -15,10 +15,7 @@ from transformers import (
     get_wsd_schedule,
 )
 
-from unmask.training.optimizers.optimizer import (
-    Schedule,
-    share_done,
-)
+from unmask.training.optimizers.optimizer import Schedule, share_done
 from unmask.training.settings import ScheduleSettings, TrainSettings
 
 

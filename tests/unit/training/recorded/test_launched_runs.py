@@ -113,7 +113,6 @@ def test_a_run_that_continues_from_a_checkpoint_is_bit_for_bit_one_that_never_st
     second = new_run("captured", dropout_prob=0.2, schedule=schedule)
     torch.manual_seed(99)
     checkpoint = find_checkpoint(tmp_path)
-    assert checkpoint is not None
     second.state = restore(checkpoint, second.module, second.optimizer, second.schedule)
     second.train({"steps": 20}, endless_steps(stop), log_every=10)
     assert torch.equal(whole.weights(), second.weights())

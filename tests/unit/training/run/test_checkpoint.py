@@ -78,7 +78,6 @@ class Run:
 
     def restore(self, checkpoints: Path) -> None:
         found = find_checkpoint(checkpoints)
-        assert found is not None
         self.state = restore(found, self.module, self.optimizer, self.schedule)
 
 
@@ -149,7 +148,6 @@ def test_the_same_step_is_saved_anew(tmp_path: Path) -> None:
     run.state.evaluated_step = 2
     run.save(tmp_path, keep_last=1)
     found = find_checkpoint(tmp_path)
-    assert found is not None
     assert found.state["evaluated_step"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
 
@@ -179,7 +177,6 @@ def test_an_old_checkpoint_has_no_newest_step(tmp_path: Path) -> None:
     run.take_steps(3)
     run.save(tmp_path)
     found = find_checkpoint(tmp_path)
-    assert found is not None
     state = {
         key: value for key, value in found.state.items() if key not in ("newest", "logged_tokens", "logged_seconds")
     }
@@ -242,7 +239,6 @@ def test_a_damaged_one_is_passed_over_with_the_reason(tmp_path: Path, damage: st
     newest = saved_twice(tmp_path)
     spoil(newest)
     found = find_checkpoint(tmp_path)
-    assert found is not None
     assert (found.step, found.directory.name) == (10, "step-00000010")
     assert len(found.damaged) == 1
     with pytest.raises(CheckpointError, match=reason):
@@ -255,7 +251,6 @@ def test_a_directory_left_by_a_kill_is_never_looked_at_and_goes_with_the_next_sa
     left = newest.with_name(".unfinished-step-00000030")
     newest.rename(left)
     found = find_checkpoint(tmp_path)
-    assert found is not None
     assert (found.step, found.damaged) == (10, ())
     run = Run()
     run.restore(tmp_path)
@@ -282,7 +277,6 @@ def test_a_damaged_later_one_does_not_push_out_those_saved_after_it(tmp_path: Pa
     run.take_steps(2)
     run.save(tmp_path, keep_last=1)
     found = find_checkpoint(tmp_path)
-    assert found is not None
     assert found.step == 12
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000012", "step-00000020"]
 
@@ -325,5 +319,4 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(
         run.save(tmp_path, keep_last=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
     found = find_checkpoint(tmp_path)
-    assert found is not None
     assert (found.step, found.damaged) == (10, ())

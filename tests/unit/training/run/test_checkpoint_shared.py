@@ -37,8 +37,7 @@ class Tied(nn.Module):
         self.stage = int(state)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self.first(ids).sum() + self.second(ids).square().sum()
-        return output
+        return self.first(ids).sum() + self.second(ids).square().sum()
 
 
 class Run:
@@ -59,7 +58,6 @@ class Run:
 
     def restore(self, checkpoints: Path) -> None:
         found = find_checkpoint(checkpoints)
-        assert found is not None
         self.state = restore(found, self.module, self.optimizer, self.schedule)
 
 
@@ -103,7 +101,6 @@ def test_the_best_weights_are_kept_once_and_restored_under_every_name(tmp_path: 
 
     resumed = Run(seed=1)
     resumed.restore(tmp_path)
-    assert resumed.state.best is not None
     resumed.module.load_state_dict(resumed.state.best.weights)
     run.module.load_state_dict(weights)
     assert_equal(resumed.module, run.module)

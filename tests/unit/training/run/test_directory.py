@@ -57,10 +57,7 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path, how: dict[str,
     (tmp_path / "thesis.txt").write_text("three years of work")
     with pytest.raises(OutputError):
         open_run(tmp_path, recipe(), **{"overwrite": False, **how})
-    with (
-        pytest.raises(OutputError),
-        opening_run(tmp_path, recipe(), **{"overwrite": False, **how}),
-    ):
+    with pytest.raises(OutputError), opening_run(tmp_path, recipe(), **{"overwrite": False, **how}):
         raise AssertionError("opened")
     assert files_in(tmp_path) == {"thesis.txt": b"three years of work"}
 
@@ -255,7 +252,6 @@ def test_a_directory_in_which_another_process_works_is_left_alone(tmp_path: Path
     holding += "with alone_in(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", holding, str(tmp_path / "run")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         for how in ({"resume": True, "overwrite": False}, {"resume": False, "overwrite": True}):
             with (

@@ -238,7 +238,6 @@ def test_the_git_commit_is_that_of_a_tracked_source_only(tmp_path: Path) -> None
     git("add", "tracked.py")
     git("commit", "-m", "first")
     commit = run_log._git_commit(tracked)
-    assert commit is not None
     assert re.fullmatch("[0-9a-f]{40}", commit)
     assert run_log._git_commit(foreign) is None
     tracked.write_text("2\n")

@@ -1,0 +1,28 @@
+"""Sizes of small encoders under short names, since many tests state them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unmask.models.settings import EncoderSettings
+
+NAMES = {
+    "vocab": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "inner": "intermediate_size",
+    "positions": "max_position_embeddings",
+    "std": "initializer_range",
+}
+
+
+def sizes_of(*, dropout: float | None = None, **given: Any) -> dict[str, Any]:
+    """Fields of `EncoderSettings` from values under their names or short ones; `dropout` is that of both kinds."""
+    kinds = () if dropout is None else ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    return {NAMES.get(name, name): value for name, value in given.items()} | dict.fromkeys(kinds, dropout)
+
+
+def small(**given: Any) -> EncoderSettings:
+    """The settings of these sizes."""
+    return EncoderSettings(**sizes_of(**given))
