@@ -182,7 +182,7 @@ def test_every_data_set_is_of_the_kind_that_the_settings_say() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_data_set_opens_from_its_name(name: str) -> None:
     task = open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
-    assert (task.name, task.kind) == (name, KINDS[name])  # type: ignore[index]
+    assert (task.settings.name, task.kind) == (name, KINDS[name])  # type: ignore[index]
 
 
 def test_every_restricted_setting_exists() -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from support.commands import Command, Finished
+from support.tiny_models import tiny
 
 RECIPE = """
 seed: 3
@@ -195,7 +196,6 @@ def task_models(tmp_path_factory: pytest.TempPathFactory) -> TaskModels:
     from unmask.finetuning.run import finetune
     from unmask.models.bert import BertEncoder
     from unmask.models.hub.directory import save_model
-    from unmask.models.settings import EncoderSettings
     from unmask.tokenization.learning.train import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
 
@@ -206,15 +206,7 @@ def task_models(tmp_path_factory: pytest.TempPathFactory) -> TaskModels:
     words = [row["question"] + " The moth ran by ." for row in rows["qa"]] + [row["context"] for row in rows["qa"]]
     tokenizer, _ = train_tokenizer(iter(words * 3), TokenizerSettings(), seed=0)
     torch.manual_seed(0)
-    sizes = EncoderSettings(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=40,
-        initializer_range=0.1,
-    )
+    sizes = tiny(tokenizer.vocab_size, max_position_embeddings=40, initializer_range=0.1)
     save_model(place / "base", BertEncoder(sizes))
     tokenizer.save(place / "base")
     models = TaskModels(place / "base", place / "runs", examples)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from unmask.tasks.qa.examples import Answer
 from unmask.tasks.qa.task import QaTask, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.learning.train import train_tokenizer
@@ -15,7 +14,7 @@ from unmask.tokenization.settings import TokenizerSettings
 KITE = "Mina saw a red kite. Later a blue kite flew by."
 HOUSE = "정원에는 오래된 집이 있고, 그 집에는 할머니가 산다."
 TOKENIZER = train_tokenizer(iter([f"{KITE} {HOUSE} who what 누가 어디"] * 9), TokenizerSettings(vocab_size=400), 0)[0]
-RED = Answer("a red kite", 9, 19)
+RED = (9, 19)
 
 WORDS = "zero one two three four five six seven eight nine"
 TOKENIZERS = {

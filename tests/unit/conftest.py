@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.tiny_models import tiny
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead
 
 
@@ -17,7 +18,6 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> P
 
     from unmask.models.bert import BertEncoder
     from unmask.models.hub.directory import save_model
-    from unmask.models.settings import EncoderSettings
     from unmask.tokenization.learning.train import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
 
@@ -27,17 +27,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> P
     directory = tmp_path_factory.mktemp("tiny") / "model"
     directory.mkdir()
     torch.manual_seed(0)
-    encoder = BertEncoder(
-        EncoderSettings(
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=64,
-            initializer_range=0.2,
-        )
-    )
+    encoder = BertEncoder(tiny(tokenizer.vocab_size, initializer_range=0.2))
     save_model(
         directory,
         encoder,

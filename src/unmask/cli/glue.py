@@ -43,8 +43,7 @@ def glue_check_command(file: Annotated[Path, typer.Argument(help="a .zip for GLU
 
 @glue_app.command("average")
 def glue_average_command(
-    runs: Annotated[list[Path], typer.Argument(help="one fine-tuned run, or search, a task")],
-    as_json: Json = False,
+    runs: Annotated[list[Path], typer.Argument(help="one fine-tuned run, or search, a task")], as_json: Json = False
 ) -> None:
     """Average the figures on dev as BERT, GPT-1, ELECTRA and the leaderboard do."""
     from unmask.inference.glue.average import average_runs

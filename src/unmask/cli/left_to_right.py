@@ -9,12 +9,9 @@ from typing import Annotated, cast
 
 import typer
 
-from unmask.cli.options import Columns, Json, Model, Overwrite, print_json_lines
+from unmask.cli.options import Columns, Device, Json, Model, Overwrite, Precision, print_json_lines
 
 app = typer.Typer()
-
-Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
-Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
 
 
 @app.command("generate")

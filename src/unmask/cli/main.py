@@ -34,9 +34,7 @@ for commands in (text, training, use, left_to_right, glue):
 
 
 @app.callback(invoke_without_command=True)
-def root(
-    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
-) -> None:
+def root(version: Annotated[bool, typer.Option("--version", help="print the version")] = False) -> None:
     if version:
         print(f"unmask {__version__}")
         raise typer.Exit

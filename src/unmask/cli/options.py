@@ -42,6 +42,8 @@ Header = Annotated[str, typer.Option("--header", help="first_row, or none: a tab
 Quoted = Annotated[
     bool | None, typer.Option("--quoted/--not-quoted", help="whether quotes protect; usual in .csv, not in .tsv")
 ]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
+Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
 Model = Annotated[Path, typer.Argument(help="a model directory, or the run that made it")]
 
 

@@ -42,13 +42,7 @@ def tokenizer_train(
     reading = {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error}
     options = read_tokenizer_options(preset, given, reading, settings or [])
     _, report = train_tokenizer(
-        text,
-        out,
-        options.tokenizer,
-        seed=seed,
-        overwrite=overwrite,
-        reading=options.reading,
-        cleaning=options.cleaning,
+        text, out, options.tokenizer, seed=seed, overwrite=overwrite, reading=options.reading, cleaning=options.cleaning
     )
     print(f"{out}: {report.summary()}")
     print(format_statistics(json.loads((out / "training.json").read_text("utf-8"))["text"]))

@@ -16,6 +16,7 @@ from unmask.cli.options import (
     Json,
     Model,
     Overwrite,
+    Precision,
     Quoted,
     Separator,
     given_files,
@@ -24,7 +25,6 @@ from unmask.cli.options import (
 
 app = typer.Typer()
 
-Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
 MaxLength = Annotated[int | None, typer.Option("--max-length", help="tokens of an input; all the model takes")]
 Layers = Annotated[
     str,
@@ -312,8 +312,7 @@ def fill_mask_command(
 
 @app.command("info")
 def info_command(
-    path: Annotated[Path, typer.Argument(help="a store, model, run, tokenizer or recipe")],
-    as_json: Json = False,
+    path: Annotated[Path, typer.Argument(help="a store, model, run, tokenizer or recipe")], as_json: Json = False
 ) -> None:
     """Say what something is: sizes, settings, progress, provenance."""
     from unmask.info import describe, format_description

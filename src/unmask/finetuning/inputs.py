@@ -28,12 +28,10 @@ from unmask.models.hub.source import ModelSource, open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitPosition, concatenate
-from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
 from unmask.tokenization.opening import Tokenizer
-from unmask.training.device import Compute
 from unmask.training.memory import Cut
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
 
@@ -119,8 +117,11 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
         [window.encoded.without_alignment() for window in read_windows(task, "train", train, tokenizer, module)]
     )
     task.check(training, train)
+    num_positions = module.encoder.settings.num_positions
     measured = {
-        split: read_windows(with_columns(task, columns, module), split, file, tokenizer, module)
+        split: read_windows(
+            adjusted_task(task, columns, {}, num_positions, said_in="recipe"), split, file, tokenizer, module
+        )
         for split, file, columns in data.measured()
     }
     batch_size = settings.train.batch_size
@@ -264,11 +265,6 @@ def _outputs(count: int) -> str:
     return f"{count} output{'' if count == 1 else 's'}"
 
 
-def with_columns(task: Task[Any], columns: ColumnSettings, module: TaskModule) -> Task[Any]:
-    """The task for a file whose columns are called otherwise."""
-    return adjusted_task(task, columns, {}, module.encoder.settings.num_positions, "recipe")
-
-
 def read_windows(
     task: Task[Any], name: str, file: InputFiles, tokenizer: Tokenizer, module: TaskModule
 ) -> list[ExampleSet]:
@@ -292,11 +288,11 @@ def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Exam
         yield example
 
 
-def add_features(feature_layers: str, run: TaskInputs, directory: Path, compute: Compute) -> TaskInputs:
+def add_features(feature_layers: str, run: TaskInputs, directory: Path, device: torch.device) -> TaskInputs:
     """The same inputs with the frozen encoder's features added, which are computed once and kept in `directory`."""
 
     def add(encoded: EncodedExamples, name: str) -> EncodedExamples:
-        return with_features(encoded, run.module.encoder, feature_layers, directory / f"{name}.npy", compute)
+        return with_features(encoded, run.module.encoder, feature_layers, directory / f"{name}.npy", device)
 
     def add_all(windows: list[ExampleSet] | None, name: str) -> list[ExampleSet] | None:
         if windows is None:

@@ -110,11 +110,7 @@ def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str,
 
 
 def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> TaskInputs:
-    """The inputs of a run; a metric that the task does not have is refused now, not at the first evaluation.
-
-    Raises:
-        UserError: see `open_inputs` and `check_files`; or `train.metric` is not one of the figures on dev.
-    """
+    """The inputs of a run; a metric that the task does not have is refused now, not at the first evaluation."""
     run = open_inputs(settings, directory)
     check_files(directory, settings.data)
     for warning in shared_files(settings.data):
@@ -148,13 +144,9 @@ class Measurement:
     task: Task[Any]
     module: TaskModule
     windows: list[ExampleSet]
-    device: torch.device
+    compute: Compute
     figures: dict[str, float] = field(default_factory=dict)
     score: Score[Any] | None = None
-
-    @property
-    def compute(self) -> Compute:
-        return _plain(self.device)
 
     def __call__(self) -> dict[str, float]:
         """The module's loss and the task's metrics."""
@@ -184,7 +176,7 @@ def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: 
     task, module = run.task, run.module
     assert isinstance(module, nn.Module)
     if settings.task.tagging_head == "bilstm":
-        run = add_features(settings.task.feature_layers, run, directory / "features", compute)
+        run = add_features(settings.task.feature_layers, run, directory / "features", compute.device)
     encoder = run.module.encoder.settings
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
@@ -196,7 +188,8 @@ def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: 
         logger.info(
             describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
         )
-    dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, compute.device)
+    plain = _plain(compute.device)
+    dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain)
     with Interruption() as interruption:
         last_evaluation = run_session(
             Learner(module, run.module.counts),
@@ -213,9 +206,9 @@ def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: 
             assert dev.score is not None
             results |= {"dev": dev.figures, "degenerate": dev.score.degenerate()}
             results["floors"] = _floors(task, run.loader.examples, run.dev)
-            write_json(directory / "samples.json", _samples(task, run, dev.compute))
+            write_json(directory / "samples.json", _samples(task, run, plain))
         if run.test is not None:
-            test = Measurement("test", task, run.module, run.test, compute.device)
+            test = Measurement("test", task, run.module, run.test, plain)
             results["test"] = test()
             logger.info("test: %s", " · ".join(f"{name} {value:.4g}" for name, value in test.figures.items()))
         save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)

@@ -16,7 +16,7 @@ from unmask.inference.task_options import (
     check_task_settings,
     naming_columns_by_option,
 )
-from unmask.inference.windows import ExampleSet, encode_windows
+from unmask.inference.windows import encode_windows
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.io.reading import split_suffixes
@@ -72,17 +72,11 @@ def evaluate(
     predictor = loaded.with_options(columns, settings, "evaluate")
     its_task, tokenizer, num_segments = predictor.task, predictor.tokenizer, predictor.num_segments
     counts = ExampleCounts()
+    score, examples = its_task.score(), its_task.load(data, counts)
     with Progress("evaluating", unit="examples") as progress:
-
-        def read() -> Iterator[ExampleSet]:
-            examples = its_task.load(data, counts)
-            for window in encode_windows(its_task, examples, tokenizer, counts, num_segments, str(data)):
-                yield window
-                progress.advance(len(window.examples))
-
-        score = its_task.score()
-        for window in read():
+        for window in encode_windows(its_task, examples, tokenizer, counts, num_segments, str(data)):
             score.add(window.examples, predictor.answer(window))
+            progress.advance(len(window.examples))
     _tell(counts, data)
     warn_if_degenerate(score, str(data))
     return named_figures(its_task, score)
@@ -146,10 +140,10 @@ def evaluate_predictions(
                 f"{predictions}: {{id: answer}} is how answers to questions are scored, and the task is {name}: "
                 "expected JSON lines, as `unmask predict` writes them; or name the task with --task"
             )
-        num_examples, metrics = score_official(
-            opened, data, Path(predictions), None if na_probs is None else Path(na_probs), na_threshold
-        )
-        return {"task": name, "n": num_examples, "metrics": metrics}
+        official = opened.score()
+        probabilities = None if na_probs is None else Path(na_probs)
+        score_official(official, opened.load_golds(data), data, Path(predictions), probabilities, na_threshold)
+        return {"task": name, "n": official.num_examples, "metrics": official.metrics()}
     if na_probs is not None:
         raise SettingsError("--na-probs stands beside predictions in .json ({id: answer}): leave it out")
     found = _settings_from(predictions, opened, are_stated=given.get("labels") is not None)
@@ -225,7 +219,7 @@ def _predicted_scheme(predictions: str | Path) -> Scheme:
 
 def named_figures(task: Task[Any], score: Score[Any]) -> dict[str, Any]:
     """What `evaluate` returns."""
-    figures = {"task": task.name, "n": score.num_examples, "metrics": score.metrics()}
+    figures = {"task": task.settings.name, "n": score.num_examples, "metrics": score.metrics()}
     positive = positive_label(task)
     return figures if positive is None else {**figures, "positive_label": positive}
 
@@ -240,9 +234,6 @@ def _paired(
     """Each example with its prediction: by id where both have one, else line by line.
 
     Only what has not found its partner is kept, so that files in one order take constant memory.
-
-    Raises:
-        InputError: an id is in one file alone, or twice in one; or, without ids, one file has more rows.
     """
     unanswered: dict[str, Example] = {}
     unasked: dict[str, Row] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, dropwhile, islice
 from typing import Any
 
@@ -16,11 +17,10 @@ from unmask.io.input_files import STANDARD_INPUT, DataPath, InputFiles, files_of
 from unmask.io.rows import Row, stop
 from unmask.io.tables import FORMATS, LINE_FORMATS, read_jsonl, read_line_format, read_rows
 from unmask.tasks.base import Task
-from unmask.tasks.choice.task import Choice
-from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import similar_columns
 from unmask.tasks.tagging.conll import HeldLines
-from unmask.tasks.tagging.files import USUAL_COLUMNS, read_held
+from unmask.tasks.tagging.files import USUAL_COLUMNS, looks_like_columns, read_held
+from unmask.tasks.tagging.rows import TaggingColumns
 from unmask.tasks.tagging.task import Tagging
 
 logger = logging.getLogger("unmask")
@@ -29,9 +29,6 @@ INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in LINE_FORMATS), "txt", 
 """What `--format` may be; `txt` has one text per line, and `conll` one word with its tag."""
 WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
 """The columns read by the kinds of task for which a plain text is not enough."""
-
-_SAID_BY_SUFFIX = FORMATS
-"""Suffixes that leave no doubt of what is in a file; `.txt` may be anything."""
 
 
 _TOLD_BY_LINES = 100
@@ -63,7 +60,7 @@ def read_inputs(
     load_rows: Callable[[DataPath], Iterator[Row]] = read_rows,
     is_published_txt: Callable[[Sequence[str]], bool] | None = None,
     format: str | None = None,
-    read_words: Callable[[HeldLines], Iterator[Row]] = lambda lines: read_held(lines, USUAL_COLUMNS),
+    columns: TaggingColumns = USUAL_COLUMNS,
 ) -> Iterator[Row]:
     """Streams the inputs of files.
 
@@ -74,7 +71,7 @@ def read_inputs(
         load_rows: a task's own reader; the default reads tables and JSON lines.
         is_published_txt: finds from the first lines of a `.txt` whether `load_rows` reads it.
         format: one of `INPUT_FORMATS`, for standard input and for files whose suffix does not say.
-        read_words: reads the format `conll`.
+        columns: of words and tags in the format `conll`.
 
     Raises:
         InputError: the file is missing, of another kind, damaged, empty, not in its encoding, or a row does not fit.
@@ -86,7 +83,7 @@ def read_inputs(
             _check_format(format, path, suffix)
         is_table = file.settings.separator is not None
         if format == "conll":
-            yield from _not_empty(read_words(HeldLines(str(file), list(file.lines()))), file)
+            yield from _not_empty(read_held(HeldLines(str(file), list(file.lines())), columns), file)
         elif format is not None or (is_stdin and is_table):
             yield from _not_empty(_read_as(format or "csv", file), file)
         elif is_stdin:
@@ -104,19 +101,17 @@ def read_task_inputs(path: str | DataPath, task: Task[Any], format: str | None =
         InputError: also if plain texts were given to a task for pairs, questions or choices, or a row has none of the
             columns that the task looks for.
     """
-
-    def is_published(lines: Sequence[str]) -> bool:
-        return _fits_published_txt(task, lines)
-
-    words = {"read_words": task.read_lines} if isinstance(task, Tagging) else {}
-    return _fitting(read_inputs(path, task.load_rows, is_published, format, **words), task, are_texts=format == "txt")
+    columns = task.columns if isinstance(task, Tagging) else USUAL_COLUMNS
+    rows = read_inputs(path, task.load_rows, partial(_fits_published_txt, task), format, columns)
+    return _fitting(rows, task, are_texts=format == "txt")
 
 
 def _check_format(format: str, path: str | DataPath, suffix: str) -> None:
     if format not in INPUT_FORMATS:
         raise SettingsError(f"no format {format!r}: {nearest(format, INPUT_FORMATS).removeprefix('; ')}")
     is_either = format == "conll" and suffix == ".tsv"
-    if suffix in _SAID_BY_SUFFIX and suffix != f".{format}" and not is_either and str(path) != "-":
+    # Every other suffix leaves no doubt of what is in a file; a `.txt` may hold anything.
+    if suffix in FORMATS and suffix != f".{format}" and not is_either and str(path) != "-":
         raise SettingsError(f"{path} is {suffix} by its name, and the format is to be {format}: leave one out")
 
 
@@ -130,14 +125,14 @@ def _fits_published_txt(task: Task[Any], lines: Sequence[str]) -> bool:
         names = line.split("\t")
         fits = any(set(columns.texts) <= set(names) for columns in task.files.layouts)
         return task.files.txt_format is not None and len(names) > 1 and fits
-    return isinstance(task, Tagging) and task.fits_lines(lines)
+    return isinstance(task, Tagging) and looks_like_columns(lines, task.columns, task.labels)
 
 
 def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[Row]:
     """The rows; refuses plain texts where the task reads something else, or where they are a table's unless they were
     said to be texts, and rows without its columns."""
     wanted: tuple[str, ...] | None = WANTED.get(task.kind)
-    if isinstance(task, TextTask) and task.is_pair:
+    if isinstance(task, TextTask) and task.files.is_pair:
         wanted = task.files.columns.texts
     for number, row in enumerate(rows):
         if isinstance(row, PlainText) and wanted is not None:
@@ -148,36 +143,7 @@ def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[
             )
         if number == 0 and isinstance(row, PlainText) and not are_texts:
             _check_first_text(row, task)
-        if not isinstance(row, PlainText):
-            _check_columns(row, task)
         yield row
-
-
-def _check_columns(row: Row, task: Task[Any]) -> None:
-    """Refuses a row that has none of the columns a task looks for; names the usual ones first, then the model's own.
-
-    Tagging reads words and texts in many layouts, and itself reports what it does not find.
-    """
-    if isinstance(task, TextTask):
-        layouts = [columns.texts for columns in task.files.layouts]
-        what, names = ("one text", ("text",)) if len(layouts[0]) == 1 else ("a pair of texts", ("text_a", "text_b"))
-    elif isinstance(task, QaTask):
-        layouts = [(columns.question, columns.context) for columns in task.layouts]
-        what, names = "a question and its passage", ("question", "context")
-    elif isinstance(task, Choice):
-        layouts = [layout.needed for layout in task.layouts]
-        what, names = "a context and choices to continue with", ("context", "choices")
-    else:
-        return
-    if any(all(name in row for name in layout) for layout in layouts):
-        return
-    given = ", ".join(map(repr, row.fields)) or "none"
-    expected = ", or ".join(dict.fromkeys(" and ".join(map(repr, layout)) for layout in reversed(layouts)))
-    flags = " and ".join(f"--column {name}=..." for name in names)
-    raise InputError(
-        f"{row.source}: the columns are {given}; the model's task, {task.name}, reads {what} a row, from {expected}. "
-        f"Name yours with {flags}"
-    )
 
 
 def _check_first_text(first: PlainText, task: Task[Any]) -> None:

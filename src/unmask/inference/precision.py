@@ -50,7 +50,9 @@ def freeze(module: AnyModule, compute: Compute, *, packs: bool = True) -> tuple[
         The module, and the device and precision to run it with.
     """
     assert isinstance(module, nn.Module)
-    if compute.dtype != torch.float32 and _is_transformer(module):
+    parts = list(module.modules())
+    is_transformer = any(isinstance(part, Block) for part in parts) and not any(isinstance(p, nn.LSTM) for p in parts)
+    if compute.dtype != torch.float32 and is_transformer:
         module.to(compute.dtype)
         compute = replace(compute, autocasts=False)
     if packs:
@@ -58,8 +60,3 @@ def freeze(module: AnyModule, compute: Compute, *, packs: bool = True) -> tuple[
     if compute.device.type == "cpu":
         keep_freed_memory()
     return module, compute
-
-
-def _is_transformer(module: nn.Module) -> bool:
-    parts = list(module.modules())
-    return any(isinstance(part, Block) for part in parts) and not any(isinstance(part, nn.LSTM) for part in parts)

@@ -76,15 +76,12 @@ class Predictor:
                 self.task, examples, self.tokenizer, counts, self.num_segments, device=self.compute.device
             )
             for window in encoded:
-                yield from self._predict_window(window)
+                for example, prediction in zip(window.examples, self.answer(window), strict=True):
+                    given_id = find_field(example.fields, self.task.id_column)
+                    answer = {"id": given_id, "input": dict(example.fields), **prediction}
+                    yield {name: value for name, value in answer.items() if name != "id" or value is not None}
         if counts.anything_to_report:
             logger.warning("inputs: %s", counts.summary())
-
-    def _predict_window(self, window: ExampleSet) -> Iterator[dict[str, Any]]:
-        for example, prediction in zip(window.examples, self.answer(window), strict=True):
-            given_id = find_field(example.fields, self.task.id_column)
-            answer = {"id": given_id, "input": dict(example.fields), **prediction}
-            yield {name: value for name, value in answer.items() if name != "id" or value is not None}
 
     @torch.inference_mode()
     def answer(self, window: ExampleSet) -> list[Prediction]:
@@ -163,7 +160,7 @@ def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any
     first = tasks[0]
     if not isinstance(first, QaTask):
         return first
-    thresholds = [task.null_threshold for task in tasks if isinstance(task, QaTask)]
+    thresholds = [task.settings.null_threshold for task in tasks if isinstance(task, QaTask)]
     if together is not None and None not in thresholds:  # they have none if loaded for another data set
         return first.with_settings(null_threshold=together)
     return first.with_settings(null_threshold=sum(threshold or 0.0 for threshold in thresholds))
@@ -281,7 +278,7 @@ def write_predictions(
     if out.suffix == ".json" and predictor.task.kind != "qa":
         raise OutputError(
             f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
-            f"{predictor.task.name}: name the file .jsonl"
+            f"{predictor.task.settings.name}: name the file .jsonl"
         )
     predictions = predict_file(predictor, path, columns=columns, settings=settings, format=format)
     if out.suffix == ".jsonl":
@@ -300,11 +297,7 @@ def _as_json(value: Any) -> str:
 
 
 def _official_lines(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The lines of `{id: answer}`.
-
-    Raises:
-        InputError: a question has no id, or the same id as another one.
-    """
+    """The lines of `{id: answer}`."""
     numbers: dict[str, int] = {}
     line = "{"
     for number, prediction in enumerate(predictions, start=1):

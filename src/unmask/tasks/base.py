@@ -20,7 +20,7 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import HeadKind
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.settings import TaskKind
+from unmask.tasks.settings import TaskKind, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 
 Prediction = dict[str, Any]
@@ -137,18 +137,17 @@ class Task(Protocol[ExampleT]):
     """Something to learn from labelled examples; a frozen dataclass.
 
     Attributes:
-        name: a kind of task, or a data set's id.
+        settings: what the recipe says of it.
         kind: a key of `TASKS`.
         head_kind: the kind of head that `module` builds.
         labels: in the order of their ids; empty if the task has none, or they must be read from the training file.
         problem_type: as in `config.json`; None if the head allows only one.
-        max_length: most tokens of a row.
         per_token: True if there is one output per token, False if one per unit.
         id_column: the column kept beside a prediction as its `id`, where a row has it.
     """
 
     @property
-    def name(self) -> str: ...
+    def settings(self) -> TaskSettings: ...
     @property
     def kind(self) -> TaskKind: ...
     @property
@@ -157,8 +156,6 @@ class Task(Protocol[ExampleT]):
     def labels(self) -> tuple[str, ...]: ...
     @property
     def problem_type(self) -> str | None: ...
-    @property
-    def max_length(self) -> int: ...
     @property
     def per_token(self) -> bool: ...
     @property

@@ -252,7 +252,7 @@ def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
     Raises:
         InputError: there are fewer than three groups.
     """
-    ordered = sorted(set(keys), key=_order)
+    ordered = sorted(set(keys), key=lambda key: hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
     if len(ordered) < 3:
         raise InputError(
             f"{len(ordered)} group{' that belongs' if len(ordered) == 1 else 's that belong'} together: expected at "
@@ -264,7 +264,3 @@ def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
         key: "train" if place < num_train else "dev" if place < num_train + num_dev else "test"
         for place, key in enumerate(ordered)
     }
-
-
-def _order(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

@@ -30,8 +30,11 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
     """The task that a recipe describes; its labels are empty if they must be read from the training file.
 
     Args:
-        columns: the user's settings.
+        columns: the user's; what they leave out is as in the data set, or has its usual name.
         lenient: True also tries the columns of the data set and the usual ones, after the user's.
+
+    Raises:
+        SettingsError: `columns` names one that the kind of task does not have, or settings contradict the data set.
     """
     named = ColumnSettings(**columns.model_dump(exclude_defaults=True))  # a resolved recipe sets every field
     return TASKS[kind_of(settings.name)](settings, named, lenient)
@@ -54,7 +57,8 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
     if name is not None and name != kept["name"]:
         _check_kind(name, kept["name"])
         kept["name"], columns = name, {}
-        if not (kept.get("unanswerable") and _may_be_unanswerable(name)):
+        all_answered = name in qa.DATA_SETS and qa.DATA_SETS[name].unanswerable is False
+        if all_answered or not kept.get("unanswerable"):
             kept.pop("unanswerable", None)
             kept.pop("null_threshold", None)
     if loaded.problem_type == "multi_label_classification":
@@ -72,11 +76,7 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
 
 
 def _remembered(loaded: LoadedModel) -> dict[str, Any]:
-    """Settings by name, and `columns`: the model's own, if it has any.
-
-    Raises:
-        ModelError: they are not settings, or do not match the head and the encoder.
-    """
+    """Settings by name, and `columns`: the model's own, if it has any."""
     kind, num_positions = _kind_of_head(loaded), loaded.encoder.settings.num_positions
     recorded = (loaded.config or {}).get("unmask_task", {})
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("columns", {}), Mapping):
@@ -107,11 +107,6 @@ def _kind_of_head(loaded: LoadedModel) -> TaskKind:
         "multiple_choice": "choice",
     }
     return kinds[loaded.head_kind]
-
-
-def _may_be_unanswerable(name: str) -> bool:
-    """Whether the files of a task may hold questions without an answer; True if that is not known."""
-    return name not in qa.DATA_SETS or qa.DATA_SETS[name].unanswerable is not False
 
 
 def _check_kind(name: str, trained: Any) -> None:

@@ -48,12 +48,7 @@ def test_a_sound_run_of_another_objective(recipe: str, store: Path, tmp_path: Pa
     assert levels_of(check_run(tmp_path / "run"))["unfinished-run"] == "warning"  # judged by its checkpoint
 
 
-def test_faults_of_another_objective(
-    recipe: str,
-    texts: list[str],
-    store: Path,
-    tmp_path: Path,
-) -> None:
+def test_faults_of_another_objective(recipe: str, texts: list[str], store: Path, tmp_path: Path) -> None:
     text = write_documents(tmp_path / "text.jsonl", texts[:20] * 10)
     prepare([text], store / "tokenizer", tmp_path / "store")
     words = [f"store={tmp_path / 'store'}", *OTHERS["causal_lm"], "train.steps=20"]
@@ -70,6 +65,6 @@ def test_a_run_that_masks_spans_is_judged_whole(recipe: str, store: Path, tmp_pa
     assert faults_of(tmp_path / "run") == set()
     told = {finding.name: finding.message for finding in check_run(tmp_path / "run")}
     assert {name for name in told if name.startswith("sbo")} == {
-        *("sbo-uniform-floor", "sbo-unigram-floor", "sbo-no-context-accuracy-floor"),
+        *("sbo-uniform-floor", "sbo-unigram-floor", "sbo-no-context-accuracy-floor")
     }
     assert "(unigram entropy of the held-out targets)" in told["sbo-unigram-floor"]

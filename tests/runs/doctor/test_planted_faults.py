@@ -30,10 +30,7 @@ def test_a_learning_rate_of_a_hundred_times(recipe: str, store: Path, tmp_path: 
 
 
 def test_a_store_replaced_by_one_of_another_vocabulary(
-    sound: Path,
-    texts: list[str],
-    other_tokenizer: Path,
-    tmp_path: Path,
+    sound: Path, texts: list[str], other_tokenizer: Path, tmp_path: Path
 ) -> None:
     text = write_documents(tmp_path / "text.jsonl", texts)
     prepare([text], other_tokenizer, tmp_path / "store")
@@ -52,10 +49,7 @@ def test_a_store_whose_tokenizer_was_swapped(sound: Path, store: Path, other_tok
 
 
 def test_a_run_begun_from_a_model_of_another_vocabulary(
-    sound: Path,
-    texts: list[str],
-    other_tokenizer: Path,
-    tmp_path: Path,
+    sound: Path, texts: list[str], other_tokenizer: Path, tmp_path: Path
 ) -> None:
     """Without its tokenizer a model of as many entries is not refused."""
     text = write_documents(tmp_path / "text.jsonl", texts)
@@ -72,12 +66,7 @@ def test_a_run_begun_from_a_model_of_another_vocabulary(
     assert faults_of(tmp_path / "run") == {"other-vocabulary"}
 
 
-def test_a_corpus_repeated_ten_times(
-    recipe: str,
-    texts: list[str],
-    store: Path,
-    tmp_path: Path,
-) -> None:
+def test_a_corpus_repeated_ten_times(recipe: str, texts: list[str], store: Path, tmp_path: Path) -> None:
     text = write_documents(tmp_path / "text.jsonl", texts[:20] * 10)
     prepare([text], store / "tokenizer", tmp_path / "store")
     pretrain(recipe, [f"store={tmp_path / 'store'}", "train.steps=60"], out=tmp_path / "run")
@@ -86,12 +75,7 @@ def test_a_corpus_repeated_ten_times(
     assert "200 documents are 20 distinct ones, nearly every one 10 times" in told
 
 
-def test_a_few_copies_are_no_fault(
-    recipe: str,
-    texts: list[str],
-    store: Path,
-    tmp_path: Path,
-) -> None:
+def test_a_few_copies_are_no_fault(recipe: str, texts: list[str], store: Path, tmp_path: Path) -> None:
     for name, num_copies in (("few", 2), ("some", 12)):
         text = write_documents(tmp_path / f"{name}.jsonl", [*texts, *texts[:num_copies]])
         prepare([text], store / "tokenizer", tmp_path / name)
@@ -115,9 +99,7 @@ def task_words(sound: Path, samples_dir: Path) -> list[str]:
 
 
 def test_a_fine_tuning_run_that_tells_nothing_apart(
-    task_words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task_words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
     finetune("finetune/snli", [*task_words, "optimizer.learning_rate=1e-7"], out=tmp_path / "run")

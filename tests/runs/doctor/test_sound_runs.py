@@ -45,11 +45,7 @@ def test_other_sound_runs_have_none_either(recipe: str, store: Path, tmp_path: P
     assert faults_of(tmp_path / "run") == set()
 
 
-def test_a_run_made_from_a_corpus_finds_its_own_store(
-    recipe: str,
-    texts: list[str],
-    tmp_path: Path,
-) -> None:
+def test_a_run_made_from_a_corpus_finds_its_own_store(recipe: str, texts: list[str], tmp_path: Path) -> None:
     corpus = write_documents(tmp_path / "text.jsonl", texts[:12])
     words = [f"corpus={corpus}", "tokenizer.vocab_size=300", "train.steps=20", "train.eval_every=null"]
     pretrain(recipe, words, out=tmp_path / "run")

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from support.tiny_models import tiny
 from unmask.errors import CheckpointError, InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
 from unmask.finetuning import run as finetuning
 from unmask.finetuning.inputs import build_module
@@ -41,7 +42,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained model's directory: random weights."""
     from unmask.models.bert import BertEncoder
     from unmask.models.hub.directory import save_model
-    from unmask.models.settings import EncoderSettings
     from unmask.tokenization.learning.train import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
 
@@ -49,18 +49,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("base") / "model"
     directory.mkdir()
     torch.manual_seed(0)
-    encoder = BertEncoder(
-        EncoderSettings(
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=32,
-            initializer_range=0.1,
-        ),
-        pooler=False,
-    )
+    encoder = BertEncoder(tiny(tokenizer.vocab_size, max_position_embeddings=32, initializer_range=0.1), pooler=False)
     save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings))
     tokenizer.save(directory)
     return directory

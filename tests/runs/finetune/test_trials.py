@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from support.tiny_models import tiny
 from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError
 from unmask.finetuning.run import finetune
 from unmask.finetuning.search.search import run_trials
@@ -45,7 +46,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained model's directory: random weights."""
     from unmask.models.bert import BertEncoder
     from unmask.models.hub.directory import save_model
-    from unmask.models.settings import EncoderSettings
     from unmask.tokenization.learning.train import train_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
 
@@ -53,15 +53,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("base") / "model"
     directory.mkdir()
     torch.manual_seed(0)
-    sizes = EncoderSettings(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=32,
-        initializer_range=0.1,
-    )
+    sizes = tiny(tokenizer.vocab_size, max_position_embeddings=32, initializer_range=0.1)
     save_model(directory, BertEncoder(sizes))
     tokenizer.save(directory)
     return directory

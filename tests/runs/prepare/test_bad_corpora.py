@@ -3,11 +3,9 @@ counted and listed; and what is kept where a preparation is hit from outside."""
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
 import json
-import lzma
 import os
 import subprocess
 import sys
@@ -15,37 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-import zstandard
-from pyarrow import parquet
 
 from support.commands import Command, check_refused, tree_of, write_files
+from support.corpora import COMPRESS, GOOD, Files, dump, table
 from unmask.store.store import TokenStore
-
-GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
-Files = dict[str, str | bytes]
-
-
-def table(**columns: list[Any]) -> bytes:
-    file = io.BytesIO()
-    parquet.write_table(pa.table(columns), file)
-    return file.getvalue()
-
-
-def dump(*titles: str) -> str:
-    pages = (
-        f"<page>\n<title>{title}</title><ns>0</ns>\n<revision><text>A wren sings here.</text></revision>\n</page>\n"
-        for title in titles
-    )
-    return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n"
-
 
 # ------------------------------------------------------------------------------------------------------ bad records
 
@@ -209,17 +181,7 @@ BAD_FILES: dict[str, tuple[Files, list[str], str]] = {
         [],
         "a.csv:1: no column 'text' (there is 'id', 'body')",
     ),
-    "a column twice": ({"a.csv": "text,text\nx,y\n"}, [], "a.csv:1: the header names 'text' twice"),
-    "an empty header": ({"a.csv": "\nThe dog.\n"}, [], "a.csv:2: no column 'text' (there is 'The dog.')"),
-    "another separator": ({"a.csv": "id:text\n1:x\n"}, [], "a.csv:1: no column 'text' (there is 'id:text')"),
-    "numbers": ({"a.parquet": table(text=[1])}, [], "a.parquet: column 'text' is of type int64: expected string"),
-    "a parquet without it": (
-        {"a.parquet": table(body=["x"])},
-        [],
-        "a.parquet: no column 'text' (there is 'body'): name another with --column",
-    ),
     "no parquet": ({"a.parquet": GOOD}, [], "a.parquet: not a sound Parquet file ("),
-    "a cut parquet": ({"a.parquet": WHOLE_TABLE[:-20]}, [], "a.parquet: not a sound Parquet file ("),
     "a flipped parquet": (
         {"a.parquet": WHOLE_TABLE[:20] + bytes([WHOLE_TABLE[20] ^ 255]) + WHOLE_TABLE[21:]},
         [],
@@ -238,12 +200,7 @@ BAD_FILES: dict[str, tuple[Files, list[str], str]] = {
 
 @pytest.mark.parametrize(("files", "options", "message"), BAD_FILES.values(), ids=BAD_FILES.keys())
 def test_bad_files_are_refused(
-    unmask: Command,
-    place: Path,
-    tokenizer: Path,
-    files: Files,
-    options: list[str],
-    message: str,
+    unmask: Command, place: Path, tokenizer: Path, files: Files, options: list[str], message: str
 ) -> None:
     write_files(files)
     before = tree_of(place)

@@ -372,18 +372,6 @@ def test_a_full_disk_leaves_no_tokenizer(
     assert names(tmp_path) == ["made"]
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a disk of its own can be mounted by root only")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
 @pytest.mark.parametrize("command", ["prepare", "tokenizer train"])
 def test_a_truly_full_disk(folder: Path, tiny_disk: Path, command: str) -> None:
     (tiny_disk / "filler").write_bytes(b"x" * (40 << 10))

@@ -67,10 +67,7 @@ WAYS_IN: dict[str, tuple[Files, list[str]]] = {
     "JSON": ({"a.jsonl": LINES}, ["--column", "body"]),
     "CSV": ({"a.csv": 'id,body\n1,the dog barks\n2,"a fox is here"\n'}, ["--column", "body"]),
     "CSV in a gzip file": ({"a.csv.gz": gzip.compress(b"body\nthe dog barks\na fox is here\n")}, ["--column", "body"]),
-    "a long zstd window": (
-        {"a.jsonl.zst": packed_with_a_long_window(LINES.encode())},
-        ["--column", "body"],
-    ),
+    "a long zstd window": ({"a.jsonl.zst": packed_with_a_long_window(LINES.encode())}, ["--column", "body"]),
     "TSV": ({"a.tsv": "id\tbody\n1\tthe dog barks\n2\ta fox is here\n"}, ["--column", "body"]),
     "Parquet": ({"a.parquet": table(n=[1, 2], body=ROWS)}, ["--column", "body"]),
     "text": ({"a.txt": "the dog barks\n\na fox is here\n"}, []),
@@ -103,11 +100,7 @@ def test_every_format_becomes_the_same_store(
     "pack", [bytes, gzip.compress, zstandard.ZstdCompressor().compress], ids=["plain", "gz", "zst"]
 )
 def test_standard_input(
-    unmask: Command,
-    place: Path,
-    tokenizer: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    pack: Callable[[bytes], bytes],
+    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pack(LINES.encode()))))
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--format", "jsonl", "--column", "body"]
@@ -220,11 +213,7 @@ OTHERS: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize(("options", "different"), OTHERS.values(), ids=OTHERS.keys())
 def test_a_complete_store_is_not_taken_for_one_of_other_settings(
-    unmask: Command,
-    place: Path,
-    tokenizer: Path,
-    options: list[str],
-    different: str,
+    unmask: Command, place: Path, tokenizer: Path, options: list[str], different: str
 ) -> None:
     write_files({"a.txt": GOOD})
     words = ["prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
@@ -301,11 +290,7 @@ MIXTURES: dict[str, tuple[Files, list[str], str]] = {
         ["m.yaml"],
         "m.yaml, line 3, column 3: not valid YAML: en is given twice",
     ),
-    "a size that no disk has": (
-        {"m.yaml": "size: 1e15\ncorpora: {en: {text: [a.txt]}}"},
-        ["m.yaml"],
-        "about ",
-    ),
+    "a size that no disk has": ({"m.yaml": "size: 1e15\ncorpora: {en: {text: [a.txt]}}"}, ["m.yaml"], "about "),
     "bad text in it": (
         {"m.yaml": "corpora: {en: {text: [a.txt, b.jsonl]}}", "b.jsonl": "{\n"},
         ["m.yaml"],
@@ -316,12 +301,7 @@ MIXTURES: dict[str, tuple[Files, list[str], str]] = {
 
 @pytest.mark.parametrize(("files", "text", "message"), MIXTURES.values(), ids=MIXTURES.keys())
 def test_mistakes_in_a_mixture_are_told(
-    unmask: Command,
-    place: Path,
-    tokenizer: Path,
-    files: Files,
-    text: list[str],
-    message: str,
+    unmask: Command, place: Path, tokenizer: Path, files: Files, text: list[str], message: str
 ) -> None:
     write_files({"a.txt": GOOD, **files})
     before = tree_of(place)
@@ -352,13 +332,7 @@ OPTIONS: dict[str, str] = {
 
 
 @pytest.mark.parametrize(("options", "message"), OPTIONS.items())
-def test_wrong_options_are_told(
-    unmask: Command,
-    place: Path,
-    tokenizer: Path,
-    options: str,
-    message: str,
-) -> None:
+def test_wrong_options_are_told(unmask: Command, place: Path, tokenizer: Path, options: str, message: str) -> None:
     write_files({"a.txt": GOOD})
     before = tree_of(place)
     finished = unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options.split())

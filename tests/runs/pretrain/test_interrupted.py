@@ -324,10 +324,6 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     killed = command(["-c", STOP_AT, "7", str(int(signal.SIGKILL))], words, run)
     assert killed.returncode == -signal.SIGKILL
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
-    assert [row["step"] for row in rows_of(run)] == [
-        3,
-        5,
-        6,
-    ]  # those after the checkpoint come again
+    assert [row["step"] for row in rows_of(run)] == [3, 5, 6]  # those after the checkpoint come again
     pretrain(*words, out=run, resume=True)
     assert_same_run(run, whole)

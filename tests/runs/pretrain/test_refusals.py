@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,198 +38,87 @@ def damaged_copy(store: Path, copy: Path, part: str) -> Path:
 
 
 SENTENCE = "The old man went to the store and bought a gallon of milk. Then he went home. "
+ALONE = "objective.sentence_objective=none packing.format=single_segment"
+# A text, and a tokenizer to train on it that has no special tokens but one for what it does not know.
+BARE = "corpus={text} held_out=0 tokenizer.kind=bpe tokenizer.vocab_size=80"
+
+REFUSALS: dict[str, tuple[str, type[UserError], str]] = {
+    # settings, with the names of `inputs`; the error, and how it is told
+    "no such store": ("store={place}/none", StoreError, "no such store"),
+    "a folder that is no store": ("store={place}", StoreError, "not a token store"),
+    "no such text": ("corpus={place}/none.txt", InputError, "no such file"),
+    "an empty text": ("corpus={empty}", InputError,
+     r"empty\.jsonl: no document with text in it: give a text to learn from"),
+    "one document": ("corpus={one} held_out=0", InputError,
+     r"1 training document\(s\), but packing\.format=segment_pair \(objective\.sentence_objective=nsp\) needs two.*"
+     r"a blank line ends one.*or take objective\.sentence_objective=none with packing\.format=single_segment"),
+    "text that is not UTF-8, far in": ("corpus={broken} held_out=0", InputError, r"broken\.txt.*(UTF-8|byte)"),
+    "no such tokenizer": ("corpus={text} tokenizer={place}/none", ModelError, "does not exist"),
+    "a flipped byte in the tokens": ("store={damaged} held_out=0", StoreError,
+     r"tokens-00000\.bin: its checksum is not the manifest's"),
+    "nothing but held-out documents": ("store={store} held_out=0.999", InputError,
+     r"training document\(s\), but packing.format=segment_pair .* needs two.*; or change held_out, which takes"),
+    "sequences over the model's positions": ("store={store} packing.max_length=33", SettingsError,
+     "packing.max_length 33 is over model.max_position_embeddings 32"),
+    "heads that do not divide": ("store={store} model.num_attention_heads=5", SettingsError,
+     "hidden_size 32 is not divisible by num_attention_heads 5"),
+    "another vocabulary size than the tokenizer's": ("store={store} model.vocab_size=30522", SettingsError,
+     "model.vocab_size is 30522 but the tokenizer has 200"),
+    "two inputs": ("store={store} tokenizer={store}/tokenizer", SettingsError, "brings its own tokenizer"),
+    "sequences over what RoBERTa's positions leave": ("store={store} model.architecture=roberta " + ALONE,
+     SettingsError, "packing.max_length 32 is over the model's 31 positions"),
+    "sequences over the positions in a phase": ('store={store} phases=[{{"until":0.5}},{{"until":1,"max_length":64}}]',
+     SettingsError, r"phases\.1\.max_length 64 is over model\.max_position_embeddings 32"),
+    "masks without a mask token": (f"{BARE} {ALONE}", SettingsError,
+     r"the tokenizer of .*: objective\.name=masked_lm needs a tokenizer with a mask token, and this one has none.*"
+     r"`unmask tokenizer train TEXT --kind wordpiece --out DIR` and then `unmask prepare TEXT --tokenizer DIR"),
+    "replaced tokens without a mask token": (f"{BARE} objective.name=replaced_token model.architecture=electra",
+     SettingsError, r"objective\.name=replaced_token needs a tokenizer with a mask token, and this one has none"),
+    "full sentences without a separator":
+    (f"{BARE} objective.name=causal_lm model.architecture=gpt1 packing.format=full_sentences", SettingsError,
+     r"packing\.format=full_sentences sets a separator token between documents, and the tokenizer has none"),
+    "entities in a text without annotations": ("store={store} objective.masking=entity", SettingsError,
+     r"objective\.masking=entity needs text in which such runs are marked"),
+    "entities in a text without annotations, nothing held out":
+    ("store={store} objective.masking=entity held_out=0", SettingsError,
+     r"objective\.masking=entity needs text in which such runs are marked"),
+    "noun phrases in a corpus without annotations": ("corpus={text} objective.masking=noun_phrase", SettingsError,
+     r'objective\.masking=noun_phrase needs text .* and .*text\.jsonl has none: give each .*"noun_phrase"'),
+    "entities in a mixture without annotations": ("corpus={mixture} objective.masking=entity held_out=0",
+     SettingsError, r"objective\.masking=entity needs text .* and .*mixture\.yaml has none"),
+    "an unknown key": ("store={store} optimizer.lr=1", SettingsError, "unknown key optimizer.lr"),
+    "no such model to start from": ("store={store} init_from={place}/none", ModelError, "no such directory"),
+    "a GPU where there is none": ("store={store} device=cuda", SettingsError,
+     "device=cuda, but PyTorch sees no CUDA device"),
+}  # fmt: skip
 
 
-ALONE = ["objective.sentence_objective=none", "packing.format=single_segment"]
-
-
-CAUSAL = ["objective.name=causal_lm", "model.architecture=gpt1"]
-
-
-REFUSALS: dict[str, tuple[Callable[[Path, Path], list[str]], type[UserError], str]] = {
-    "no such store": (lambda place, store: [f"store={place / 'none'}"], StoreError, "no such store"),
-    "a folder that is no store": (lambda place, store: [f"store={place}"], StoreError, "not a token store"),
-    "no such text": (lambda place, store: [f"corpus={place / 'none.txt'}"], InputError, "no such file"),
-    "an empty text": (
-        lambda place, store: [f"corpus={write_text(place / 'a.jsonl', [])}"],
-        InputError,
-        r"a\.jsonl: no document with text in it: give a text to learn from",
-    ),
-    "an empty text, for an objective without pairs": (
-        lambda place, store: [f"corpus={write_text(place / 'a.jsonl', [])}", *ALONE],
-        InputError,
-        r"a\.jsonl: no document with text in it: give a text to learn from",
-    ),
-    "one document": (
-        lambda place, store: [f"corpus={write_text(place / 'a.jsonl', [SENTENCE * 40])}", "held_out=0"],
-        InputError,
-        r"1 training document\(s\), but packing\.format=segment_pair \(objective\.sentence_objective=nsp\) needs two.*"
-        r"a blank line ends one.*or take objective\.sentence_objective=none with packing\.format=single_segment",
-    ),
-    "text that is not UTF-8, far in": (
-        lambda place, store: [f"corpus={broken_text(place / 'a.txt')}", "held_out=0"],
-        InputError,
-        r"a\.txt.*(UTF-8|byte)",
-    ),
-    "no such tokenizer": (
-        lambda place, store: [f"corpus={write_text(place / 'a.jsonl', [SENTENCE] * 9)}", f"tokenizer={place / 'none'}"],
-        ModelError,
-        "does not exist",
-    ),
-    "a flipped byte in the tokens": (
-        lambda place, store: [f"store={damaged_copy(store, place / 'damaged', 'tokens-')}", "held_out=0"],
-        StoreError,
-        r"tokens-00000\.bin: its checksum is not the manifest's",
-    ),
-    "a flipped byte in the sentences": (
-        lambda place, store: [f"store={damaged_copy(store, place / 'damaged', 'sentences-')}", "held_out=0"],
-        StoreError,
-        r"sentences-00000\.bin: its checksum is not the manifest's",
-    ),
-    "a flipped byte in the documents": (
-        lambda place, store: [f"store={damaged_copy(store, place / 'damaged', 'documents-')}"],
-        StoreError,
-        r"documents-00000\.bin: its checksum is not the manifest's",
-    ),
-    "nothing but held-out documents": (
-        lambda place, store: [f"store={store}", "held_out=0.999"],
-        InputError,
-        r"training document\(s\), but packing.format=segment_pair .* needs two.*; or change held_out, which takes",
-    ),
-    "sequences over the model's positions": (
-        lambda place, store: [f"store={store}", "packing.max_length=33"],
-        SettingsError,
-        "packing.max_length 33 is over model.max_position_embeddings 32",
-    ),
-    "sequences over the preset's positions": (
-        lambda place, store: [f"store={store}", "packing.max_length=513", "model.max_position_embeddings=null"],
-        SettingsError,
-        "packing.max_length 513 is over the model's 512 positions",
-    ),
-    "heads that do not divide": (
-        lambda place, store: [f"store={store}", "model.num_attention_heads=5"],
-        SettingsError,
-        "hidden_size 32 is not divisible by num_attention_heads 5",
-    ),
-    "another vocabulary size than the tokenizer's": (
-        lambda place, store: [f"store={store}", "model.vocab_size=30522"],
-        SettingsError,
-        "model.vocab_size is 30522 but the tokenizer has 200",
-    ),
-    "static masks and copies": (
-        lambda place, store: [f"store={store}", "objective.masking_mode=static", "packing.copies=5"],
-        SettingsError,
-        "masking_mode=static shows ten fixed copies: leave out packing.copies",
-    ),
-    "two inputs": (
-        lambda place, store: [f"store={store}", f"tokenizer={store / 'tokenizer'}"],
-        SettingsError,
-        "brings its own tokenizer",
-    ),
-    "two budgets": (
-        lambda place, store: [f"store={store}", "train.steps=3", "train.epochs=1"],
-        SettingsError,
-        "exactly one of steps, tokens, epochs, minutes",
-    ),
-    "sequences over what RoBERTa's positions leave": (
-        lambda place, store: [f"store={store}", *ALONE, "model.architecture=roberta"],
-        SettingsError,
-        "packing.max_length 32 is over the model's 31 positions",
-    ),
-    "sequences over the positions in a phase": (
-        lambda place, store: [f"store={store}", "phases=[{until: .5}, {until: 1, max_length: 64}]"],
-        SettingsError,
-        r"phases\.1\.max_length 64 is over model\.max_position_embeddings 32",
-    ),
-    "masks without a mask token": (
-        lambda place, store: [*bare_text(place), *ALONE],
-        SettingsError,
-        r"the tokenizer of .*: objective\.name=masked_lm needs a tokenizer with a mask token, and this one has none.*"
-        r"`unmask tokenizer train TEXT --kind wordpiece --out DIR` and then `unmask prepare TEXT --tokenizer DIR",
-    ),
-    "replaced tokens without a mask token": (
-        lambda place, store: [*bare_text(place), "objective.name=replaced_token", "model.architecture=electra"],
-        SettingsError,
-        r"objective\.name=replaced_token needs a tokenizer with a mask token, and this one has none",
-    ),
-    "full sentences without a separator": (
-        lambda place, store: [*bare_text(place), *CAUSAL, "packing.format=full_sentences"],
-        SettingsError,
-        r"packing\.format=full_sentences sets a separator token between documents, and the tokenizer has none",
-    ),
-    "entities in a text without annotations": (
-        lambda place, store: [f"store={store}", "objective.masking=entity"],
-        SettingsError,
-        r"objective\.masking=entity needs text in which such runs are marked",
-    ),
-    "entities in a text without annotations, nothing held out": (
-        lambda place, store: [f"store={store}", "objective.masking=entity", "held_out=0"],
-        SettingsError,
-        r"objective\.masking=entity needs text in which such runs are marked",
-    ),
-    "noun phrases in a corpus without annotations": (
-        lambda place, store: [
-            f"corpus={write_text(place / 'a.jsonl', [SENTENCE] * 9)}",
-            "objective.masking=noun_phrase",
-        ],
-        SettingsError,
-        r'objective\.masking=noun_phrase needs text .* and .*a\.jsonl has none: give each .*"noun_phrase"',
-    ),
-    "entities in a mixture without annotations": (
-        lambda place, store: [f"corpus={mixture(place)}", "objective.masking=entity", "held_out=0"],
-        SettingsError,
-        r"objective\.masking=entity needs text .* and .*mixture\.yaml has none",
-    ),
-    "an unknown key": (
-        lambda place, store: [f"store={store}", "optimizer.lr=1"],
-        SettingsError,
-        "unknown key optimizer.lr",
-    ),
-    "no such model to start from": (
-        lambda place, store: [f"store={store}", f"init_from={place / 'none'}"],
-        ModelError,
-        "no such directory",
-    ),
-    "a GPU where there is none": (
-        lambda place, store: [f"store={store}", "device=cuda"],
-        SettingsError,
-        "device=cuda, but PyTorch sees no CUDA device",
-    ),
-}
-"""What is wrong, how it is told."""
-
-
-def bare_text(place: Path) -> list[str]:
-    """A text, and a tokenizer to train on it that has no special tokens but one for what it does not know."""
-    text = write_text(place / "a.jsonl", [f"{number} men. {SENTENCE}" for number in range(9)])
-    return [f"corpus={text}", "held_out=0", "tokenizer={kind: bpe, vocab_size: 80}"]
-
-
-def mixture(place: Path) -> Path:
-    """A mixture of one corpus."""
-    text = write_text(place / "a.jsonl", [f"{number} men. {SENTENCE}" for number in range(9)])
-    path = place / "mixture.yaml"
-    path.write_text(f"corpora: {{books: {{text: [{text}]}}}}\n")
-    return path
-
-
-def broken_text(path: Path) -> Path:
-    path.write_bytes("\n\n".join([SENTENCE] * 50).encode() + b"\n\n\xff\xfe broken")
-    return path
+def inputs(place: Path, store: Path) -> dict[str, Path]:
+    """Stores, texts and a mixture, sound and not, by the names of `REFUSALS`."""
+    text = write_text(place / "text.jsonl", [f"{number} men. {SENTENCE}" for number in range(9)])
+    mixture, broken = place / "mixture.yaml", place / "broken.txt"
+    mixture.write_text(f"corpora: {{books: {{text: [{text}]}}}}\n")
+    broken.write_bytes("\n\n".join([SENTENCE] * 50).encode() + b"\n\n\xff\xfe broken")
+    return {
+        "place": place,
+        "store": store,
+        "damaged": damaged_copy(store, place / "damaged", "tokens-"),
+        "text": text,
+        "empty": write_text(place / "empty.jsonl", []),
+        "one": write_text(place / "one.jsonl", [SENTENCE * 40]),
+        "mixture": mixture,
+        "broken": broken,
+    }
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_a_refused_run_leaves_nothing_and_takes_nothing_away(
-    reason: str,
-    tiny_recipe: Path,
-    tiny_store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    reason: str, tiny_recipe: Path, tiny_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    make, kind, told = REFUSALS[reason]
+    words, kind, told = REFUSALS[reason]
     runs = tmp_path / "runs"
-    overrides = make(tmp_path, tiny_store)
+    overrides = words.format(**inputs(tmp_path, tiny_store)).split()
     for resume in (False, True):
         with pytest.raises(kind, match=told):
             pretrain(str(tiny_recipe), overrides, out=runs / "new", resume=resume)

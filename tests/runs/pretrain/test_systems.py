@@ -63,10 +63,7 @@ SYSTEMS: dict[str, tuple[str, list[str]]] = {
     ),
     "gpt1": ("bpe", ["objective.name=causal_lm", "model.architecture=gpt1", SINGLE]),
     "left-to-right bert": ("wordpiece", ["objective.name=causal_lm", "model.causal=true"]),
-    "lstm": (
-        "bpe",
-        ["objective.name=causal_lm", "model.architecture=lstm", "model.num_attention_heads=null", SINGLE],
-    ),
+    "lstm": ("bpe", ["objective.name=causal_lm", "model.architecture=lstm", "model.num_attention_heads=null", SINGLE]),
     "phases": ("wordpiece", ["model.max_position_embeddings=64", f"phases={PHASES}"]),
     "lamb, inverse square root": ("wordpiece", ["optimizer.name=lamb", "schedule.name=inverse_sqrt"]),
     "muon, warm-up, stable, decay": ("wordpiece", ["optimizer.name=muon", "schedule.name=wsd"]),

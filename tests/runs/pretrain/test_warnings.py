@@ -85,9 +85,7 @@ def test_a_store_of_another_kind_of_tokenizer_is_told(
 
 
 def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
-    words: tuple[str, list[str]],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    words: tuple[str, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = write_documents(tmp_path / "a.jsonl", [f"{SENTENCE} Она пошла домой. {SENTENCE}" * 3] * 40)
     prepare([text], Path(words[1][0].removeprefix("store=")) / "tokenizer", tmp_path / "store")
@@ -117,11 +115,7 @@ def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
     ids=str,
 )
 def test_a_warm_up_that_does_not_fit_is_told(
-    words: tuple[str, list[str]],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    changes: list[str],
-    told: str | None,
+    words: tuple[str, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: list[str], told: str | None
 ) -> None:
     rtd = ["objective.name=replaced_token", "model.architecture=electra", "packing.format=single_segment"]
     changes = [*rtd, *changes, "train.steps=4", "schedule.warmup_steps=3"]
@@ -134,10 +128,7 @@ def test_a_warm_up_that_does_not_fit_is_told(
 
 @pytest.mark.parametrize(("num_words", "is_told"), [(5, True), (30, False)])
 def test_held_out_text_that_is_shorter_than_a_window_is_told(
-    num_words: int,
-    is_told: bool,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    num_words: int, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not too few documents: one is held out, and one is needed."""
     drawn = (f"{'so ' * (num_words - 1)}{number}" for number in range(10_000))

@@ -172,13 +172,7 @@ def test_choices_are_ranked_and_what_is_cut_is_told(
         (("--words", "positive"), "--words 'positive': expected LABEL=WORDS"),
         (("--words", "1=a", "--words", "1=b"), "names the label '1' twice"),
         (("--json", "--out", "x.jsonl"), "--out is for predictions"),
-        (
-            (
-                "--template",
-                "{text}",
-            ),
-            r"template '{text}'",
-        ),
+        (("--template", "{text}"), r"template '{text}'"),
         (("--column", "texts=a"), "texts"),
     ],
 )

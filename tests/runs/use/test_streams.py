@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from support.tiny_models import tiny
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model
-from unmask.models.settings import EncoderSettings
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
@@ -28,13 +28,8 @@ def masked_lm(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Pa
         [samples_dir / "text" / "ko-constitution.jsonl"], directory, TokenizerSettings(vocab_size=1500)
     )
     encoder = BertEncoder(
-        EncoderSettings(
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=32,
+        tiny(
+            tokenizer.vocab_size, hidden_size=16, num_hidden_layers=1, intermediate_size=32, max_position_embeddings=32
         ),
         pooler=False,
     )

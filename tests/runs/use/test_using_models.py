@@ -109,11 +109,7 @@ def test_answers_in_squads_own_form(unmask: Command, place: Path, task_models: A
 
 
 def test_a_vocabulary_of_another_language_is_told_at_every_use(
-    unmask: Command,
-    place: Path,
-    task_models: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
     data = write("data.jsonl", [{"text": "국민 은", "label": "n"}, {"text": "paper 국민", "label": "y"}])

@@ -8,23 +8,16 @@ import pytest
 import torch
 from torch import nn
 
+from support.tiny_models import tiny
 from unmask.batch import pack
 from unmask.errors import SettingsError
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.models.bert import BertEncoder
-from unmask.models.settings import EncoderSettings
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings
 from unmask.training.steps import set_training_mode
 
-SETTINGS = EncoderSettings(
-    vocab_size=30,
-    hidden_size=16,
-    num_hidden_layers=3,
-    num_attention_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=16,
-)
+SETTINGS = tiny(30, hidden_size=16, num_hidden_layers=3, intermediate_size=24, max_position_embeddings=16)
 
 
 def new_encoder(seed: int) -> BertEncoder:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.tiny_models import tiny
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.evaluation import evaluate, evaluate_predictions
@@ -23,7 +24,6 @@ from unmask.inference.predictor import Predictor, load_predictor, predict, predi
 from unmask.inference.windows import WINDOW
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
-from unmask.models.settings import EncoderSettings
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -378,7 +378,7 @@ def test_a_file_of_predictions_is_whole_or_not_there(answering: Path, tmp_path: 
     with pytest.raises(OutputError, match="exists already"):
         write_predictions(answering, data, out)
     data.write_text(as_lines([*QUESTIONS, {"question": "a man"}]))
-    with pytest.raises(InputError, match=r"dev\.jsonl:5: the columns are 'question'"):
+    with pytest.raises(InputError, match=r"dev\.jsonl:5: no column 'context'"):
         write_predictions(answering, data, out, overwrite=True)
     assert out.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.json", "dev.jsonl"]
@@ -388,12 +388,11 @@ def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_none(tiny_m
     from transformers import AutoTokenizer
 
     tokenizer = load_tokenizer(tiny_model)
-    settings = EncoderSettings(
+    settings = tiny(
+        tokenizer.vocab_size,
         architecture="roberta",
-        vocab_size=tokenizer.vocab_size,
         hidden_size=16,
         num_hidden_layers=1,
-        num_attention_heads=2,
         intermediate_size=16,
         max_position_embeddings=34,
         type_vocab_size=1,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from tempfile import TemporaryDirectory
@@ -72,6 +72,7 @@ _MODEL_FILES = (
 """All that `save` may replace: a run's directory, for one, has to stay."""
 
 
+@dataclass(eq=False, repr=False)
 class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
     """What `TextClassifier` and `TextRegressor` share: parameters, training, pickling.
 
@@ -96,38 +97,21 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         loss_curve_: the mean loss of each epoch.
     """
 
-    def __init__(
-        self,
-        model: str | Path | None = None,
-        *,
-        learning_rate: float = 5e-5,
-        epochs: float = 3,
-        batch_size: int = 32,
-        max_length: int = 128,
-        warmup_ratio: float = 0.1,
-        weight_decay: float = 0.01,
-        layer_decay: float = 1.0,
-        freeze_layers: int | Literal["all"] | None = None,
-        classifier_dropout: float | None = None,
-        from_scratch: bool = False,
-        seed: int = 0,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        precision: Literal["auto", "fp32", "bf16"] = "auto",
-    ) -> None:
-        self.model = model
-        self.learning_rate = learning_rate
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.max_length = max_length
-        self.warmup_ratio = warmup_ratio
-        self.weight_decay = weight_decay
-        self.layer_decay = layer_decay
-        self.freeze_layers = freeze_layers
-        self.classifier_dropout = classifier_dropout
-        self.from_scratch = from_scratch
-        self.seed = seed
-        self.device = device
-        self.precision = precision
+    model: str | Path | None = None
+    _: KW_ONLY
+    learning_rate: float = 5e-5
+    epochs: float = 3
+    batch_size: int = 32
+    max_length: int = 128
+    warmup_ratio: float = 0.1
+    weight_decay: float = 0.01
+    layer_decay: float = 1.0
+    freeze_layers: int | Literal["all"] | None = None
+    classifier_dropout: float | None = None
+    from_scratch: bool = False
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Writes the fine-tuned model as `unmask finetune` does, for `unmask predict` and for `transformers`.
@@ -215,10 +199,11 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         """(texts, outputs) float32, the head's outputs before they become predictions."""
         check_is_fitted(self)
         rows = rows_of(X)
-        task: Any = self.predictor_.task  # classification or regression: both have `is_pair`
-        if task.is_pair != ("text_b" in rows[0]):
+        task: Any = self.predictor_.task  # classification or regression: both have `files`
+        is_pair = task.files.is_pair
+        if is_pair != ("text_b" in rows[0]):
             kinds = ("single texts", "pairs of texts")
-            raise ValuesError(f"X holds {kinds[not task.is_pair]}, and the model was fitted on {kinds[task.is_pair]}")
+            raise ValuesError(f"X holds {kinds[not is_pair]}, and the model was fitted on {kinds[is_pair]}")
         predictor, counts = self.predictor_, ExampleCounts()
         windows = encode_windows(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments)
         parts = [run_module(task, predictor.module, window.encoded, predictor.compute) for window in windows]

@@ -146,21 +146,14 @@ def _same_length(values: Sequence[Any], num_texts: int) -> None:
 
 
 def distinct(labels: Iterable[Hashable]) -> NDArray[Any]:
-    """Every label once, in order."""
-    return _as_array(_in_order(set(labels)))
-
-
-def _in_order(labels: set[Hashable]) -> list[Hashable]:
+    """Every label once, in order; an array of the labels' own type where it is a plain one, else of objects."""
+    found = set(labels)
     try:
-        return sorted(labels)  # type: ignore[type-var]
+        ordered: list[Any] = sorted(found)
     except TypeError:  # labels of several types
-        return sorted(labels, key=lambda label: (type(label).__name__, repr(label)))
-
-
-def _as_array(labels: Sequence[Hashable]) -> NDArray[Any]:
-    """An array of the labels' own type where it is a plain one, else of objects."""
-    if len({type(label) for label in labels}) == 1 and isinstance(labels[0], str | bool | int | float):
-        return np.asarray(labels)
-    array = np.empty(len(labels), dtype=object)
-    array[:] = labels
+        ordered = sorted(found, key=lambda label: (type(label).__name__, repr(label)))
+    if len({type(label) for label in ordered}) == 1 and isinstance(ordered[0], str | bool | int | float):
+        return np.asarray(ordered)
+    array = np.empty(len(ordered), dtype=object)
+    array[:] = ordered
     return array

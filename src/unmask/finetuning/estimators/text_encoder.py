@@ -5,6 +5,7 @@ vectors = TextEncoder("runs/bert").fit_transform(["a fine film", "dull"])
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,6 +20,7 @@ from unmask.inference.features.similarity import embed, load_embedder
 from unmask.io.paths import model_directory
 
 
+@dataclass(eq=False, repr=False)
 class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
     """Vectors of texts from a pre-trained model, which stays as it is: `fit` learns nothing.
 
@@ -33,24 +35,14 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         precision: "fp32" or "bf16".
     """
 
-    def __init__(
-        self,
-        model: str | Path | None = None,
-        *,
-        layers: str = "last",
-        pool: str = "mean",
-        normalise: bool = False,
-        max_length: int | None = None,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        precision: Literal["fp32", "bf16"] = "fp32",
-    ) -> None:
-        self.model = model
-        self.layers = layers
-        self.pool = pool
-        self.normalise = normalise
-        self.max_length = max_length
-        self.device = device
-        self.precision = precision
+    model: str | Path | None = None
+    _: KW_ONLY
+    layers: str = "last"
+    pool: str = "mean"
+    normalise: bool = False
+    max_length: int | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"
 
     def fit(self, X: Texts, y: Any = None) -> Self:  # noqa: N803
         """Checks that there is such a model.

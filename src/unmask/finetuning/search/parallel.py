@@ -16,14 +16,14 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -31,6 +31,9 @@ from unmask.errors import InputError, Interrupted, OutputError, UserError
 from unmask.finetuning.search.display import TrialsDisplay
 from unmask.io.signals import Interruption
 from unmask.recipe.tree import FinetuneRecipe
+
+TRIALS = "trials"
+"""The folder of a search that holds the run directories of its trials, by name."""
 
 _LOOK_EVERY_S = 0.25
 """How long the parent waits before it looks for signals again and brings the bars up to date."""
@@ -45,20 +48,20 @@ class RunOne(Protocol):
 
 
 @dataclass(frozen=True)
-class TrialJob:
-    """A trial that is to be run.
-
-    Attributes:
-        name: the trial's name.
-        directory: its run directory.
-        settings: a recipe without `search`.
-        cost: how long it takes, relative to the others.
-    """
+class Trial:
+    """One run of a search; `name`, `configuration`, `point` and `given` are those of its `TrialOutcome`."""
 
     name: str
-    directory: Path
+    configuration: str
+    point: str
+    given: Mapping[str, Any]
     settings: FinetuneRecipe
-    cost: float
+
+    @property
+    def cost(self) -> float:
+        """How long it takes, relative to the other trials of its search."""
+        train = self.settings.train
+        return train.epochs if train.epochs is not None else train.batch_size if train.steps is not None else 1.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class _Ended:
     warnings: tuple[str, ...] = ()
 
 
-def attempt(job: TrialJob, recipe: str, run: RunOne) -> str | None:
+def attempt(trial: Trial, directory: Path, recipe: str, run: RunOne) -> str | None:
     """Makes a trial's run, or resumes it.
 
     Returns:
@@ -90,7 +93,7 @@ def attempt(job: TrialJob, recipe: str, run: RunOne) -> str | None:
         Interrupted: a signal has arrived; a checkpoint has been saved.
     """
     try:
-        run(job.settings, job.directory, recipe=recipe, resume=True, overwrite=False)
+        run(trial.settings, directory / TRIALS / trial.name, recipe=recipe, resume=True, overwrite=False)
     except (InputError, OutputError):
         raise
     except UserError as error:
@@ -102,13 +105,13 @@ def attempt(job: TrialJob, recipe: str, run: RunOne) -> str | None:
 
 
 def run_side_by_side(
-    jobs: Sequence[TrialJob],
+    waiting: Sequence[Trial],
     directory: Path,
     *,
     parallel: int,
     recipe: str,
     run: RunOne,
-    note_end: Callable[[TrialJob, str | None], str],
+    note_end: Callable[[Trial, str | None], str],
     shown: Set[str],
 ) -> None:
     """Runs trials in worker processes, several at a time.
@@ -122,7 +125,8 @@ def run_side_by_side(
     of the first trial that gives it.
 
     Args:
-        directory: of the search, for its log.
+        waiting: the trials to run.
+        directory: of the search.
         parallel: trials at a time, 1 or more.
         recipe: the recipe's name, for the record.
         run: a module-level function, which workers import.
@@ -138,8 +142,10 @@ def run_side_by_side(
             them at once.
     """
     num_threads = max(1, torch.get_num_threads() // parallel)
-    with Interruption() as interruption, TrialsDisplay(directory, len(jobs), parallel) as display:
-        trials = _Trials(jobs, parallel, lambda: _Worker(recipe, run, num_threads), note_end, display, shown)
+    with Interruption() as interruption, TrialsDisplay(directory, len(waiting), parallel) as display:
+        trials = _Trials(
+            waiting, parallel, lambda: _Worker(directory, recipe, run, num_threads), note_end, display, shown
+        )
         try:
             trials.run(interruption)
         except KeyboardInterrupt as error:
@@ -158,8 +164,8 @@ def run_side_by_side(
 class _Worker:
     """A process that runs one trial at a time: a pool of its own, since a killed process breaks its whole pool."""
 
-    def __init__(self, recipe: str, run: RunOne, num_threads: int) -> None:
-        self._arguments = (recipe, run)
+    def __init__(self, directory: Path, recipe: str, run: RunOne, num_threads: int) -> None:
+        self._arguments = (directory, recipe, run)
         self._executor = ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), initializer=_prepare_process, initargs=(num_threads,)
         )
@@ -173,10 +179,10 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, former)
         (self.process,) = set(multiprocessing.active_children()).difference(before)
 
-    def submit(self, job: TrialJob) -> Future[_Ended]:
-        self.job, self.began = job, time.monotonic()
+    def submit(self, trial: Trial) -> Future[_Ended]:
+        self.trial, self.began = trial, time.monotonic()
         try:
-            return self._executor.submit(_run_trial, job, *self._arguments)
+            return self._executor.submit(_run_trial, trial, *self._arguments)
         except BrokenProcessPool as error:  # it was killed before
             future: Future[_Ended] = Future()
             future.set_exception(error)
@@ -204,16 +210,16 @@ class _Trials:
 
     def __init__(
         self,
-        jobs: Sequence[TrialJob],
+        waiting: Sequence[Trial],
         parallel: int,
         new_worker: Callable[[], _Worker],
-        note_end: Callable[[TrialJob, str | None], str],
+        note_end: Callable[[Trial, str | None], str],
         display: TrialsDisplay,
         shown: Set[str],
     ) -> None:
         self.error: Exception | None = None
         self.is_stopping = False
-        self._waiting = deque(jobs)
+        self._waiting = deque(waiting)
         self._parallel = parallel
         self._new_worker = new_worker
         self._workers: list[_Worker] = []
@@ -237,7 +243,7 @@ class _Trials:
                 self._end(worker, ended)
                 if self._waiting:
                     self._begin(worker if worker.process.is_alive() else None)
-            self._display.show([worker.job.name for worker in self._running.values()], self._left_s())
+            self._display.show([worker.trial.name for worker in self._running.values()], self._left_s())
 
     def close(self) -> None:
         """Ends every worker."""
@@ -263,14 +269,14 @@ class _Trials:
         return _Ended(failure=f"its process {how}{why}")
 
     def _end(self, worker: _Worker, ended: _Ended) -> None:
-        job = worker.job
+        trial = worker.trial
         for message in ended.warnings:
             if message not in self._warnings:
                 self._warnings.add(message)
-                self._display.warn(f"{job.name}: {message}")
+                self._display.warn(f"{trial.name}: {message}")
         if ended.error is not None:
             self._waiting.clear()
-            self._display.log(f"{job.name} has failed; no other trial begins, and those under way run to their end")
+            self._display.log(f"{trial.name} has failed; no other trial begins, and those under way run to their end")
             if self.error is not None:
                 self._display.warn(str(ended.error))
             self.error = self.error or ended.error
@@ -278,9 +284,9 @@ class _Trials:
             self._stop()
         else:
             self._spent_s += time.monotonic() - worker.began
-            self._spent_cost += job.cost
+            self._spent_cost += trial.cost
             self._display.num_ended += 1
-            self._display.log(self._note_end(job, ended.failure))
+            self._display.log(self._note_end(trial, ended.failure))
 
     def _stop(self) -> None:
         """Lets every worker save and stop."""
@@ -295,7 +301,7 @@ class _Trials:
         if not self._spent_cost or not self._running:
             return None
         workers = self._running.values()
-        cost = sum(job.cost for job in (*self._waiting, *(worker.job for worker in workers)))
+        cost = sum(trial.cost for trial in (*self._waiting, *(worker.trial for worker in workers)))
         under_way_s = sum(time.monotonic() - worker.began for worker in workers)
         return max(0.0, cost * self._spent_s / self._spent_cost - under_way_s) / self._parallel
 
@@ -326,7 +332,7 @@ def _stop_trial(number: int, frame: FrameType | None) -> None:
     raise Interrupted("stopped by SIGTERM", number)
 
 
-def _run_trial(job: TrialJob, recipe: str, run: RunOne) -> _Ended:
+def _run_trial(trial: Trial, directory: Path, recipe: str, run: RunOne) -> _Ended:
     """Makes a trial's run; its warnings come back with its end, its errors as that end."""
     warnings = BufferingHandler(sys.maxsize)
     warnings.setLevel(logging.WARNING)
@@ -335,7 +341,7 @@ def _run_trial(job: TrialJob, recipe: str, run: RunOne) -> _Ended:
     for logger in loggers:
         logger.addHandler(warnings)
     try:
-        ended = _attempt_all(job, recipe, run)
+        ended = _attempt_all(trial, directory, recipe, run)
     finally:
         for logger in loggers:
             logger.removeHandler(warnings)
@@ -344,15 +350,15 @@ def _run_trial(job: TrialJob, recipe: str, run: RunOne) -> _Ended:
     return replace(ended, warnings=tuple(messages))
 
 
-def _attempt_all(job: TrialJob, recipe: str, run: RunOne) -> _Ended:
+def _attempt_all(trial: Trial, directory: Path, recipe: str, run: RunOne) -> _Ended:
     try:
-        return _Ended(failure=attempt(job, recipe, run))
+        return _Ended(failure=attempt(trial, directory, recipe, run))
     except Interrupted:
         return _Ended(is_stopped=True)
     except UserError as error:
         kind = InputError if isinstance(error, InputError) else OutputError
-        return _Ended(error=kind(f"{job.name}: {error}"))
+        return _Ended(error=kind(f"{trial.name}: {error}"))
     except OSError as error:  # the command line distinguishes these from faults of ours
         return _Ended(error=error)
     except Exception:
-        return _Ended(error=RuntimeError(f"{job.name}, in its process:\n{traceback.format_exc()}"))
+        return _Ended(error=RuntimeError(f"{trial.name}, in its process:\n{traceback.format_exc()}"))

@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from unmask.config import build_settings, merge
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.search.display import InputWarnings
 from unmask.finetuning.search.page import write_trials_page
-from unmask.finetuning.search.parallel import RunOne, TrialJob, attempt, run_side_by_side
+from unmask.finetuning.search.parallel import TRIALS, RunOne, Trial, attempt, run_side_by_side
 from unmask.finetuning.search.summary import (
     TrialOutcome,
     best_run,
@@ -61,45 +61,10 @@ from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
 
-TRIALS = "trials"
 RESULTS = "results.json"
 
 _SPENT = ("checkpoints", "features")
 """What a run directory does not need once the run is finished: three models' worth of disk and more, for each trial."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run of a search; `name`, `configuration`, `point` and `given` are those of its `TrialOutcome`."""
-
-    name: str
-    configuration: str
-    point: str
-    given: Mapping[str, Any]
-    settings: FinetuneRecipe
-
-    @property
-    def cost(self) -> float:
-        """How long it takes, relative to the other trials of its search."""
-        train = self.settings.train
-        return train.epochs if train.epochs is not None else train.batch_size if train.steps is not None else 1.0
-
-    def outcome(self, results: Mapping[str, Any]) -> TrialOutcome:
-        """The outcome of the finished trial, from its results.json."""
-        return TrialOutcome(
-            self.name,
-            self.configuration,
-            self.point,
-            self.given,
-            dev=results["dev"],
-            test=results.get("test") or {},
-            degenerate=results.get("degenerate"),
-            floors=results.get("floors"),
-        )
-
-    def failed(self, error: str) -> TrialOutcome:
-        """The outcome of the trial that ended with an error."""
-        return TrialOutcome(self.name, self.configuration, self.point, self.given, dev={}, test={}, error=error)
 
 
 def run_trials(
@@ -137,9 +102,12 @@ def run_trials(
         for change in changes:
             _log(directory, change)
         with input_warnings.collecting():
-            for trial in _first_of_each_model(trials):
-                if check is not None:
+            checked: set[tuple[str, int | None]] = set()
+            for trial in trials:
+                model = (trial.settings.init_from, trial.settings.transfer_layers)
+                if check is not None and model not in checked:
                     check(trial.settings)
+                checked.add(model)
         for name in _SPENT:
             shutil.rmtree(directory / name, ignore_errors=True)  # left by checking the inputs
         if settings.search.ensemble and kind_of(settings.task.name) in ("qa", "tagging"):
@@ -233,13 +201,6 @@ def _short(value: float) -> str:
     return repr(int(value)) if value == int(value) else repr(value)
 
 
-def _first_of_each_model(trials: Sequence[Trial]) -> list[Trial]:
-    firsts: dict[tuple[str, int | None], Trial] = {}
-    for trial in trials:
-        firsts.setdefault((trial.settings.init_from, trial.settings.transfer_layers), trial)
-    return list(firsts.values())
-
-
 def _run_all(
     settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
 ) -> Path:
@@ -263,44 +224,40 @@ def _outcomes(
     settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
 ) -> list[TrialOutcome]:
     """Runs the trials that have not ended; after each one, writes a summary of all that have, in the planned order."""
-    places = {trial.name: directory / TRIALS / trial.name for trial in trials}
-    by_name = {trial.name: trial for trial in trials}
     ended: dict[str, TrialOutcome] = {}
     for trial in trials:
-        if _read_results(places[trial.name]) is not None:
-            ended[trial.name] = _outcome(trial, places[trial.name], None)
+        if _read_results(directory / TRIALS / trial.name) is not None:
+            ended[trial.name] = _outcome(trial, directory, None)
     if ended:
         _log(directory, f"{len(ended)} of {len(trials)} trials are finished already")
 
     def in_order() -> list[TrialOutcome]:
         return [ended[trial.name] for trial in trials if trial.name in ended]
 
-    def note_end(job: TrialJob, failure: str | None) -> str:
-        outcome = _outcome(by_name[job.name], job.directory, failure)
-        ended[job.name] = outcome
+    def note_end(trial: Trial, failure: str | None) -> str:
+        ended[trial.name] = outcome = _outcome(trial, directory, failure)
         if finished := [each for each in in_order() if each.error is None]:
             metric = choose_metric(finished[0].dev, settings.train.metric)
             write_json(directory / SUMMARY, summarise(in_order(), metric, len(trials)))
         return _describe_outcome(outcome, settings)
 
     left = [trial for trial in trials if trial.name not in ended]
-    jobs = [TrialJob(trial.name, places[trial.name], trial.settings, trial.cost) for trial in left]
     parallel = settings.search.parallel
-    if parallel > 1 and jobs:
-        run_side_by_side(jobs, directory, parallel=parallel, recipe=recipe, run=run, note_end=note_end, shown=shown)
+    if parallel > 1 and left:
+        run_side_by_side(left, directory, parallel=parallel, recipe=recipe, run=run, note_end=note_end, shown=shown)
     else:
         numbers = {trial.name: f"{number} of {len(trials)}" for number, trial in enumerate(trials, start=1)}
-        _run_one_after_another(jobs, numbers, directory, recipe, run, note_end)
+        _run_one_after_another(left, numbers, directory, recipe, run, note_end)
     return in_order()
 
 
 def _run_one_after_another(
-    jobs: Sequence[TrialJob],
+    trials: Sequence[Trial],
     numbers: Mapping[str, str],
     directory: Path,
     recipe: str,
     run: RunOne,
-    note_end: Callable[[TrialJob, str | None], str],
+    note_end: Callable[[Trial, str | None], str],
 ) -> None:
     """Like `run_side_by_side`, but one trial at a time, in this process.
 
@@ -308,25 +265,28 @@ def _run_one_after_another(
         numbers: each trial's number among all, as text, by name.
     """
     spent_s, spent_cost = 0.0, 0.0
-    for place, job in enumerate(jobs):
-        cost_left = sum(other.cost for other in jobs[place:])
+    for place, trial in enumerate(trials):
+        cost_left = sum(other.cost for other in trials[place:])
         left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
-        _log(directory, f"trial {numbers[job.name]}{left}: {job.name}")
+        _log(directory, f"trial {numbers[trial.name]}{left}: {trial.name}")
         began = time.monotonic()
-        failure = attempt(job, recipe, run)
-        spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + job.cost
-        _log(directory, note_end(job, failure))
+        failure = attempt(trial, directory, recipe, run)
+        spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + trial.cost
+        _log(directory, note_end(trial, failure))
 
 
-def _outcome(trial: Trial, place: Path, failure: str | None) -> TrialOutcome:
+def _outcome(trial: Trial, directory: Path, failure: str | None) -> TrialOutcome:
     """The outcome of a trial that has ended; deletes what a finished trial no longer needs."""
+    outcome = TrialOutcome(trial.name, trial.configuration, trial.point, trial.given, dev={}, test={}, error=failure)
     if failure is not None:
-        return trial.failed(failure)
+        return outcome
+    place = directory / TRIALS / trial.name
     results = _read_results(place)
     assert results is not None, f"{place} has no {RESULTS}"
     for name in _SPENT:
         shutil.rmtree(place / name, ignore_errors=True)
-    return trial.outcome(results)
+    test, degenerate, floors = (results.get(name) for name in ("test", "degenerate", "floors"))
+    return replace(outcome, dev=results["dev"], test=test or {}, degenerate=degenerate, floors=floors)
 
 
 def _read_results(place: Path) -> dict[str, Any] | None:
@@ -394,6 +354,6 @@ def _tune(place: Path, data: DataSettings, device: str) -> None:
     examples = task.load(dev, counts)
     encoded = encode_windows(task, examples, predictor.tokenizer, counts, predictor.num_segments)
     _, score = measure(task, predictor.module, encoded, predictor.compute)
-    threshold = task.tuned(score).null_threshold
+    threshold = task.tuned(score).settings.null_threshold
     assert threshold is not None
     keep_null_threshold(place, threshold)

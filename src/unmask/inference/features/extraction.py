@@ -31,12 +31,7 @@ from unmask.inference.features.batches import (
     pooled_vectors,
     token_vectors,
 )
-from unmask.inference.features.inputs import (
-    FeatureInput,
-    describe_tokens,
-    feature_layouts,
-    read_feature_input,
-)
+from unmask.inference.features.inputs import FeatureInput, describe_tokens, feature_layouts, read_feature_input
 from unmask.inference.inputs import read_inputs
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID
@@ -213,11 +208,7 @@ def log_inputs(counts: ExampleCounts, coverage: Coverage) -> None:
 
 
 def check_pool(name: str) -> Pool:
-    """The pool of that name.
-
-    Raises:
-        SettingsError: there is no such pool.
-    """
+    """The pool of that name; raises SettingsError if there is none."""
     _check_known("pool", name, get_args(Pool))
     return cast(Pool, name)
 
@@ -235,11 +226,8 @@ def _ids(index: Path, pool: Pool) -> Iterator[str]:
 
 
 def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tuple[int, int]:
-    """How many inputs a file has, and how many rows their features will have.
-
-    Raises:
-        InputError: an input cannot be used: raised now, not after hours of encoding.
-    """
+    """How many inputs a file has, and how many rows their features will have; an input that cannot be used is refused
+    now, not after hours of encoding."""
     num_inputs = num_rows = 0
     with Progress("looking through the inputs", unit="inputs") as progress:
         for inputs in windows(read):
@@ -261,12 +249,7 @@ def _check_room(out: Path, needed: int) -> None:
 
 
 def _write_window(
-    model: FeatureModel,
-    encoded: EncodedInputs,
-    pool: Pool,
-    writer: FeatureWriter,
-    first_row: int,
-    first_number: int,
+    model: FeatureModel, encoded: EncodedInputs, pool: Pool, writer: FeatureWriter, first_row: int, first_number: int
 ) -> list[dict[str, Any]]:
     """Writes the features of some inputs from `first_row` on; returns their lines of the index.
 

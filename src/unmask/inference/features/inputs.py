@@ -19,7 +19,7 @@ from unmask.errors import InputError, SettingsError
 from unmask.io.rows import Row, find_field
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
-from unmask.tasks.rows import checked_text, shown
+from unmask.tasks.rows import checked_text, choose_layout, shown
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.definition import Piece
 from unmask.tokenization.offsets import align
@@ -112,7 +112,7 @@ def read_feature_input(row: Row, layouts: Sequence[ColumnSettings] = USUAL_LAYOU
     Raises:
         InputError: the row has none of them, or a value is not text.
     """
-    columns = _choose_columns(row, layouts)
+    columns = choose_layout(layouts, row, _names, "--column text=..., or --column text_a=... and --column text_b=...")
     identity = find_field(row.fields, columns.id or "id")
     if columns.tokens is None:
         texts = [checked_text(row[name], name, row.source) for name in columns.texts]
@@ -127,17 +127,6 @@ def read_feature_input(row: Row, layouts: Sequence[ColumnSettings] = USUAL_LAYOU
 
 def _names(columns: ColumnSettings) -> tuple[str, ...]:
     return columns.texts if columns.tokens is None else (columns.tokens,)
-
-
-def _choose_columns(row: Row, layouts: Sequence[ColumnSettings]) -> ColumnSettings:
-    for columns in layouts:
-        if all(name in row for name in _names(columns)):
-            return columns
-    expected = ", or ".join(dict.fromkeys(" and ".join(_names(columns)) for columns in layouts))
-    raise InputError(
-        f"{row.source}: no text: expected {expected}; there is {', '.join(row.fields) or 'nothing'}. Name yours with "
-        "--column text=..., or --column text_a=... and --column text_b=..."
-    )
 
 
 def tokenize(inputs: Sequence[FeatureInput], tokenizer: Tokenizer) -> list[InputTokens]:
@@ -199,7 +188,10 @@ class RowMaker:
 
     def room(self, is_pair: bool) -> int:
         """How many tokens of a row are left for text."""
-        return self.max_length - sum(len(piece.ids) for piece in _pieces(self.tokenizer, is_pair))
+        return self.max_length - sum(len(piece.ids) for piece in self._pieces(is_pair))
+
+    def _pieces(self, is_pair: bool) -> tuple[Piece, ...]:
+        return self.tokenizer.framing.pair if is_pair else self.tokenizer.framing.single
 
     def rows(
         self, inputs: Sequence[FeatureInput], tokens: Sequence[InputTokens], counts: ExampleCounts
@@ -253,16 +245,12 @@ class RowMaker:
         row: list[int] = []
         places: list[NDArray[np.int64]] = []
         in_first = 0
-        for piece in _pieces(self.tokenizer, is_pair):
+        for piece in self._pieces(is_pair):
             ids = its.ids[texts[piece.text]] if piece.text else list(piece.ids)
             row += ids
             places.append(numbers[texts[piece.text]] if piece.text else np.full(len(ids), -1))
             in_first += len(ids) if piece.segment == 0 else 0
         return row, in_first if self.num_segments > 1 else len(row), np.concatenate(places)
-
-
-def _pieces(tokenizer: Tokenizer, is_pair: bool) -> tuple[Piece, ...]:
-    return tokenizer.framing.pair if is_pair else tokenizer.framing.single
 
 
 def _cut(its: InputTokens, room: int, is_pair: bool) -> InputTokens:

@@ -56,11 +56,7 @@ def embed(
         UserError: the model does not load, or a setting is none of these.
     """
     opened = _open(model, layers, device, precision)
-    counts, coverage = ExampleCounts(), Coverage(opened.tokenizer, "texts")
-    rows = (Row({"text": text}, f"text {number}") for number, text in enumerate(texts, start=1))
-    embedded = _embedded(opened, map(read_feature_input, rows), pool, counts, coverage, normalise)
-    parts = [vectors for _, vectors in embedded]
-    log_inputs(counts, coverage)
+    parts = [vectors for _, vectors in _embedded(opened, _numbered(texts, "text"), pool, normalise)]
     return np.concatenate(parts) if parts else np.empty((0, *opened.shape), np.float32)
 
 
@@ -128,10 +124,8 @@ def search(
         For each query `{"query", "results": [{"text", "similarity", "index"}]}`, the most similar first, equally
         similar ones in the order of the corpus; `index` is the text's number in the corpus, from 0.
     """
-    found = (Row({"text": text}, f"query {number}") for number, text in enumerate(queries, start=1))
-    among = (Row({"text": text}, f"corpus text {number}") for number, text in enumerate(corpus, start=1))
     opened = _open(model, layers, device, precision)
-    return _search(opened, map(read_feature_input, found), map(read_feature_input, among), top_k, pool)
+    return _search(opened, _numbered(queries, "query"), _numbered(corpus, "corpus text"), top_k, pool)
 
 
 def compare(
@@ -181,11 +175,7 @@ def compare(
 
 
 def _open(
-    model: str | Path | FeatureModel,
-    layers: str,
-    device: str,
-    precision: str,
-    columns: ColumnSettings = NOTHING_SAID,
+    model: str | Path | FeatureModel, layers: str, device: str, precision: str, columns: ColumnSettings = NOTHING_SAID
 ) -> FeatureModel:
     if isinstance(model, FeatureModel):
         _choose_layers(next(name for name, choice in CHOICES.items() if choice == model.choice), model)
@@ -194,11 +184,7 @@ def _open(
 
 
 def _choose_layers(name: str, model: FeatureModel) -> LayerChoice:
-    """The choice of that name, of those by which the model gives each token one vector.
-
-    Raises:
-        SettingsError: it is none of them; names them.
-    """
+    """The choice of that name, of those by which the model gives each token one vector."""
     known: dict[str, LayerChoice] = dict(CHOICES.items())
     num_layers = model.encoder.settings.num_hidden_layers
     fitting = [other for other, choice in known.items() if not choice.mixed and choice.min_layers <= num_layers]
@@ -213,29 +199,26 @@ def _choose_layers(name: str, model: FeatureModel) -> LayerChoice:
     raise SettingsError(f"{what}: choose one of {', '.join(fitting)}")
 
 
-def _embedded(
-    model: FeatureModel,
-    texts: Iterable[FeatureInput],
-    pool: str,
-    counts: ExampleCounts,
-    coverage: Coverage,
-    normalise: bool = True,
-) -> Iterator[tuple[Sequence[FeatureInput], NDArray[np.float32]]]:
-    """Single texts and their embeddings, window by window.
+def _numbered(texts: Iterable[str], name: str) -> Iterator[FeatureInput]:
+    for number, text in enumerate(texts, start=1):
+        yield read_feature_input(Row({"text": text}, f"{name} {number}"))
 
-    Raises:
-        SettingsError: the pool gives no single vector, or there is no such pool.
-        InputError: a text is a pair.
-    """
+
+def _embedded(
+    model: FeatureModel, texts: Iterable[FeatureInput], pool: str, normalise: bool = True
+) -> Iterator[tuple[Sequence[FeatureInput], NDArray[np.float32]]]:
+    """Single texts and their embeddings, window by window; at the end warns of what was cut or empty."""
     checked = check_pool(pool)
     if checked == "none":
         raise SettingsError("pool=none gives a vector for each token, and a text needs one: choose cls, mean or max")
+    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
     for window in encode_inputs(model, map(_single, texts), checked, counts, coverage):
         vectors = pooled_vectors(model, window, checked)
         if normalise:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
         yield window.inputs, vectors
+    log_inputs(counts, coverage)
 
 
 def _single(given: FeatureInput) -> FeatureInput:
@@ -245,14 +228,12 @@ def _single(given: FeatureInput) -> FeatureInput:
 
 
 def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str) -> Iterator[dict[str, Any]]:
-    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
     texts = chain.from_iterable(map(_two_texts, pairs))
-    for window, vectors in _embedded(model, texts, pool, counts, coverage):  # an even number, as `WINDOW` is
+    for window, vectors in _embedded(model, texts, pool):  # an even number, as `WINDOW` is
         cosines = _rounded(np.einsum("ij,ij->i", vectors[::2], vectors[1::2]))
         for first, second, cosine in zip(window[::2], window[1::2], cosines.tolist(), strict=True):
             kept = {} if first.id is None else {"id": first.id}
             yield {**kept, "text_a": first.text_a, "text_b": second.text_a, "similarity": cosine}
-    log_inputs(counts, coverage)
 
 
 def _rounded(cosines: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -271,10 +252,9 @@ def _search(
 ) -> list[dict[str, Any]]:
     if top_k < 1:
         raise SettingsError(f"top_k is {top_k}: expected at least 1")
-    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
     asked: list[FeatureInput] = []
     parts = []
-    for window, vectors in _embedded(model, queries, pool, counts, coverage):
+    for window, vectors in _embedded(model, queries, pool):
         parts.append(vectors)
         asked += window
     if not asked:
@@ -284,7 +264,7 @@ def _search(
     numbers = np.empty((len(asked), 0), np.int64)
     texts: dict[int, str] = {}  # those among the best for any query
     first = 0
-    for window, vectors in _embedded(model, corpus, pool, counts, coverage):
+    for window, vectors in _embedded(model, corpus, pool):
         found = np.concatenate([best, _rounded(wanted @ vectors.T)], axis=1)
         ids = np.concatenate(
             [numbers, np.broadcast_to(np.arange(first, first + len(window)), (len(asked), len(window)))], 1
@@ -296,7 +276,6 @@ def _search(
             for number in np.unique(numbers).tolist()
         }
         first += len(window)
-    log_inputs(counts, coverage)
     return [
         {
             "query": given.text_a,

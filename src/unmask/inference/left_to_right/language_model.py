@@ -20,7 +20,7 @@ from unmask.models.hub.directory import load_causal_lm
 from unmask.models.hub.uses import CAUSAL, check_entries, check_kind
 from unmask.models.kernels.decoder_loss import score_decoder
 from unmask.objectives.causal_lm import next_token_decoder
-from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.tasks.encoded import BATCH_TOKENS, encoded
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.training.device import Compute
 
@@ -63,19 +63,15 @@ class LanguageModel:
             sequences: ids, at least one each; no longer than `window`.
         """
         results: list[Tensor] = [torch.zeros(0)] * len(sequences)
-        by_length = sorted(range(len(sequences)), key=lambda number: -len(sequences[number]))
-        start = 0
-        while start < len(by_length):
-            longest = len(sequences[by_length[start]])
-            chosen = by_length[start : start + max(1, BATCH_TOKENS[self.compute.device.type] // longest)]
-            batch = pack([list(sequences[number]) for number in chosen]).to(self.compute.device)
+        rows = encoded(sequences, [len(ids) for ids in sequences])
+        for chosen, packed in rows.batches_by_length(BATCH_TOKENS[self.compute.device.type]):
+            batch = packed.to(self.compute.device)
             with self.compute.autocast():
                 decoder = next_token_decoder(self.encoder, self.masked_lm_head, self.encoder(batch))
                 labels = torch.cat([batch.input_ids[1:], batch.input_ids[:1]])
                 losses = score_decoder(decoder, labels).losses.cpu()
-            for number, its_losses in zip(chosen, torch.split(losses, list(batch.lengths)), strict=True):
+            for number, its_losses in zip(chosen.tolist(), torch.split(losses, list(batch.lengths)), strict=True):
                 results[number] = -its_losses[:-1]
-            start += len(chosen)
         return results
 
 

@@ -74,11 +74,7 @@ HEURISTICS: dict[str, Heuristic] = {
     "cola": Heuristic("acceptability"),
     "sst2": Heuristic("labels", "{text} very {label}", {"0": "negative", "1": "positive"}),
 }
-"""The heuristics of data sets that differ from those of their kind of task."""
-_OF_KINDS: dict[str, Heuristic] = {
-    "classification": Heuristic("labels"),
-    "choice": Heuristic("completion"),
-}
+"""The heuristics of data sets that differ from those of their kind of task, which are its first method."""
 _METHODS_OF_KINDS: dict[str, tuple[Method, ...]] = {
     "classification": ("labels", "acceptability"),
     "choice": ("completion", "referent"),
@@ -303,8 +299,8 @@ def _heuristic(
     words: Mapping[str, str] | None,
     threshold: float | None,
 ) -> Heuristic:
-    usual = HEURISTICS.get(task.name, _OF_KINDS[task.kind])
     known = _METHODS_OF_KINDS[task.kind]
+    usual = HEURISTICS.get(task.settings.name, Heuristic(known[0]))
     if method is not None and method not in known:
         raise SettingsError(f"method {method!r} is not for {task.kind}: expected {' or '.join(known)}")
     if method is not None and method != usual.method:
@@ -326,7 +322,7 @@ def _heuristic(
 
 
 def _check_template(template: str, task: Classification | Choice) -> None:
-    names = ("{text_a}", "{text_b}") if isinstance(task, Classification) and task.is_pair else ("{text}",)
+    names = ("{text_a}", "{text_b}") if isinstance(task, Classification) and task.files.is_pair else ("{text}",)
     rest = template.replace("{label}", "", 1)
     for name in names:
         rest = rest.replace(name, "")

@@ -70,21 +70,13 @@ class Choice:
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = False
 
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def max_length(self) -> int:
-        return self.settings.max_length
-
     def fit_to(self, path: DataPath) -> Choice:
         """The task with the one layout that the file has."""
         return replace(self, layouts=(choose_choice_layout(self.layouts, next(self.load_rows(path))),))
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
         for file in files_of(path):
-            yield from DATA_SETS.get(self.name, ChoiceDataSet()).reader(file)
+            yield from DATA_SETS.get(self.settings.name, ChoiceDataSet()).reader(file)
 
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ChoiceExample]:
         """See `Task`; an example without a label is refused unless `unlabelled`."""
@@ -129,20 +121,20 @@ class Choice:
 
     def _fitted(self, row: EncodedInput, example: ChoiceExample, tokenizer: Tokenizer) -> EncodedInput:
         """The row with the end of its context cut off where it is longer than `max_length`."""
-        excess = len(row.input_ids) - self.max_length
+        excess = len(row.input_ids) - self.settings.max_length
         if excess <= 0:
             return row
         if not self.settings.truncation:
             raise InputError(
-                f"{example.source}: {len(row.input_ids)} tokens, over task.max_length {self.max_length}, and "
+                f"{example.source}: {len(row.input_ids)} tokens, over task.max_length {self.settings.max_length}, and "
                 "task.truncation is false: shorten the context, raise task.max_length, or allow truncation"
             )
         (context,) = tokenizer.encode_batch([example.context], specials_in_text=True)
         if excess > len(context):
             raise InputError(
                 f"{example.source}: a choice and its question have {len(row.input_ids) - len(context)} tokens, special "
-                f"ones included, and task.max_length is {self.max_length}: only the context may be cut; shorten the "
-                "choice, or raise task.max_length"
+                f"ones included, and task.max_length is {self.settings.max_length}: only the context may be cut; "
+                "shorten the choice, or raise task.max_length"
             )
         starts = range(len(row.input_ids) - len(context) + 1)
         start = next(start for start in starts if row.input_ids[start : start + len(context)] == context)
@@ -173,7 +165,7 @@ class Choice:
         check_sees_no_next_token(encoder, lm_weight)
         if head is None:
             head = new_head(self.head_kind, encoder.settings, 1, self.settings.classifier_dropout)
-        return ChoiceModule(encoder, head, lm_weight)
+        return ChoiceModule(encoder, head, summed_cross_entropy, lm_weight)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """See `Task`: `choice`, and `probabilities` in the order of the choices."""
@@ -222,15 +214,9 @@ def _labels_of(labelled: EncodedExamples) -> NDArray[np.int64]:
 class ChoiceModule(SequenceModule):
     """An encoder with one score for each sequence, compared within a unit by a softmax.
 
-    Args:
-        encoder: any.
-        head: maps (sequences, hidden) to (sequences, 1).
-        auxiliary_lm_weight: coefficient of the term `lm`, over every choice's sequence, as in GPT-1 on RACE and Story
-            Cloze; 0 leaves it out.
+    The head maps (sequences, hidden) to (sequences, 1). The term `lm` is over every choice's sequence, as in GPT-1 on
+    RACE and Story Cloze.
     """
-
-    def __init__(self, encoder: Encoder, head: nn.Module, auxiliary_lm_weight: float = 0.0) -> None:
-        super().__init__(encoder, head, summed_cross_entropy, auxiliary_lm_weight)
 
     @property
     def paddings(self) -> None:
@@ -297,19 +283,9 @@ def _chosen(example: ChoiceExample, prediction: Mapping[str, Any]) -> int:
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Choice:
-    """The task that settings describe.
-
-    Args:
-        columns: the user's; what they leave out is as in the data set.
-        lenient: True also tries the data set's own columns and the usual ones, after the user's.
-
-    Raises:
-        SettingsError: `columns` names one that multiple choice does not have.
-    """
+    """See `unmask.tasks.table.open_task`."""
     check_columns(
-        columns,
-        COLUMNS,
-        "multiple choice: expected data.columns.context, question, choices, first_choice, label",
+        columns, COLUMNS, "multiple choice: expected data.columns.context, question, choices, first_choice, label"
     )
     published = DATA_SETS.get(settings.name, ChoiceDataSet()).layout
     layouts = [_with_columns(published, columns)]

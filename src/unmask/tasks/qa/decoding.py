@@ -83,9 +83,11 @@ def decode_answers(
 
 @dataclass(frozen=True)
 class _Span:
+    """What a prediction says of an answer; without a place for no answer."""
+
     answer: str
-    start: int
-    end: int
+    start: int | None
+    end: int | None
     score: float
 
 
@@ -147,13 +149,10 @@ def _prediction(
         not settings.unanswerable or best.score > null_score + (settings.null_threshold or 0.0)
     )
     probability = 1.0 if best is None else _logistic(null_score - best.score) if settings.unanswerable else 0.0
-    chosen = best if answered else None
+    chosen = best if best is not None and answered else _Span("", None, None, null_score)
     return {
         "id": example.id,
-        "answer": "" if chosen is None else chosen.answer,
-        "start": None if chosen is None else chosen.start,
-        "end": None if chosen is None else chosen.end,
-        "score": null_score if chosen is None else chosen.score,
+        **vars(chosen),
         "null_score": null_score,
         "no_answer_probability": probability,
         "n_best": _listed(spans, [null_score] if settings.unanswerable else []),
@@ -163,16 +162,8 @@ def _prediction(
 def _listed(spans: Sequence[_Span], others: Sequence[float]) -> list[Mapping[str, Any]]:
     scores = np.array([*(span.score for span in spans), *others], dtype=np.float64)
     weights = np.exp(scores - scores.max()) if len(scores) else scores
-    return [
-        {
-            "answer": span.answer,
-            "start": span.start,
-            "end": span.end,
-            "score": span.score,
-            "probability": float(weight / weights.sum()),
-        }
-        for span, weight in zip(spans, weights, strict=False)
-    ]
+    total = weights.sum()
+    return [{**vars(span), "probability": float(each / total)} for span, each in zip(spans, weights, strict=False)]
 
 
 def _logistic(value: float) -> float:

@@ -10,23 +10,11 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.rows import Row, find_field
-from unmask.tasks.qa.answer_places import AnswerPlace, find_answer
 from unmask.tasks.rows import checked_text, choose_layout, shown
 from unmask.tasks.settings import ColumnSettings
 
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer in its passage.
-
-    Attributes:
-        text: as spelt in the passage.
-        start, end: characters of the passage.
-    """
-
-    text: str
-    start: int
-    end: int
+Answer = tuple[int, int]
+"""Where an answer begins and ends in its passage, in characters."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +25,7 @@ class QaExample:
         id: None if it has none.
         question: may be empty for prediction.
         context: the passage, likewise.
-        answers: their places in the passage, of which the first is learned; empty if the passage holds none; None if
+        answers: those in the passage, of which the first is learned; empty if the passage holds none; None if
             that is not known.
         gold_texts: every right answer as given, whether or not it is in the passage; empty if there is no answer; None
             if that is not known.
@@ -164,17 +152,6 @@ def says_impossible(row: Row) -> bool:
     """Whether a row says that its passage holds no answer."""
     value = row.fields.get("is_impossible")
     return value is True or (isinstance(value, str) and value.lower() in ("true", "1"))
-
-
-def place_answers(example: QaExample, given: Sequence[GivenAnswer]) -> tuple[list[Answer], list[AnswerPlace | None]]:
-    """The answers that are in the passage, and the place or None of each given one (`answer_places`)."""
-    places = [find_answer(example.context, text, start) for text, start in given]
-    answers = [
-        Answer(example.context[place.start : place.end], place.start, place.end)
-        for place in places
-        if place is not None
-    ]
-    return answers, places
 
 
 def _unpacked(value: Any) -> Any:

@@ -10,6 +10,7 @@ from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
+from unmask.tasks.qa.answer_places import find_answer
 from unmask.tasks.qa.examples import (
     GivenAnswer,
     QaColumns,
@@ -17,7 +18,6 @@ from unmask.tasks.qa.examples import (
     choose_columns,
     given_answers,
     gold_texts,
-    place_answers,
     read_question,
     refuse_empty,
     says_impossible,
@@ -86,14 +86,15 @@ class LabelledQuestions:
                 counts.note(WITHOUT_ANSWER)
                 continue
             any_labelled |= bool(given)
-            answers, places = place_answers(example, given)
+            places = [find_answer(example.context, text, start) for text, start in given]
+            answers = tuple((place.start, place.end) for place in places if place is not None)
             for place in places:
                 if place is not None and place.repaired is not None:
                     counts.note(place.repaired)
             if not training:
                 counts.note(UNFOUND, places.count(None))
                 any_left = True
-                yield replace(example, answers=tuple(answers) if answers or not given else None)
+                yield replace(example, answers=answers if answers or not given else None)
                 continue
             unfound += [
                 f"{text!r} of {example.source}" for (text, _), place in zip(given, places, strict=True) if place is None
@@ -105,7 +106,7 @@ class LabelledQuestions:
                 counts.note(DROPPED_QUESTIONS)
                 continue
             any_left = True
-            yield replace(example, answers=tuple(answers))
+            yield replace(example, answers=answers)
         self._report(unfound, path)
         if not (any_labelled or any_impossible or unlabelled):
             raise InputError(

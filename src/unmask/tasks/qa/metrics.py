@@ -13,10 +13,10 @@ import re
 import string
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +104,7 @@ class QaScore:
 
     def __init__(self, normalisation: Normalisation = "squad", unanswerable: bool | None = False) -> None:
         self._normalisation = normalisation
-        self._unanswerable = unanswerable
+        self.unanswerable = unanswerable
         self._sums = {True: np.zeros(3), False: np.zeros(3)}  # exact, F1, questions: with and without answer
         self._rows = array("d")  # see `_table`
         self._all_have_probabilities = True
@@ -127,7 +127,7 @@ class QaScore:
                 continue
             answer = _text(example, prediction, "answer")
             golds = example.gold_texts
-            if self._unanswerable is not False:
+            if self.unanswerable is not False:
                 golds = tuple(filter(normalise_squad, golds))  # SQuAD 2.0's scorer drops those that become empty
             scores = compare(answer, golds, self._normalisation)
             withheld = prediction.get(_WITHHELD) and example.gold_texts
@@ -136,7 +136,7 @@ class QaScore:
                 self._answers.add(answer)
             if len(self._golds) < 2:
                 self._golds.add(golds)
-            if self._unanswerable is not False:
+            if self.unanswerable is not False:
                 best = _best_text(example, prediction)
                 raw = scores if best == answer else compare(best, golds, self._normalisation)
                 probability = _probability(example, prediction)
@@ -151,7 +151,7 @@ class QaScore:
         Runs are compared by the first: `f1`, or `best_f1`, since the threshold is only chosen after training.
         """
         with_answer, without = self._sums[True], self._sums[False]
-        if self._unanswerable is False or (self._unanswerable is None and not without[2]):
+        if self.unanswerable is False or (self.unanswerable is None and not without[2]):
             exact, f1, total = with_answer + without
             return {"f1": 100 * float(f1 / max(1, total)), "exact_match": 100 * float(exact / max(1, total))}
         best: dict[str, float] = {}
@@ -239,61 +239,50 @@ def _probability(example: QaExample, prediction: Mapping[str, Any]) -> float | N
     return value
 
 
-class QaGolds(Protocol):
-    """The part of a question-answering task that is needed here."""
-
-    @property
-    def unanswerable(self) -> bool | None: ...
-
-    def load_golds(self, path: DataPath) -> Iterator[QaExample]:
-        """The questions of a file with their right answers, whether or not these are in the passage."""
-
-    def score(self) -> QaScore:
-        """An empty score."""
-
-
 def score_official(
-    task: QaGolds, data: DataPath, predictions: Path, na_probs: Path | None = None, na_threshold: float = 1.0
-) -> tuple[int, dict[str, float]]:
-    """Measures a file of answers as the official scorers do.
+    score: QaScore,
+    examples: Iterable[QaExample],
+    data: DataPath,
+    predictions: Path,
+    na_probs: Path | None = None,
+    na_threshold: float = 1.0,
+) -> None:
+    """Scores a file of answers as the official scorers do.
 
     A question without a prediction scores 0 as in SQuAD 1.1's scorer, or, if questions may have no answer, is left out
     as in SQuAD 2.0's. Both are reported, as are predictions that match no question.
 
     Args:
-        task: opened for the data set, and fitted to the file unless the data set is a published one.
-        data: the labelled questions.
+        score: of the data set; the answers are added to it.
+        examples: the labelled questions with their right answers, whether or not these are in the passage.
+        data: their file, for messages.
         predictions: `{id: answer}`.
         na_probs: `{id: probability of no answer}`.
         na_threshold: a question counts as unanswered if that probability is higher than this.
-
-    Returns:
-        How many questions were scored, and the metrics.
 
     Raises:
         InputError: a file cannot be read or is of another form; no question has a prediction; two have the same id.
     """
     answers = _read_mapping(predictions, str, "answer")
     probabilities = None if na_probs is None else _read_mapping(na_probs, (int, float), "probability of no answer")
-    score = task.score()
     seen: set[str] = set()
     missing: list[str] = []
-    for example in task.load_golds(data):
+    for example in examples:
         identity = _check_id(example, seen)
         if identity in answers:
             score.add([example], [_prediction(identity, answers[identity], probabilities, na_threshold, na_probs)])
             continue
         missing.append(identity)
-        if task.unanswerable is False:
+        if score.unanswerable is False:
             score.add([example], [{"answer": ""}])
     if len(missing) == len(seen):
         raise InputError(f"{predictions}: no prediction for any question of {data}: they are not of the same questions")
     if missing:
-        done = "they count as wrong" if task.unanswerable is False else "they are left out, as the official scorer does"
+        wrong = score.unanswerable is False
+        done = "they count as wrong" if wrong else "they are left out, as the official scorer does"
         logger.warning("%s: no prediction for %s: %s", predictions, _some(missing), done)
     if foreign := [identity for identity in answers if identity not in seen]:
         logger.warning("%s: predictions for %s, which %s does not have", predictions, _some(foreign), data)
-    return score.num_examples, score.metrics()
 
 
 def _check_id(example: QaExample, seen: set[str]) -> str:

@@ -67,24 +67,6 @@ class QaTask:
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = True
 
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def max_length(self) -> int:
-        return self.settings.max_length
-
-    @property
-    def unanswerable(self) -> bool | None:
-        """Whether a passage may hold no answer; None if that is not known."""
-        return self.settings.unanswerable
-
-    @property
-    def null_threshold(self) -> float | None:
-        """By how much the score of the best span must exceed that of no answer; None if it was not chosen."""
-        return self.settings.null_threshold
-
     def with_settings(self, **settings: Any) -> QaTask:
         """The task with other values of some of its settings."""
         return replace(self, settings=self.settings.model_copy(update=settings))
@@ -94,7 +76,7 @@ class QaTask:
         rows = self.load_rows(path)
         fitted = replace(self, layouts=(choose_columns(self.layouts, next(rows)),), training_file=path)
         rows.close()  # type: ignore[attr-defined]  # a generator
-        if self.unanswerable is not None:
+        if self.settings.unanswerable is not None:
             return fitted
         every = self.load_rows(path)
         has_unanswered = any(given_answers(row, choose_columns(fitted.layouts, row)) == [] for row in every)
@@ -164,12 +146,12 @@ class QaTask:
         return torch.stack(list(outputs)).sum(0)
 
     def score(self) -> QaScore:
-        return QaScore(self.data_set.normalisation, self.unanswerable)
+        return QaScore(self.data_set.normalisation, self.settings.unanswerable)
 
     def tuned(self, score: Score[QaExample]) -> QaTask:
         """The task with the threshold that gives the highest F1; unchanged if the user set one, or if the task has no
         questions without an answer."""
-        if not self.unanswerable or self.null_threshold is not None:
+        if not self.settings.unanswerable or self.settings.null_threshold is not None:
             return self
         assert isinstance(score, QaScore)
         return self.with_settings(null_threshold=score.best_null_threshold())
@@ -177,7 +159,7 @@ class QaTask:
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: never answering, if questions may have no answer; else a random span of an example's rows."""
         firsts = np.unique(dev.examples, return_index=True)[1]  # units
-        if self.unanswerable:
+        if self.settings.unanswerable:
             # An answer whose place is unknown still counts as an answer.
             answered = holds_answer(dev) | (dev.unit_columns["start_positions"] == IGNORE_INDEX)
             share = {"never answering": 100 * float((~np.logical_or.reduceat(answered, firsts)).mean())}
@@ -257,15 +239,7 @@ def _num_placed(batch: Batch) -> Tensor:
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> QaTask:
-    """The task that settings describe.
-
-    Args:
-        columns: the user's; what they leave out has its usual name.
-        lenient: True also tries the usual columns, after the user's.
-
-    Raises:
-        SettingsError: `columns` names one that question answering does not have.
-    """
+    """See `unmask.tasks.table.open_task`."""
     check_columns(columns, COLUMNS, "question answering: expected data.columns.question, context, answers or id")
     data_set = DATA_SETS.get(settings.name, PLAIN)
     if settings.unanswerable is None:

@@ -164,9 +164,9 @@ def _answer_tokens(example: QaExample, passage: AlignedText) -> tuple[int, int] 
         return None
     if not example.answers:
         return -1, -1
-    answer = example.answers[0]
-    first = bisect_right(passage.ends, answer.start)
-    last = bisect_left(passage.starts, answer.end) - 1
+    start, end = example.answers[0]
+    first = bisect_right(passage.ends, start)
+    last = bisect_left(passage.starts, end) - 1
     return (first, last) if first <= last else None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.lib.format import magic, open_memmap
+from numpy.lib.format import open_memmap, write_array_header_1_0
 from numpy.typing import NDArray
 
 from unmask.errors import SettingsError
@@ -21,8 +21,6 @@ from unmask.io.writing import as_output_error, writing
 
 DTYPE = np.dtype("<f4")
 
-_HEADER_BYTES = 128
-"""Length of every file's header: room for any shape, and a multiple of 64, as the format requires."""
 _GROUP_BYTES = 2**26
 """Size of a Parquet row group, which is what readers and the writer hold in memory."""
 
@@ -39,25 +37,24 @@ class FeatureWriter:
         self._file = file
         self._row_shape = row_shape
         self._row_bytes = DTYPE.itemsize * math.prod(row_shape)
+        self._write_header(0)
+        self._start = file.tell()  # NumPy leaves room in the header for any number of rows
 
     def write(self, row: int, values: NDArray[np.float32]) -> None:
         """Writes rows at their place, the first at `row`; rows never written are zero."""
         assert values.shape[1:] == self._row_shape, f"rows of {values.shape[1:]}, expected {self._row_shape}"
-        self._file.seek(_HEADER_BYTES + row * self._row_bytes)
+        self._file.seek(self._start + row * self._row_bytes)
         self._file.write(np.ascontiguousarray(values, dtype=DTYPE).data)
 
     def finish(self, num_rows: int) -> None:
         """Gives the file its length and its header."""
-        self._file.truncate(_HEADER_BYTES + num_rows * self._row_bytes)
+        self._file.truncate(self._start + num_rows * self._row_bytes)
         self._file.seek(0)
-        self._file.write(_header((num_rows, *self._row_shape)))
+        self._write_header(num_rows)
 
-
-def _header(shape: tuple[int, ...]) -> bytes:
-    """The header of a `.npy` file of format 1.0 (NEP 1): magic, length, a literal that ends with a line break."""
-    length = _HEADER_BYTES - 10
-    described = f"{{'descr': '{DTYPE.str}', 'fortran_order': False, 'shape': {shape}, }}"
-    return magic(1, 0) + length.to_bytes(2, "little") + f"{described:<{length - 1}}\n".encode("ascii")
+    def _write_header(self, num_rows: int) -> None:
+        shape = (num_rows, *self._row_shape)
+        write_array_header_1_0(self._file, {"descr": DTYPE.str, "fortran_order": False, "shape": shape})
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def read_file(
         elif suffix == ".conllu":
             yield from read_conllu(file, note, **_chosen_columns(file, columns, CONLLU_COLUMNS))
         elif suffix == ".tsv" and _is_numbered(file, columns) and not _has_words(file, columns):
-            yield from read_rows(_without_header(file))
+            yield from read_rows(replace(file, settings=file.settings.model_copy(update={"header": "none"})))
         elif FORMATS.get(suffix) is read_columns or (suffix == ".tsv" and _is_numbered(file, columns)):
             yield from read_columns(file, note, **_chosen_columns(file, columns))
         elif suffix in FORMATS:
@@ -151,9 +151,6 @@ def _chosen_columns(path: FileOrLines, columns: TaggingColumns, known: Sequence[
 
     Args:
         known: names of the columns, where the format has them.
-
-    Raises:
-        InputError: a name is given, and no number.
     """
     chosen = {}
     for key, argument in (("tokens", "word"), ("tags", "tag")):
@@ -183,10 +180,6 @@ def _is_numbered(file: InputFiles, columns: TaggingColumns) -> bool:
         return False
     first = next((line for _, line in read_lines(file) if line.strip(" \t")), "")
     return {*USUAL_COLUMNS.tokens, *USUAL_COLUMNS.tags, *USUAL_COLUMNS.text}.isdisjoint(first.split("\t"))
-
-
-def _without_header(file: InputFiles) -> InputFiles:
-    return replace(file, settings=file.settings.model_copy(update={"header": "none"}))
 
 
 def _with_names(path: Path) -> Callable[[Row], Row]:

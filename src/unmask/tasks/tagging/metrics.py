@@ -47,7 +47,7 @@ class MatchCounts:
         right, predicted, true = (
             sum(counts[name] for name in classes) for counts in (self.right, self.predicted, self.true)
         )
-        return right / max(1, predicted), right / max(1, true), 2 * right / max(1, predicted + true)
+        return _figures(right, predicted, true)
 
     def f1_macro(self) -> float:
         """The mean of the F1 of all classes that were predicted or true."""
@@ -141,11 +141,9 @@ class TaggingScore:
             metrics["entity_f1_macro"] = self._strict_entities.f1_macro()
             metrics["character_f1_macro"] = self._tags.f1_macro()
         if self._surface_forms:
-            num_right = len(self._true_forms & self._predicted_forms)
-            num_predicted, num_true = len(self._predicted_forms), len(self._true_forms)
-            metrics["surface_precision"] = num_right / max(1, num_predicted)
-            metrics["surface_recall"] = num_right / max(1, num_true)
-            metrics["surface_f1"] = 2 * num_right / max(1, num_predicted + num_true)
+            true, predicted = self._true_forms, self._predicted_forms
+            surface = _figures(len(true & predicted), len(predicted), len(true))
+            metrics |= {f"surface_{name}": value for name, value in zip(_FIGURES, surface, strict=True)}
         for label in self._entities.classes:
             figures = zip(_FIGURES, self._entities.figures([label]), strict=True)
             metrics |= {f"{label}_{name}": value for name, value in figures}
@@ -181,6 +179,10 @@ def known_labels(labelled: EncodedExamples) -> NDArray[np.int64]:
 
 
 _FIGURES = ("precision", "recall", "f1")
+
+
+def _figures(right: int, predicted: int, true: int) -> tuple[float, float, float]:
+    return right / max(1, predicted), right / max(1, true), 2 * right / max(1, predicted + true)
 
 
 _Found = tuple[str, tuple[tuple[int, int], ...]]

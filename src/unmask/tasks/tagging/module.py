@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from unmask.io.progress import Progress
 from unmask.io.writing import as_output_error
 from unmask.models.buckets import NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm import BiLstmHead
+from unmask.models.heads.bilstm import BiLstmHead, FeatureHead
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.tagging.feature_files import map_features, writing_features
@@ -48,12 +48,12 @@ class TaggingModule(nn.Module):
     @property
     def paddings(self) -> Paddings | None:
         """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
-        return None if isinstance(self.head, BiLstmHead) else {"labels": Padding(TOKENS, NO_LABEL)}
+        return None if isinstance(self.head, BiLstmHead | FeatureHead) else {"labels": Padding(TOKENS, NO_LABEL)}
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `task`; the last block and the head compute only labelled tokens, unless the batch is padded to a
         bucket."""
-        if isinstance(self.head, BiLstmHead) or batch.is_padded:  # a BiLSTM reads all of a sequence
+        if isinstance(self.head, BiLstmHead | FeatureHead) or batch.is_padded:  # a BiLSTM reads all of a sequence
             return self.loss(self.outputs(batch), batch)
         labels = batch.columns["labels"]
         labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
@@ -67,19 +67,12 @@ class TaggingModule(nn.Module):
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """Cross-entropy over the labelled tokens."""
-        return [LossTerm("task", _summed_loss(outputs, batch), (batch.columns["labels"] != IGNORE_INDEX).sum())]
+        labels = batch.columns["labels"]
+        total = functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        return [LossTerm("task", total, (labels != IGNORE_INDEX).sum())]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        return {"task": _num_labelled(batch)}
-
-
-def _summed_loss(outputs: Tensor, batch: Batch) -> Tensor:
-    labels = batch.columns["labels"]
-    return functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-
-
-def _num_labelled(batch: Batch) -> int:
-    return int((batch.columns["labels"] != IGNORE_INDEX).sum())
+        return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
 
 
 def token_outputs(encoder: Encoder, head: nn.Module, batch: Batch) -> Tensor:
@@ -88,43 +81,27 @@ def token_outputs(encoder: Encoder, head: nn.Module, batch: Batch) -> Tensor:
     return outputs
 
 
-class Compute(Protocol):
-    """Where the encoder runs: `unmask.training.device.Compute`."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-
-class FeatureTaggingModule(nn.Module):
-    """A frozen encoder, always in eval mode, and a head on its features.
+class FeatureTaggingModule(TaggingModule):
+    """A frozen encoder, always in eval mode, and a `FeatureHead` on its features.
 
     Args:
         encoder: its parameters get no gradients from now on.
-        head: from `feature_head`.
+        head: maps features and the sequence lengths to (tokens, labels).
         feature_layers: the layers that the head reads.
 
     Raises:
         SettingsError: there are no such layers.
     """
 
-    encoder: Encoder
-    head: nn.Module
-
     def __init__(self, encoder: Encoder, head: nn.Module, feature_layers: str) -> None:
-        super().__init__()
+        super().__init__(encoder.requires_grad_(False).eval(), head)
         self._choice = find_choice(feature_layers, encoder.settings.num_hidden_layers)
-        self.encoder = encoder.requires_grad_(False).eval()
-        self.head = head
 
     def train(self, mode: bool = True) -> Self:
         """As for any module, but the encoder stays in eval mode: its features are the same in every epoch."""
         super().train(mode)
         self.encoder.eval()
         return self
-
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        """The loss of a batch with the token column `labels`."""
-        return self.loss(self.outputs(batch), batch)
 
     def outputs(self, batch: Batch) -> Tensor:
         """(tokens, labels) float32, from the column `features` if the batch has it, else from the encoder."""
@@ -139,17 +116,10 @@ class FeatureTaggingModule(nn.Module):
         """What the head reads: (tokens, width), or (tokens, layers, hidden) for a mixture."""
         return self._choice.select(self.encoder.hidden_states(batch))
 
-    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """The term `task`: cross-entropy over the tokens whose label is not -100."""
-        return [LossTerm("task", _summed_loss(outputs, batch), _num_labelled(batch))]
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        return {"task": _num_labelled(batch)}
-
 
 @torch.inference_mode()
 def with_features(
-    encoded: EncodedExamples, encoder: Encoder, feature_layers: str, path: Path, compute: Compute
+    encoded: EncodedExamples, encoder: Encoder, feature_layers: str, path: Path, device: torch.device
 ) -> EncodedExamples:
     """The examples with their features as a token column, which lies on disk and is read as batches are made.
 
@@ -157,7 +127,7 @@ def with_features(
 
     Args:
         encoded: the encoder runs once on every row.
-        encoder: on the device of `compute`, in eval mode.
+        encoder: on `device`, in eval mode.
         feature_layers: a key of `unmask.models.heads.layer_mixture.CHOICES`.
         path: a `.npy` file to write, float32, one row per token in the order of `encoded`; its folder is created, an
             existing file is replaced. It must stay as long as the examples are used.
@@ -176,8 +146,8 @@ def with_features(
         Progress(f"features: {path.stem}", num_tokens) as progress,
         writing_features(path, choice.shape(settings.num_hidden_layers, settings.hidden_size)) as writer,
     ):
-        for units, batch in encoded.batches_by_length(BATCH_TOKENS[compute.device.type]):
-            selected = choice.select(encoder.hidden_states(batch.to(compute.device)))
+        for units, batch in encoded.batches_by_length(BATCH_TOKENS[device.type]):
+            selected = choice.select(encoder.hidden_states(batch.to(device)))
             features, begin = selected.cpu().numpy(), 0
             for unit in units.tolist():
                 tokens = encoded.tokens_of(unit)

@@ -273,12 +273,7 @@ def _entities_of(row: Row, tags_name: str | None) -> Any:
 
 
 def _tags_of_entities(entities: Any, text: str, units: Sequence[Span], source: str) -> list[str]:
-    """BIO tags of units from entities given by character offsets.
-
-    Raises:
-        InputError: they are no entities, or two share a unit.
-        EntityInsideWord: one does not begin and end where units do.
-    """
+    """BIO tags of units from entities given by character offsets."""
     tags = [OUTSIDE] * len(units)
     if not isinstance(entities, list):
         raise InputError(f"{source}: entities is {shown(entities)}: expected a list of [start, end, label]")

@@ -25,16 +25,8 @@ from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import check_columns
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
-from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.decoding import decode_sentences
-from unmask.tasks.tagging.files import (
-    DATA_SETS,
-    TaggingDataSet,
-    has_published_layout,
-    looks_like_columns,
-    read_file,
-    read_held,
-)
+from unmask.tasks.tagging.files import DATA_SETS, TaggingDataSet, has_published_layout, read_file
 from unmask.tasks.tagging.metrics import TaggingScore, floors, known_labels
 from unmask.tasks.tagging.module import FeatureTaggingModule, TaggingModule
 from unmask.tasks.tagging.rows import (
@@ -47,13 +39,7 @@ from unmask.tasks.tagging.rows import (
     read_example,
     with_context,
 )
-from unmask.tasks.tagging.schemes import (
-    Scheme,
-    are_bio,
-    complete_labels,
-    detect_scheme,
-    find_entities,
-)
+from unmask.tasks.tagging.schemes import Scheme, are_bio, complete_labels, detect_scheme, find_entities
 from unmask.tasks.tagging.windows import encode_sentences
 from unmask.tokenization.opening import Tokenizer
 
@@ -92,14 +78,6 @@ class Tagging:
     head_kind: ClassVar[HeadKind] = "token_classification"
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def max_length(self) -> int:
-        return self.settings.max_length
 
     @property
     def tags_characters(self) -> bool:
@@ -163,18 +141,10 @@ class Tagging:
     def load_rows(self, path: DataPath) -> Iterator[Row]:
         return read_file(path, self.data_set, ExampleCounts().note, self.columns)
 
-    def read_lines(self, lines: HeldLines) -> Iterator[Row]:
-        """The rows of lines of one word each, such as standard input."""
-        return read_held(lines, self.columns)
-
-    def fits_lines(self, lines: Sequence[str]) -> bool:
-        """Whether a `.txt` that begins with some lines has one word a line, and is not texts."""
-        return looks_like_columns(lines, self.columns, self.labels)
-
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
         """See `Task`; with `unlabelled` a row may have no tags."""
         examples = self._load(path, counts, unlabelled)
-        yield from with_context(examples, self.max_length) if self.settings.document_context else examples
+        yield from with_context(examples, self.settings.max_length) if self.settings.document_context else examples
 
     def _load(self, path: DataPath, counts: ExampleCounts, unlabelled: bool) -> Iterator[TaggingExample]:
         scheme, known, loaded = self._scheme(path), frozenset(self.labels), 0
@@ -205,10 +175,8 @@ class Tagging:
 
     def read_all(self, rows: Iterable[Row]) -> Iterator[TaggingExample]:
         """See `Task`; the rows of a `document` must be adjacent, and one document at a time is held in memory."""
-        examples = map(self.read, rows)
-        return (
-            with_context(examples, self.max_length, _warn_of_no_context) if self.settings.document_context else examples
-        )
+        examples, length = map(self.read, rows), self.settings.max_length
+        return with_context(examples, length, _warn_of_no_context) if self.settings.document_context else examples
 
     def _read(self, row: Row, *, labelled: bool = True, needs_tags: bool = True) -> TaggingExample:
         return read_example(
@@ -234,14 +202,8 @@ class Tagging:
     def encode(
         self, examples: Sequence[TaggingExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
-        sentences = encode_sentences(
-            examples, self.labels, tokenizer, self.max_length, self.settings.doc_stride, num_segments
-        )
-        counts.examples += len(examples)
-        counts.empty += sentences.num_empty
-        what = "characters" if self.tags_characters else "words"
-        counts.note(f"{what} that encode to nothing", sentences.num_uncovered)
-        return sentences.encoded
+        kind = "characters" if self.tags_characters else "words"
+        return encode_sentences(examples, self.labels, tokenizer, self.settings, counts, num_segments, kind)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`: at least two tags must occur."""
@@ -329,15 +291,7 @@ def _warn_of_no_context(source: str) -> None:
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Tagging:
-    """The task that settings describe.
-
-    Args:
-        columns: the user's, of tables.
-        lenient: True also tries the usual columns, after the user's.
-
-    Raises:
-        SettingsError: `columns` names one that tagging does not have.
-    """
+    """See `unmask.tasks.table.open_task`."""
     check_columns(columns, COLUMNS, "tagging: expected data.columns.tokens (or text), tags, predicate")
     data_set = DATA_SETS.get(settings.name)
     if settings.units == "words" and data_set is not None and data_set.characters:

@@ -17,7 +17,9 @@ import numpy as np
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
+from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.settings import TaskSettings
 from unmask.tasks.tagging.rows import Span, TaggingExample
 from unmask.tasks.tagging.schemes import OUTSIDE
 from unmask.tokenization.definition import Piece
@@ -96,11 +98,6 @@ def cut_windows(length: int, room: int, stride: int) -> Iterator[SentenceWindow]
         begin = until
 
 
-def special_token_template(tokenizer: Tokenizer, is_pair: bool) -> tuple[Piece, ...]:
-    """The pieces of an input of one text, or of a pair: special tokens, and the places of the texts."""
-    return tokenizer.framing.pair if is_pair else tokenizer.framing.single
-
-
 def build_row(template: Sequence[Piece], first: Sequence[int], second: Sequence[int]) -> tuple[list[int], int]:
     """The tokens of a row, and where segment B begins in it (the row's length if there is no segment B)."""
     ids: list[int] = []
@@ -138,38 +135,28 @@ def take_context(
     return before[len(before) - num_before :], behind[:num_behind]
 
 
-@dataclass(frozen=True)
-class EncodedSentences:
-    """Sentences as rows, with counts.
-
-    Attributes:
-        encoded: a unit is a row, an example has one or several. Token column: `labels`, -100 unless the token
-            represents a unit. Alignment: `units`, the first unit that a token represents; `num_units`, how many, 0 for
-            other tokens; and `num_outside`, how many of these units are tagged O.
-        num_empty: sentences without any token.
-        num_uncovered: units that no token covers, not counting blanks where units are characters.
-    """
-
-    encoded: EncodedExamples
-    num_empty: int
-    num_uncovered: int
-
-
 def encode_sentences(
     examples: Sequence[TaggingExample],
     labels: Sequence[str],
     tokenizer: Tokenizer,
-    max_length: int,
-    stride: int,
+    settings: TaskSettings,
+    counts: ExampleCounts,
     num_segments: int,
-) -> EncodedSentences:
+    kind: str = "words",
+) -> EncodedExamples:
     """Encodes sentences; see the module for what a row is.
+
+    A unit is a row, an example has one or several. Token column: `labels`, -100 unless the token represents a unit.
+    Alignment: `units`, the first unit that a token represents; `num_units`, how many, 0 for other tokens; and
+    `num_outside`, how many of these units are tagged O.
 
     Args:
         examples: at least one; those without tags get no labels.
         labels: in the order of their ids.
-        stride: of windows.
+        settings: `max_length` and `doc_stride`.
+        counts: updated.
         num_segments: below 2 a predicate is segment A too.
+        kind: `words` or `characters`, for the note of what no token covers.
 
     Raises:
         InputError: no token of a sentence fits beside its predicate.
@@ -179,28 +166,29 @@ def encode_sentences(
     ids_of_labels = {label: number for number, label in enumerate(labels)}
     rows, second_starts, numbers = [], [], []
     columns: dict[str, list[int]] = {"labels": [], "units": [], "num_units": [], "num_outside": []}
-    num_empty = num_uncovered = 0
+    num_uncovered = 0
     for number, example in enumerate(examples):
         aligned = aligned_texts[example.text]
-        template = special_token_template(tokenizer, is_pair=example.predicate is not None)
+        template = tokenizer.framing.single if example.predicate is None else tokenizer.framing.pair
         num_special = sum(len(piece.ids) for piece in template)
         num_before = sum(len(piece.ids) for piece in takewhile(lambda piece: piece.text != "A", template))
         leads = find_leads(aligned, example.units)
-        num_empty += not len(aligned)
-        num_uncovered += _count_uncovered(example, leads)
+        counts.empty += not len(aligned)
+        if uncovered := len(example.units) - sum(lead.num_units for lead in leads):
+            num_uncovered += uncovered - example.words.count(" ")
         named = [] if example.predicate is None else predicate_ids(aligned, example.units, example.predicate)
-        room = max_length - num_special - len(named)
+        room = settings.max_length - num_special - len(named)
         if room < 1:
             raise InputError(
                 f"{example.source}: its predicate and the special tokens are {num_special + len(named)} tokens, "
-                f"and task.max_length {max_length} leaves none for the sentence: raise it"
+                f"and task.max_length {settings.max_length} leaves none for the sentence: raise it"
             )
         left, right = take_context(
             [aligned_texts[text].ids for text in example.left],
             [aligned_texts[text].ids for text in example.right],
             max(0, room - len(aligned)),
         )
-        for window in cut_windows(len(aligned), room, stride):
+        for window in cut_windows(len(aligned), room, settings.doc_stride):
             ids, second_start = build_row(template, [*left, *aligned.ids[window.first : window.end], *right], named)
             shift = len(columns["labels"]) + num_before + len(left) - window.first
             columns["labels"] += [IGNORE_INDEX] * len(ids)
@@ -217,22 +205,12 @@ def encode_sentences(
             rows.append(ids)
             second_starts.append(second_start if num_segments > 1 else len(ids))
             numbers.append(number)
-    alignment = {name: np.array(columns[name], dtype=np.int32) for name in ("units", "num_units", "num_outside")}
-    return EncodedSentences(
-        encoded(
-            rows,
-            second_starts,
-            examples=numbers,
-            token_columns={"labels": np.array(columns["labels"], dtype=np.int64)},
-            alignment=alignment,
-        ),
-        num_empty,
-        num_uncovered,
+    counts.examples += len(examples)
+    counts.note(f"{kind} that encode to nothing", num_uncovered)
+    return encoded(
+        rows,
+        second_starts,
+        examples=numbers,
+        token_columns={"labels": np.array(columns["labels"], dtype=np.int64)},
+        alignment={name: np.array(columns[name], dtype=np.int32) for name in ("units", "num_units", "num_outside")},
     )
-
-
-def _count_uncovered(example: TaggingExample, leads: Sequence[Lead]) -> int:
-    answered = sum(lead.num_units for lead in leads)
-    if answered == len(example.units):
-        return 0
-    return len(example.units) - answered - sum(word == " " for word in example.words)

@@ -45,12 +45,7 @@ twice on average, or the column is taken for ids or texts."""
 def open_task(
     settings: TaskSettings, columns: ColumnSettings, lenient: bool = False
 ) -> Classification | MultiLabelClassification:
-    """The task of a recipe, or of a fine-tuned model (`lenient`).
-
-    Raises:
-        SettingsError: a column is named that the task does not have, or `multi_label` is set for a data set with one
-            label an example.
-    """
+    """See `unmask.tasks.table.open_task`."""
     if settings.multi_label and settings.name in DATA_SETS:
         raise SettingsError(
             f"task.multi_label: true, and the examples of task.name {settings.name} have one label each: leave it out, "
@@ -72,8 +67,6 @@ class Classification(TextTask[str]):
     """The task.
 
     Attributes:
-        settings: its name, lengths and dropout.
-        files: how its files are read.
         labels: in the order of their ids.
         data_set: how labels are written, and which metric is the primary one.
     """

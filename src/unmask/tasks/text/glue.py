@@ -97,9 +97,7 @@ DATA_SETS: dict[str, TextDataSet] = {
     ),
     # From SQuAD: does the sentence hold the answer?
     "qnli": TextDataSet(
-        "classification",
-        TextFiles((_pair("question", "sentence"),)),
-        ("entailment", "not_entailment"),
+        "classification", TextFiles((_pair("question", "sentence"),)), ("entailment", "not_entailment")
     ),
     # The PASCAL challenges of 2005 to 2009.
     "rte": TextDataSet("classification", TextFiles((_SENTENCES,)), ("entailment", "not_entailment")),
@@ -174,11 +172,7 @@ _FIRST, _SECOND, _BOTH = (0,), (1,), (0, 1)
 _FIRST_OF_EACH = {name: (_FIRST,) for name in FIGURE_NAMES if name != "wnli"}
 
 AVERAGES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
-    "bert": {
-        **_FIRST_OF_EACH,
-        "mnli": (_FIRST, _SECOND),
-        **dict.fromkeys(("qqp", "stsb", "mrpc"), (_SECOND,)),
-    },
+    "bert": {**_FIRST_OF_EACH, "mnli": (_FIRST, _SECOND), **dict.fromkeys(("qqp", "stsb", "mrpc"), (_SECOND,))},
     "gpt1": {**_FIRST_OF_EACH, "mnli": (_BOTH,), "mrpc": (_SECOND,), "qqp": (_SECOND,)},
     "glue": {name: (tuple(range(len(figures))),) for name, figures in FIGURE_NAMES.items()},
     "electra_dev": {**_FIRST_OF_EACH, "stsb": (_SECOND,)},

@@ -173,10 +173,7 @@ class ValueScore:
         """`pearson`, `spearmanr`, `f1` if `binary_from` is given, and `mse`; a correlation is 0 where either side is
         constant."""
         true, predicted = np.array(self._true), np.array(self._predicted)
-        metrics = {
-            "pearson": pearson(true, predicted),
-            "spearmanr": pearson(ranks(true), ranks(predicted)),
-        }
+        metrics = {"pearson": pearson(true, predicted), "spearmanr": pearson(ranks(true), ranks(predicted))}
         if self._binary_from is not None:
             positive, predicted_positive = true >= self._binary_from, predicted >= self._binary_from
             hits = np.array([(positive & predicted_positive).sum()])

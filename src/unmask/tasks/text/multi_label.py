@@ -38,8 +38,6 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
     """The task.
 
     Attributes:
-        settings: its name, lengths, dropout and the separator of labels.
-        files: how its files are read.
         labels: in the order of their ids.
     """
 

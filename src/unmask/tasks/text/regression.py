@@ -38,11 +38,7 @@ _PLAIN = TextDataSet("regression", TextFiles(), unlabelled=frozenset(), primary_
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Regression:
-    """The task of a recipe, or of a fine-tuned model (`lenient`).
-
-    Raises:
-        SettingsError: a column is named that the task does not have.
-    """
+    """See `unmask.tasks.table.open_task`."""
     data_set = DATA_SETS.get(settings.name, _PLAIN)
     return Regression(settings, data_set.files.with_columns(columns, lenient), data_set)
 
@@ -52,8 +48,6 @@ class Regression(TextTask[float]):
     """The task.
 
     Attributes:
-        settings: its name, lengths and dropout.
-        files: how its files are read.
         data_set: which values mean no label, and which metrics there are.
     """
 
@@ -74,8 +68,8 @@ class Regression(TextTask[float]):
         low, high = self.data_set.value_range or (-math.inf, math.inf)
         if not low <= value <= high:
             raise InputError(
-                f"{row.source}: the column {name!r} holds {value:g}, and the values of {self.name} lie between {low:g} "
-                f"and {high:g}: fix it, or take task.name=regression for values on another scale"
+                f"{row.source}: the column {name!r} holds {value:g}, and the values of {self.settings.name} lie "
+                f"between {low:g} and {high:g}: fix it, or take task.name=regression for values on another scale"
             )
         return value
 

@@ -38,19 +38,6 @@ class TextTask(ABC, Generic[LabelT]):
     per_token: ClassVar[bool] = False
 
     @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def max_length(self) -> int:
-        return self.settings.max_length
-
-    @property
-    def is_pair(self) -> bool:
-        """True if only pairs are accepted."""
-        return self.files.is_pair
-
-    @property
     def id_column(self) -> str:
         return self.files.columns.id or "id"
 

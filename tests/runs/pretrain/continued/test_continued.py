@@ -31,10 +31,7 @@ TOLERANCE = 1e-6
 
 
 def test_another_masking_goes_on_with_encoder_and_head(
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    tmp_path: Path,
+    recipe: str, bert: Path, tiny_store: Path, tmp_path: Path
 ) -> None:
     words = [
         *(f"store={tiny_store}", f"init_from={bert}", "objective.masking=span", "objective.span_boundary=true"),
@@ -65,11 +62,7 @@ def test_a_head_for_the_other_sentence_objective_begins_anew(recipe: str, bert: 
 
 @pytest.mark.parametrize("stages", [[], ["objective.schedule=two_stage", "objective.generator_size=1"]], ids=str)
 def test_a_bert_begins_an_electra_with_the_same_hidden_states(
-    stages: list[str],
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    tmp_path: Path,
+    stages: list[str], recipe: str, bert: Path, tiny_store: Path, tmp_path: Path
 ) -> None:
     words = [f"store={tiny_store}", f"init_from={bert}", *RTD, *stages]
     module = module_of(recipe, words)
@@ -90,12 +83,7 @@ def test_a_bert_begins_an_electra_with_the_same_hidden_states(
 
 
 @pytest.mark.parametrize("tied", ["all", "none"])
-def test_a_generator_of_the_same_size_is_that_masked_lm(
-    tied: str,
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-) -> None:
+def test_a_generator_of_the_same_size_is_that_masked_lm(tied: str, recipe: str, bert: Path, tiny_store: Path) -> None:
     """Trained together too; from a generator as from a BERT. Of another size it is fresh."""
     words = [f"store={tiny_store}", *RTD, f"objective.tie_embeddings={tied}", f"init_from={bert}"]
     before = load_model(bert)
@@ -108,12 +96,7 @@ def test_a_generator_of_the_same_size_is_that_masked_lm(
     assert not other.generator_head.bias.any()
 
 
-def test_an_electra_goes_on_under_masked_words(
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    tmp_path: Path,
-) -> None:
+def test_an_electra_goes_on_under_masked_words(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
     electra = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     words = [f"store={tiny_store}", f"init_from={electra}", "objective.sentence_objective=none", SINGLE]
     assert (
@@ -126,12 +109,7 @@ def test_an_electra_goes_on_under_masked_words(
     assert largest_difference(hidden_states(again.generator), hidden_states(load_model(model).encoder)) < TOLERANCE
 
 
-def test_an_electra_goes_on_with_its_generator(
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    tmp_path: Path,
-) -> None:
+def test_an_electra_goes_on_with_its_generator(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
     first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     words = [f"store={tiny_store}", f"init_from={first}", *RTD]
     module = module_of(recipe, words)
@@ -151,12 +129,7 @@ def test_an_electra_goes_on_with_its_generator(
     ids=["wider than the discriminator", "of another vocabulary"],
 )
 def test_a_generator_that_does_not_fit_its_discriminator_is_refused(
-    changes: dict[str, int],
-    told: str,
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    tmp_path: Path,
+    changes: dict[str, int], told: str, recipe: str, bert: Path, tiny_store: Path, tmp_path: Path
 ) -> None:
     first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     sizes = load_model(first / "generator").encoder.settings.model_copy(update=changes)
@@ -166,12 +139,7 @@ def test_a_generator_that_does_not_fit_its_discriminator_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_generator_of_other_words_is_refused(
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    tmp_path: Path,
-) -> None:
+def test_a_generator_of_other_words_is_refused(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
     """As many of them: sizes do not tell."""
     first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     definition = json.loads((first / "generator" / "tokenizer.json").read_text("utf-8"))

@@ -51,10 +51,7 @@ def their_sizes(class_name: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("class_name", THEIRS)
 def test_a_directory_that_transformers_saved_is_a_start(
-    class_name: str,
-    recipe: str,
-    tiny_text: Path,
-    tmp_path: Path,
+    class_name: str, recipe: str, tiny_text: Path, tmp_path: Path
 ) -> None:
     kind, config, words = THEIRS[class_name]
     settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
@@ -83,11 +80,7 @@ def test_a_directory_that_transformers_saved_is_a_start(
 
 
 def test_tokens_added_to_the_tokenizer_alone_are_new_entries(
-    recipe: str,
-    bert: Path,
-    tiny_text: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    recipe: str, bert: Path, tiny_text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As `add_tokens` leaves a directory without `resize_token_embeddings`; a special one starts as the mean of all."""
     shutil.copytree(bert, tmp_path / "theirs")
@@ -113,10 +106,7 @@ def test_tokens_added_to_the_tokenizer_alone_are_new_entries(
 
 @pytest.mark.parametrize("class_name", THEIRS)
 def test_added_tokens_of_merges_begin_as_the_mean_of_their_pieces(
-    class_name: str,
-    recipe: str,
-    tiny_text: Path,
-    tmp_path: Path,
+    class_name: str, recipe: str, tiny_text: Path, tmp_path: Path
 ) -> None:
     """In a padded model of another program."""
     kind, config, words = THEIRS[class_name]

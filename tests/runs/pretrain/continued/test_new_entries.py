@@ -43,12 +43,7 @@ def wider_store(tiny_store: Path, tiny_text: Path, tmp_path_factory: pytest.Temp
     return directory / "store"
 
 
-def test_new_entries_are_known_to_a_boundary_head(
-    recipe: str,
-    bert: Path,
-    wider_store: Path,
-    tmp_path: Path,
-) -> None:
+def test_new_entries_are_known_to_a_boundary_head(recipe: str, bert: Path, wider_store: Path, tmp_path: Path) -> None:
     words = [f"store={wider_store}", f"init_from={bert}", "objective.masking=span", "objective.span_boundary=true"]
     words += ["objective.sentence_objective=none"]
     module = module_of(recipe, words)
@@ -73,10 +68,7 @@ def test_a_run_tells_of_new_entries_at_its_start(
 
 
 def test_new_entries_begin_as_the_mean_of_their_pieces(
-    recipe: str,
-    bert: Path,
-    wider_store: Path,
-    tmp_path: Path,
+    recipe: str, bert: Path, wider_store: Path, tmp_path: Path
 ) -> None:
     words = [f"store={wider_store}", f"init_from={bert}"]
     module, before = module_of(recipe, words), load_model(bert)
@@ -117,11 +109,7 @@ def resized(model: Path, class_name: str, num_rows: int, out: Path) -> Path:
 
 @pytest.mark.parametrize("num_rows", [202, 256])
 def test_new_entries_take_the_padding_of_a_bert(
-    num_rows: int,
-    recipe: str,
-    bert: Path,
-    wider_store: Path,
-    tmp_path: Path,
+    num_rows: int, recipe: str, bert: Path, wider_store: Path, tmp_path: Path
 ) -> None:
     """Of three new entries all or two have rows already."""
     padded = resized(bert, "BertForPreTraining", num_rows, tmp_path / "padded")
@@ -143,12 +131,7 @@ def test_new_entries_take_the_padding_of_a_bert(
 
 @pytest.mark.parametrize("tied", ["all", "none"])
 def test_new_entries_take_the_padding_of_both_halves_of_an_electra(
-    tied: str,
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    wider_store: Path,
-    tmp_path: Path,
+    tied: str, recipe: str, bert: Path, tiny_store: Path, wider_store: Path, tmp_path: Path
 ) -> None:
     objective = [*RTD, f"objective.tie_embeddings={tied}"]
     first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *objective], tmp_path / "first")
@@ -168,11 +151,7 @@ def test_new_entries_take_the_padding_of_both_halves_of_an_electra(
 
 
 def test_so_they_do_in_both_halves_of_an_electra(
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    wider_store: Path,
-    tmp_path: Path,
+    recipe: str, bert: Path, tiny_store: Path, wider_store: Path, tmp_path: Path
 ) -> None:
     first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     for origin in (bert, first):
@@ -188,17 +167,11 @@ def test_so_they_do_in_both_halves_of_an_electra(
 
 
 def test_so_they_do_left_to_right(
-    recipe: str,
-    tiny_recipe: Path,
-    tiny_store: Path,
-    wider_store: Path,
-    tmp_path: Path,
+    recipe: str, tiny_recipe: Path, tiny_store: Path, wider_store: Path, tmp_path: Path
 ) -> None:
     causal = ["objective={name: causal_lm}"]
     origin = pretrain(
-        str(tiny_recipe),
-        [f"store={tiny_store}", *causal, "model.causal=true", "train.steps=2"],
-        out=tmp_path / "first",
+        str(tiny_recipe), [f"store={tiny_store}", *causal, "model.causal=true", "train.steps=2"], out=tmp_path / "first"
     )
     words = [f"store={wider_store}", f"init_from={origin}", *causal]
     before, module = load_model(origin), module_of(recipe, words)

@@ -117,12 +117,7 @@ def test_a_model_without_a_tokenizer_needs_one(recipe: str, bert: Path, tiny_tex
 
 
 def test_another_tokenizer_is_refused_before_the_store_is_made(
-    recipe: str,
-    bert: Path,
-    samples_dir: Path,
-    tiny_text: Path,
-    tmp_path: Path,
-    without_work: None,
+    recipe: str, bert: Path, samples_dir: Path, tiny_text: Path, tmp_path: Path, without_work: None
 ) -> None:
     korean = samples_dir / "text" / "ko-constitution.jsonl"
     train_tokenizer([korean], tmp_path / "tokenizer", TokenizerSettings(vocab_size=200, alphabet_size=60))
@@ -134,10 +129,7 @@ def test_another_tokenizer_is_refused_before_the_store_is_made(
 
 
 def test_an_extended_tokenizer_may_be_given_for_raw_text(
-    recipe: str,
-    bert: Path,
-    tiny_text: Path,
-    tmp_path: Path,
+    recipe: str, bert: Path, tiny_text: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "words.txt").write_text("gutenberg\n")
     extend_tokenizer(bert, tmp_path / "words.txt", tmp_path / "wider")

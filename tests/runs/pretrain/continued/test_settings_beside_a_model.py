@@ -90,12 +90,7 @@ def test_a_run_of_before_goes_on(goes_on_by: str, recipe: str, bert: Path, tiny_
 # Dropout
 
 
-def test_dropout_is_no_size(
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    tmp_path: Path,
-) -> None:
+def test_dropout_is_no_size(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
     words = [f"store={tiny_store}", f"init_from={bert}"]
     other = [*words, "model.hidden_dropout_prob=.3", "model.attention_probs_dropout_prob=0"]
     before, module = module_of(recipe, words), module_of(recipe, other)
@@ -114,11 +109,7 @@ def test_dropout_is_no_size(
 
 @pytest.mark.parametrize("tied", ["all", "none"])
 def test_a_generator_gets_the_same_dropout(
-    tied: str,
-    recipe: str,
-    bert: Path,
-    tiny_store: Path,
-    tmp_path: Path,
+    tied: str, recipe: str, bert: Path, tiny_store: Path, tmp_path: Path
 ) -> None:
     words = [f"store={tiny_store}", *RTD, f"objective.tie_embeddings={tied}"]
     first = run_two_steps(recipe, [*words, f"init_from={bert}"], tmp_path / "first")

@@ -19,7 +19,7 @@ import torch
 
 from support.searches import new_recipe
 from unmask.errors import InputError, UserError
-from unmask.finetuning.search.parallel import RunOne, TrialJob, attempt
+from unmask.finetuning.search.parallel import RunOne, Trial, attempt
 from unmask.finetuning.search.search import run_trials
 from unmask.recipe.tree import FinetuneRecipe
 
@@ -166,6 +166,6 @@ def test_what_is_wrong_with_one_trial_alone_is_told(error: Exception, told: str)
     def run(*_: object, **__: object) -> Path:
         raise error
 
-    failure = attempt(TrialJob("a", Path("a"), new_recipe({}), 1.0), "a test", run)
+    failure = attempt(Trial("a", "a", "a", {}, new_recipe({})), Path(), "a test", run)
     assert failure is not None
     assert failure.startswith(told)

@@ -89,9 +89,7 @@ def test_what_contradicts_itself_is_refused(given: dict[str, Any], message: str)
 # When something goes wrong
 
 
-def test_a_run_that_fails_is_noted_and_the_others_go_on(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_fails_is_noted_and_the_others_go_on(tmp_path: Path) -> None:
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
         if settings.seed == 1:
             raise UserError("the loss is not finite at step 7")
@@ -147,10 +145,7 @@ def test_what_is_found_before_the_first_step_leaves_nothing_behind(tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_wrong_with_the_inputs_is_shown_once(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_wrong_with_the_inputs_is_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each run opens the inputs again, and has it in its own log."""
     logger = logging.getLogger("unmask")
     run = Pretended(lambda settings: of_accuracy(0.5))
@@ -188,10 +183,7 @@ def test_what_is_wrong_with_the_inputs_is_shown_once(
 
 
 @pytest.mark.parametrize("stopped_at", [0, 1, 2])
-def test_a_search_goes_on_where_it_stopped(
-    tmp_path: Path,
-    stopped_at: int,
-) -> None:
+def test_a_search_goes_on_where_it_stopped(tmp_path: Path, stopped_at: int) -> None:
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
         return of_accuracy(0.5 + settings.seed / 10)
 
@@ -221,9 +213,7 @@ def test_ctrl_c_between_trials_says_how_to_go_on(tmp_path: Path) -> None:
         run_search(tmp_path / "out", new_recipe({"restarts": 2}), Pretended(interrupt))
 
 
-def test_another_search_is_not_a_resumed_one(
-    tmp_path: Path,
-) -> None:
+def test_another_search_is_not_a_resumed_one(tmp_path: Path) -> None:
     run = Pretended(lambda settings: of_accuracy(0.5))
     run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     with pytest.raises(SettingsError, match=r"begun with other settings: search\.transfer_layers"):
@@ -232,9 +222,7 @@ def test_another_search_is_not_a_resumed_one(
     assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
 
 
-def test_how_many_run_at_a_time_may_change(
-    tmp_path: Path,
-) -> None:
+def test_how_many_run_at_a_time_may_change(tmp_path: Path) -> None:
     run = Pretended(lambda settings: of_accuracy(0.5))
     found = run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     again = Pretended(lambda settings: of_accuracy(0.5))
@@ -246,9 +234,7 @@ def test_a_number_at_a_time_makes_no_search() -> None:
     assert not new_recipe({"parallel": 5}).search.is_wanted
 
 
-def test_a_longer_budget_makes_runs_of_its_own(
-    tmp_path: Path,
-) -> None:
+def test_a_longer_budget_makes_runs_of_its_own(tmp_path: Path) -> None:
     run = Pretended(lambda settings: of_accuracy(0.5))
     run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     summary = run_search(
@@ -260,10 +246,7 @@ def test_a_longer_budget_makes_runs_of_its_own(
 # Together
 
 
-def test_the_runs_of_the_best_combination_answer_together(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_runs_of_the_best_combination_answer_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[list[str]] = []
 
     def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
@@ -302,10 +285,7 @@ def test_the_runs_of_the_best_combination_answer_together(
 
 @pytest.mark.parametrize(("set_by_user", "kept"), [(None, 1.0), (0.25, None)])
 def test_the_threshold_of_no_answer_is_chosen_for_all_together(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    set_by_user: float | None,
-    kept: float | None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by_user: float | None, kept: float | None
 ) -> None:
     task = open_task(TaskSettings(name="squad2", null_threshold=7.0), ColumnSettings())  # of the members, added up
     predictor = SimpleNamespace(task=task, module=None, tokenizer=None, num_segments=2, compute=None)
@@ -317,7 +297,7 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     measured: list[Any] = []
 
     def measure(tuned: Any, *_: Any) -> tuple[float, QaScore]:
-        measured.append(tuned.null_threshold)
+        measured.append(tuned.settings.null_threshold)
         return 0.0, score
 
     def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
@@ -338,9 +318,7 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     assert measured == ([None] if kept else [])
 
 
-def test_layers_are_drawn_as_a_curve(
-    tmp_path: Path,
-) -> None:
+def test_layers_are_drawn_as_a_curve(tmp_path: Path) -> None:
     run = Pretended(lambda settings: of_accuracy(0.5 + (settings.transfer_layers or 0) / 10))
     run_search(tmp_path / "out", new_recipe({"transfer_layers": [0, 1, 2], "restarts": 2}), run)
     assert "By the number of layers taken" in (tmp_path / "out" / "report.html").read_text()

@@ -17,9 +17,7 @@ from unmask.recipe.tree import FinetuneRecipe
 from unmask.training.run.directory import RECIPE
 
 
-def test_means_and_spread_over_restarts_and_the_best_apart(
-    tmp_path: Path,
-) -> None:
+def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> None:
     dev = {1e-5: [0.70, 0.80, 0.75], 2e-5: [0.90, 0.60, 0.60]}
     test = {1e-5: [0.61, 0.62, 0.69], 2e-5: [0.50, 0.52, 0.99]}
 
@@ -72,9 +70,7 @@ def test_the_metric_can_be_named(tmp_path: Path) -> None:
         run_search(tmp_path / "other", unknown, run)
 
 
-def test_degenerate_runs_are_named_and_both_means_told(
-    tmp_path: Path,
-) -> None:
+def test_degenerate_runs_are_named_and_both_means_told(tmp_path: Path) -> None:
     values = [0.8, 0.5, 0.9, 0.5]
 
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
@@ -93,9 +89,7 @@ def test_degenerate_runs_are_named_and_both_means_told(
     assert line.endswith("(without: 0.85 ± 0.071)")
 
 
-def test_the_page_escapes_what_a_run_says(
-    tmp_path: Path,
-) -> None:
+def test_the_page_escapes_what_a_run_says(tmp_path: Path) -> None:
     run = Pretended(lambda settings: of_accuracy(0.5, degenerate="all are '<script>alert(1)</script>'"))
     run_search(tmp_path / "<b>out", new_recipe({"restarts": 2}), run)
     page = (tmp_path / "<b>out" / "report.html").read_text()
@@ -121,10 +115,7 @@ def test_the_page_escapes_what_a_run_says(
     ],
 )
 def test_a_search_that_has_learned_nothing_says_so(
-    tmp_path: Path,
-    value: float,
-    more: dict[str, Any],
-    told: str | None,
+    tmp_path: Path, value: float, more: dict[str, Any], told: str | None
 ) -> None:
     floors = {"dev.accuracy": {"most frequent label": 0.5}}
     run = Pretended(lambda settings: of_accuracy(value, floors=floors, **more))

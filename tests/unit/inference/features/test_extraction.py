@@ -16,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from support.tiny_models import tiny
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.inference.features import batches as feature_batches
@@ -24,7 +25,6 @@ from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.layer_mixture import CHOICES
 from unmask.models.hub.directory import save_model
-from unmask.models.settings import EncoderSettings
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -42,11 +42,10 @@ def model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory.mkdir()
     tokenizer = load_tokenizer(tiny_model)
     torch.manual_seed(0)
-    settings = EncoderSettings(
-        vocab_size=tokenizer.vocab_size,
+    settings = tiny(
+        tokenizer.vocab_size,
         hidden_size=16,
         num_hidden_layers=5,
-        num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=32,
         initializer_range=0.3,
@@ -172,13 +171,10 @@ def test_pools_are_taken_on_the_device_without_waiting(pool: Any) -> None:
 
 def test_gpt1s_text_stands_in_its_last_token(model: Path, texts: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(model)
-    settings = EncoderSettings(
+    settings = tiny(
+        tokenizer.vocab_size,
         architecture="gpt1",
-        vocab_size=tokenizer.vocab_size,
         hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
         max_position_embeddings=32,
         type_vocab_size=0,
         initializer_range=0.3,
@@ -345,7 +341,7 @@ def test_inputs_are_refused_before_anything_is_computed(
     out = tmp_path / "out"
     for content, told in (
         ("", "not a single row"),
-        ('{"text": "a"}\n{"sentence": "a"}\n', r"inputs\.jsonl:2: no text"),
+        ('{"text": "a"}\n{"sentence": "a"}\n', r"inputs\.jsonl:2: no column 'tokens'"),
         ('{"text": "a"}\n{"text": 3}\n', r"inputs\.jsonl:2: text is 3"),
         (json.dumps({"text_a": LONG, "text_b": "a"}), r"inputs\.jsonl:1: 141 tokens in two texts, .* at most 29"),
     ):

@@ -120,8 +120,8 @@ def test_what_an_index_tells(tokenizer: TextTokenizer) -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"sentence": "a"}, "no text: expected tokens, or text, or text_a and text_b; there is sentence"),
-        ({"text_a": "a"}, "no text"),
+        ({"sentence": "a"}, "no column 'tokens': expected tokens, or text, or text_a and text_b; there is sentence"),
+        ({"text_a": "a"}, "no column 'tokens'"),
         ({"text": None}, "text is null: expected a text"),
         ({"tokens": 3}, "tokens is 3: expected a list of words"),
         ({"tokens": ["a", 3]}, "tokens is 3: expected a text"),
@@ -170,6 +170,6 @@ def test_columns_are_the_users_then_the_models_then_the_usual(
 def test_a_column_that_is_named_has_to_be_there() -> None:
     layouts = feature_layouts(ColumnSettings(text="reviw"), NONE)
     with pytest.raises(
-        InputError, match=r"file:1: no text: expected reviw; there is review, text\. Name yours with --"
+        InputError, match=r"file:1: no column 'reviw': expected reviw; there is review, text\. Name yours with --"
     ):
         read_feature_input(Row({"review": "a", "text": "b"}, "file:1"), layouts)

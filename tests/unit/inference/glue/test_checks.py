@@ -15,10 +15,7 @@ from unmask.inference.glue.submission import submit, validate
 
 
 @pytest.fixture
-def sound(
-    tmp_path: Path,
-    small: dict[str, int],
-) -> Path:
+def sound(tmp_path: Path, small: dict[str, int]) -> Path:
     out = tmp_path / "glue.zip"
     submit(write_all_finetuned(tmp_path), out, data=write_test_files(tmp_path, small), predict=answer_in_turn)
     return out

@@ -32,10 +32,7 @@ def read_tables(path: Path) -> dict[str, list[list[str]]]:
         }
 
 
-def test_all_eleven_with_all_their_rows(
-    tmp_path: Path,
-    full_data: Path,
-) -> None:
+def test_all_eleven_with_all_their_rows(tmp_path: Path, full_data: Path) -> None:
     out = tmp_path / "made" / "glue.zip"
     summary = submit(write_all_finetuned(tmp_path), out, data=full_data, predict=answer_in_turn)
     tables = read_tables(out)
@@ -64,10 +61,7 @@ def test_all_eleven_with_all_their_rows(
     assert "QQP.tsv        390,965   0: 50%, 1: 50%" in summary.describe()
 
 
-def test_the_same_predictions_make_the_same_bytes(
-    tmp_path: Path,
-    small: dict[str, int],
-) -> None:
+def test_the_same_predictions_make_the_same_bytes(tmp_path: Path, small: dict[str, int]) -> None:
     data, runs = write_test_files(tmp_path, small), write_all_finetuned(tmp_path)
     first, second = tmp_path / "first.zip", tmp_path / "second.zip"
     submit(runs, first, data=data, predict=answer_in_turn)
@@ -78,11 +72,7 @@ def test_the_same_predictions_make_the_same_bytes(
 
 
 @pytest.mark.parametrize("names", [{"SST-2": "sst2", "STS-B": "stsb", "AX": "glue-diagnostic"}, {"AX": "diagnostic"}])
-def test_folders_as_others_name_them(
-    tmp_path: Path,
-    small: dict[str, int],
-    names: dict[str, str],
-) -> None:
+def test_folders_as_others_name_them(tmp_path: Path, small: dict[str, int], names: dict[str, str]) -> None:
     data = write_test_files(tmp_path, small)
     (data / "AX" / "AX.tsv").rename(data / "AX" / "diagnostic.tsv")
     for folder in [path.name for path in data.iterdir()]:
@@ -93,10 +83,7 @@ def test_folders_as_others_name_them(
     assert len(read_tables(tmp_path / "glue.zip")) == 11
 
 
-def test_test_files_are_looked_for_beside_the_training_files(
-    tmp_path: Path,
-    small: dict[str, int],
-) -> None:
+def test_test_files_are_looked_for_beside_the_training_files(tmp_path: Path, small: dict[str, int]) -> None:
     data = write_test_files(tmp_path, small)
     asked: list[Path] = []
 
@@ -112,10 +99,7 @@ def test_test_files_are_looked_for_beside_the_training_files(
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "glue.zip").read_bytes()
 
 
-def test_an_ensemble_answers_as_a_run_does(
-    tmp_path: Path,
-    small: dict[str, int],
-) -> None:
+def test_an_ensemble_answers_as_a_run_does(tmp_path: Path, small: dict[str, int]) -> None:
     data = write_test_files(tmp_path, small)
     member = write_finetuned(tmp_path / "members", "rte", data)
     ensemble = tmp_path / "run-rte"
@@ -128,9 +112,7 @@ def test_an_ensemble_answers_as_a_run_does(
 
 
 def test_a_missing_run_is_refused_or_left_out(
-    tmp_path: Path,
-    small: dict[str, int],
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, small: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     data = write_test_files(tmp_path, small)
     runs = [run for run in write_all_finetuned(tmp_path) if run.name not in ("run-mnli", "run-wnli")]
@@ -166,12 +148,7 @@ def test_a_missing_run_is_refused_or_left_out(
     ],
 )
 def test_runs_that_cannot_answer(
-    tmp_path: Path,
-    small: dict[str, int],
-    task: str,
-    changes: dict[str, Any],
-    error: type[Exception],
-    message: str,
+    tmp_path: Path, small: dict[str, int], task: str, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     data = write_test_files(tmp_path, small)
 
@@ -199,11 +176,7 @@ def test_runs_that_cannot_answer(
     ],
 )
 def test_answers_that_glue_does_not_take(
-    tmp_path: Path,
-    small: dict[str, int],
-    task: str,
-    answer: dict[str, Any],
-    message: str,
+    tmp_path: Path, small: dict[str, int], task: str, answer: dict[str, Any], message: str
 ) -> None:
     """A model without `id2label` is found out by its first answer, and nothing is left behind."""
     data = write_test_files(tmp_path, small)
@@ -236,10 +209,7 @@ def test_fewer_answers_than_rows_are_told(tmp_path: Path, small: dict[str, int])
     ],
 )
 def test_other_test_files_are_refused_before_a_model_is_asked(
-    tmp_path: Path,
-    small: dict[str, int],
-    content: str,
-    message: str,
+    tmp_path: Path, small: dict[str, int], content: str, message: str
 ) -> None:
     data = write_test_files(tmp_path, small)
     (data / "RTE" / "test.tsv").write_text(content, "utf-8")
@@ -281,10 +251,7 @@ def test_missing_test_files_are_named(tmp_path: Path, small: dict[str, int]) -> 
         submit([run], out, allow_missing=True, predict=answer_in_turn)
 
 
-def test_what_is_there_is_not_overwritten_unasked(
-    tmp_path: Path,
-    small: dict[str, int],
-) -> None:
+def test_what_is_there_is_not_overwritten_unasked(tmp_path: Path, small: dict[str, int]) -> None:
     data = write_test_files(tmp_path, small)
     run, out = write_finetuned(tmp_path, "rte"), tmp_path / "glue.zip"
     out.write_bytes(b"mine")
@@ -296,9 +263,7 @@ def test_what_is_there_is_not_overwritten_unasked(
 
 
 def test_tasks_whose_answers_are_all_the_same_are_named(
-    tmp_path: Path,
-    small: dict[str, int],
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, small: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     def constant(run: Path, path: Path) -> Iterator[dict[str, Any]]:
         for number, answer in enumerate(answer_in_turn(run, path)):

@@ -78,10 +78,6 @@ def test_draws_are_from_the_models_distribution() -> None:
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
 def test_logits_that_are_not_finite_are_refused(wrong: float, model: LanguageModel) -> None:
     """Minus infinity is what a token has that may not come: no model gives it."""
-    if wrong != -float("inf"):
-        for temperature in (0, 1.0):
-            with pytest.raises(ModelError, match="not finite"):
-                Sampling(temperature).choose(logits(0.0, wrong, 1.0), torch.Generator())
     special = torch.tensor([next(iter(model.tokenizer.special_ids), 5)])
     next_logits = model.next_logits
     with pytest.MonkeyPatch.context() as patch:

@@ -84,12 +84,7 @@ def test_race_as_published_in_folders(tmp_path: Path) -> None:
         file = tmp_path / "train" / level / f"{number}.txt"
         write(file, json.dumps({**ARTICLE, "id": f"{level}{number}.txt"}))
     examples = load(open_task(TaskSettings(name="race"), ColumnSettings()), tmp_path / "train")
-    assert [one.fields["id"] for one in examples] == [
-        "high12.txt-0",
-        "high12.txt-1",
-        "middle7.txt-0",
-        "middle7.txt-1",
-    ]
+    assert [one.fields["id"] for one in examples] == ["high12.txt-0", "high12.txt-1", "middle7.txt-0", "middle7.txt-1"]
     assert [one.group for one in examples] == ["high", "high", "middle", "middle"]
     assert [one.label for one in examples] == [0, 1, 0, 1]
     assert (examples[3].context, examples[3].question) == (ARTICLE["article"], "Where is it? By the _ .")

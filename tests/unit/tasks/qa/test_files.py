@@ -17,7 +17,7 @@ from unmask.errors import InputError, SettingsError
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.answer_places import FIRST_TAKEN, MOVED, RESPELT
-from unmask.tasks.qa.examples import Answer, QaExample
+from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.labels import DROPPED_ANSWERS, DROPPED_QUESTIONS, SAME_ID, UNFOUND, WITHOUT_ANSWER
 from unmask.tasks.qa.task import QaTask, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -35,11 +35,11 @@ def load_training(task: QaTask, path: Path) -> tuple[list[QaExample], ExampleCou
 @pytest.mark.parametrize(
     ("answers", "placed"),
     [
-        ({"text": ["a red kite", "kite"], "answer_start": [9, 15]}, (RED, Answer("kite", 15, 19))),
+        ({"text": ["a red kite", "kite"], "answer_start": [9, 15]}, (RED, (15, 19))),
         ({"text": "a red kite", "answer_start": 9}, (RED,)),
         ({"text": ["a red kite"]}, (RED,)),
         ([{"text": "a red kite", "answer_start": 9}], (RED,)),
-        (["a red kite", "Later"], (RED, Answer("Later", 21, 26))),
+        (["a red kite", "Later"], (RED, (21, 26))),
         ("a red kite", (RED,)),
         ('{"text": ["a red kite"], "answer_start": [9]}', (RED,)),
         ({"text": [], "answer_start": []}, ()),
@@ -48,11 +48,11 @@ def load_training(task: QaTask, path: Path) -> tuple[list[QaExample], ExampleCou
         (None, ()),
     ],
 )
-def test_forms_of_answers(tmp_path: Path, answers: Any, placed: tuple[Answer, ...]) -> None:
+def test_forms_of_answers(tmp_path: Path, answers: Any, placed: tuple[tuple[int, int], ...]) -> None:
     path = write_rows(tmp_path / "a.jsonl", a_question("kite"), {**a_question(), "answers": answers})
     examples, _ = load(qa_task(), path)
     assert examples[1].answers == placed
-    assert examples[1].gold_texts == tuple(answer.text for answer in placed)
+    assert examples[1].gold_texts == tuple(examples[1].context[slice(*answer)] for answer in placed)
 
 
 def test_tables_with_columns_by_name(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_tables_with_columns_by_name(tmp_path: Path) -> None:
     columns = ColumnSettings(question="q", context="p", answers="a", id="n")
     task = qa_task(columns, drop_unfound_answers=True)
     (one,), counts = load_training(task, path)
-    assert (one.id, one.answers, one.source) == ("7", (Answer("kite", 34, 38),), f"{path}:2")
+    assert (one.id, one.answers, one.source) == ("7", ((34, 38),), f"{path}:2")
     assert counts.notes == {DROPPED_ANSWERS: 1, DROPPED_QUESTIONS: 1}  # [1] is a text
     with pytest.raises(InputError, match=r"a\.csv:2: no column 'question' and no column 'context': .* there is n, q"):
         load(qa_task(), path)
@@ -71,10 +71,10 @@ def test_tables_with_columns_by_name(tmp_path: Path) -> None:
 
 def test_whether_there_may_be_no_answer(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl", a_question("kite"), a_question(is_impossible=True))
-    assert qa_task().fit_to(path).unanswerable is True
-    assert qa_task(unanswerable=False).fit_to(path).unanswerable is False
-    assert qa_task().fit_to(write_rows(path, a_question("kite"))).unanswerable is False
-    assert [qa_task(name=name).unanswerable for name in ("squad1", "squad2")] == [False, True]
+    assert qa_task().fit_to(path).settings.unanswerable is True
+    assert qa_task(unanswerable=False).fit_to(path).settings.unanswerable is False
+    assert qa_task().fit_to(write_rows(path, a_question("kite"))).settings.unanswerable is False
+    assert [qa_task(name=name).settings.unanswerable for name in ("squad1", "squad2")] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,7 @@ def test_whether_there_may_be_no_answer(tmp_path: Path) -> None:
             r"a\.jsonl:1: is_impossible is true, and yet the question has the answer",
         ),
         (a_question(), r"a\.jsonl:1: no column 'answers' for the answers: there is id, question, context\. Name it"),
-        (
-            a_question([]),
-            r"a\.jsonl: not a single question has an answer, or says with is_impossible that it has none",
-        ),
+        (a_question([]), r"a\.jsonl: not a single question has an answer, or says with is_impossible that it has none"),
         (a_question("kite", context=None), r"a\.jsonl:1: context is null: expected a text"),
     ],
 )
@@ -142,15 +139,10 @@ def test_misplaced_answers_are_repaired_or_reported_all_at_once(
         examples, counts = load_training(qa_task(drop_unfound_answers=True), path)
     assert len(examples) == 6
     assert examples[1].answers == (RED,)
-    assert [answer.text for answer in examples[3].answers or ()] == [unicodedata.normalize("NFD", "각각")]
-    assert counts.notes == {
-        MOVED: 1,
-        RESPELT: 2,
-        FIRST_TAKEN: 3,
-        SAME_ID: 4,
-        DROPPED_ANSWERS: 2,
-        DROPPED_QUESTIONS: 1,
-    }
+    assert [examples[3].context[slice(*answer)] for answer in examples[3].answers or ()] == [
+        unicodedata.normalize("NFD", "각각")
+    ]
+    assert counts.notes == {MOVED: 1, RESPELT: 2, FIRST_TAKEN: 3, SAME_ID: 4, DROPPED_ANSWERS: 2, DROPPED_QUESTIONS: 1}
     assert "2 answers are not in their passage and left out: 'a green kite' of" in caplog.text
 
 
@@ -178,7 +170,7 @@ def test_measuring_needs_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixtu
             (),
         ]
         assert [one.gold_texts for one in task.load_golds(path)] == [one.gold_texts for one in examples]
-        assert [one.answers for one in examples] == [(Answer("kite", 15, 19),), None, (RED,), ()]
+        assert [one.answers for one in examples] == [((15, 19),), None, (RED,), ()]
         assert counts.notes == {UNFOUND: 2, FIRST_TAKEN: 1, RESPELT: 1}
         encoded = task.encode(examples, TOKENIZER, counts)
         starts = encoded.unit_columns["start_positions"].tolist()
@@ -205,7 +197,7 @@ def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -
     )
     task = qa_task(name="triviaqa")
     (one,), counts = load(task.fit_to(path), path)
-    assert (one.id, one.answers) == ("q--a", (Answer("kite", 15, 19),))
+    assert (one.id, one.answers) == ("q--a", ((15, 19),))
     assert one.gold_texts == ("kite", "Kite", "dragon")
     assert counts.notes == {WITHOUT_ANSWER: 2}
     assert sum(1 for _ in task.load_rows(path)) == 3

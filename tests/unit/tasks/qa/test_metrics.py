@@ -49,12 +49,7 @@ def test_normalised_as_squad_does(text: str, normal: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "normal"),
-    [
-        ("《값》을", "값 을"),
-        ("‘The’ (A) 'b'", "the a b"),
-        ('"1989년", 2월.', "1989년 2월"),
-        ("1,989", "1989"),
-    ],
+    [("《값》을", "값 을"), ("‘The’ (A) 'b'", "the a b"), ('"1989년", 2월.', "1989년 2월"), ("1,989", "1989")],
 )
 def test_normalised_as_korquad_does(text: str, normal: str) -> None:
     assert normalise_korquad(text) == normal
@@ -75,7 +70,7 @@ def test_normalised_as_triviaqa_does(text: str, normal: str) -> None:
 
 
 def test_triviaqa_is_scored_by_its_own_rule() -> None:
-    score = task_of("triviaqa").score()
+    score = QaScore("triviaqa")
     score.add([example("stratford upon avon")], [prediction("Stratford-upon-Avon")])
     assert score.metrics() == {"f1": 100.0, "exact_match": 100.0}
 
@@ -203,8 +198,13 @@ def write(path: Path, value: Any) -> Path:
     return path
 
 
-def task_of(name: str) -> Any:
-    return open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
+def scored(
+    name: str, data: Path, answers: Path, probabilities: Path | None = None, threshold: float = 1.0
+) -> tuple[int, dict[str, float]]:
+    task: Any = open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
+    score = task.score()
+    score_official(score, task.load_golds(data), data, answers, probabilities, threshold)
+    return score.num_examples, score.metrics()
 
 
 def test_official_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -212,14 +212,14 @@ def test_official_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     answers = write(tmp_path / "p.json", {"a": "kite", "c": "grey", "z": ""})
     probabilities = write(tmp_path / "n.json", {"a": 0.5, "c": 0.75})
     with caplog.at_level(logging.WARNING, "unmask"):
-        number, metrics = score_official(task_of("squad2"), data, answers, probabilities, 0.6)
+        number, metrics = scored("squad2", data, answers, probabilities, 0.6)
     assert (number, metrics["exact"], metrics["NoAns_exact"]) == (2, 100.0, 100.0)
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         "no prediction for 1 questions (b): they are left out, as the official scorer does",
         f"predictions for 1 questions (z), which {data} does not have",
     ]
     data = squad(tmp_path / "data.json", a=["kite"], b=["blue"])
-    assert score_official(task_of("squad1"), data, answers) == (2, {"exact_match": 50.0, "f1": 50.0})
+    assert scored("squad1", data, answers) == (2, {"exact_match": 50.0, "f1": 50.0})
 
 
 def test_a_withheld_answer_is_wrong_where_there_is_one(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_withheld_answer_is_wrong_where_there_is_one(tmp_path: Path) -> None:
     data = squad(tmp_path / "data.json", a=["the"], b=["a."], c=[])
     answers = write(tmp_path / "p.json", {"a": "", "b": "", "c": "grey"})
     probabilities = write(tmp_path / "n.json", {"a": 0.9, "b": 0.1, "c": 0.9})
-    _, metrics = score_official(task_of("squad2"), data, answers, probabilities, 0.5)
+    _, metrics = scored("squad2", data, answers, probabilities, 0.5)
     assert (metrics["HasAns_exact"], metrics["HasAns_f1"], metrics["NoAns_f1"]) == (50.0, 50.0, 100.0)
     assert (metrics["best_exact"], metrics["best_exact_thresh"]) == (pytest.approx(100.0), 0.9)
 
@@ -248,7 +248,7 @@ def test_official_files_damaged(tmp_path: Path, answers: Any, probabilities: Any
     data = squad(tmp_path / "data.json", a=["kite"], c=[])
     na_probs = None if probabilities is None else write(tmp_path / "n.json", probabilities)
     with pytest.raises(InputError, match=message):
-        score_official(task_of("squad2"), data, write(tmp_path / "p.json", answers), na_probs)
+        scored("squad2", data, write(tmp_path / "p.json", answers), na_probs)
 
 
 def test_ids_of_questions_are_needed_once_each(tmp_path: Path) -> None:
@@ -257,10 +257,10 @@ def test_ids_of_questions_are_needed_once_each(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     answers = write(tmp_path / "p.json", {"a": "x"})
     with pytest.raises(InputError, match=r"data\.jsonl:2: a second question with the id a"):
-        score_official(task_of("qa"), path, answers)
+        scored("qa", path, answers)
     path.write_text('{"question": "?", "context": "x", "answers": "x"}', encoding="utf-8")
     with pytest.raises(InputError, match=r"data\.jsonl:1: no id"):
-        score_official(task_of("qa"), path, answers)
+        scored("qa", path, answers)
 
 
 @pytest.mark.parametrize(
@@ -268,13 +268,7 @@ def test_ids_of_questions_are_needed_once_each(tmp_path: Path) -> None:
     [
         ("squad1", "squad1/dev-v1.1.json", "squad", "predictions-v1.1-electra-small-student.json", None),
         ("squad1", "squad1/dev-v1.1.json", "squad", "predictions-v1.1-bert-ensemble.json", None),
-        (
-            "squad2",
-            "squad2-cs224n/dev-v2.0.json",
-            "squad",
-            "predictions-v2.0-noised.json",
-            "na-probs-v2.0-noised.json",
-        ),
+        ("squad2", "squad2-cs224n/dev-v2.0.json", "squad", "predictions-v2.0-noised.json", "na-probs-v2.0-noised.json"),
         ("korquad1", "korquad1/KorQuAD_v1.0_dev.json", "korquad", "predictions-noised.json", None),
     ],
 )
@@ -283,8 +277,8 @@ def test_figures_of_the_official_scorers(
 ) -> None:
     reference = data_dir / "reference" / folder
     expected = json.loads((reference / "expected-scores.json").read_text("utf-8"))[predictions]
-    number, metrics = score_official(
-        task_of(task),
+    number, metrics = scored(
+        task,
         data_dir / "tasks" / data,
         reference / predictions,
         None if na_probs is None else reference / na_probs,

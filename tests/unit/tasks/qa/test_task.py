@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from support.questions import HOUSE, KITE, RED, TOKENIZER, a_question, qa_task, write_rows
+from support.tiny_models import tiny
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.io.rows import Row
 from unmask.models.bert import BertEncoder
 from unmask.models.hub.directory import LoadedModel
-from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
@@ -30,17 +30,7 @@ from unmask.tasks.table import recall_task
 def new_encoder(seed: int = 0) -> BertEncoder:
     torch.manual_seed(seed)
     return BertEncoder(
-        EncoderSettings(
-            vocab_size=TOKENIZER.vocab_size,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=64,
-            hidden_dropout_prob=0,
-            attention_probs_dropout_prob=0,
-            initializer_range=0.2,
-        ),
+        tiny(TOKENIZER.vocab_size, hidden_dropout_prob=0, attention_probs_dropout_prob=0, initializer_range=0.2),
         pooler=False,
     )
 
@@ -154,7 +144,7 @@ def test_a_few_questions_are_learned_by_heart(tmp_path: Path, settings: dict[str
     assert score.metrics()["exact"] == score.metrics()["HasAns_f1"] == score.metrics()["best_f1"] == 100.0
     assert score.degenerate() is None
     tuned = task.tuned(score)
-    assert tuned.null_threshold is not None
+    assert tuned.settings.null_threshold is not None
     again = tuned.score()
     again.add(examples, tuned.decode(examples, encoded, module.outputs(batch).detach()))
     assert again.metrics()["exact"] == 100.0
@@ -162,9 +152,9 @@ def test_a_few_questions_are_learned_by_heart(tmp_path: Path, settings: dict[str
 
 def test_thresholds_that_are_set_stay() -> None:
     score = QaScore(unanswerable=True)
-    assert qa_task(unanswerable=True).tuned(score).null_threshold == 0.0
-    assert qa_task(unanswerable=True, null_threshold=1.5).tuned(score).null_threshold == 1.5
-    assert qa_task(unanswerable=False).tuned(score).null_threshold is None
+    assert qa_task(unanswerable=True).tuned(score).settings.null_threshold == 0.0
+    assert qa_task(unanswerable=True, null_threshold=1.5).tuned(score).settings.null_threshold == 1.5
+    assert qa_task(unanswerable=False).tuned(score).settings.null_threshold is None
 
 
 def test_training_needs_answers(tmp_path: Path, several: Path) -> None:
@@ -189,7 +179,7 @@ def test_floors(tmp_path: Path, several: Path) -> None:
 
 def test_what_a_report_shows() -> None:
     task = qa_task(unanswerable=True)
-    one = QaExample("1", "What?", KITE, (RED,), (RED.text,), {}, "x:1")
+    one = QaExample("1", "What?", KITE, (RED,), ("a red kite",), {}, "x:1")
     answered = {"answer": "kite", "no_answer_probability": 0.25, "n_best": [{"answer": "kite", "probability": 0.5}]}
     shown = {"input": {"question": "What?", "context": KITE}, "label": "a red kite", "prediction": "kite"}
     assert task.sample(one, answered) == {**shown, "probability": 0.5}
@@ -233,7 +223,7 @@ def test_a_model_measured_on_another_data_set(
     trained: str, name: str, expected: tuple[bool | None, float | None]
 ) -> None:
     task = qa_task(name=trained)
-    task = qa_task(name=trained, null_threshold=-0.5 if task.unanswerable else None)
+    task = qa_task(name=trained, null_threshold=-0.5 if task.settings.unanswerable else None)
     loaded = LoadedModel(
         "BertForQuestionAnswering",
         new_encoder(),
@@ -242,7 +232,7 @@ def test_a_model_measured_on_another_data_set(
     )
     recalled = recall_task(loaded, name)
     assert isinstance(recalled, QaTask)
-    assert (recalled.unanswerable, recalled.null_threshold) == expected
+    assert (recalled.settings.unanswerable, recalled.settings.null_threshold) == expected
 
 
 def test_inputs_to_be_answered() -> None:

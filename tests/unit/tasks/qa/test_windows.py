@@ -15,7 +15,7 @@ from unmask.batch import IGNORE_INDEX
 from unmask.errors import SettingsError
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.qa.examples import Answer, QaExample
+from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.windows import (
     LONG_QUESTIONS,
     NO_TOKENS,
@@ -30,7 +30,7 @@ WORDPIECE = TOKENIZERS["wordpiece"]
 
 
 def example(context: str, *answers: str, question: str = "who?", known: bool = True) -> QaExample:
-    placed = tuple(Answer(text, context.index(text), context.index(text) + len(text)) for text in answers)
+    placed = tuple((context.index(text), context.index(text) + len(text)) for text in answers)
     return QaExample("1", question, context, placed if known else None, (), {}, "x:1")
 
 
@@ -186,7 +186,7 @@ def test_targets_say_the_answer(kind: str, data: st.DataObject) -> None:
     last = data.draw(st.integers(first, min(len(words), first + 3) - 1))
     start = len(" ".join(words[:first])) + (first > 0)
     text = " ".join(words[first : last + 1])
-    one = QaExample("1", "who?", context, (Answer(text, start, start + len(text)),), (), {}, "x:1")
+    one = QaExample("1", "who?", context, ((start, start + len(text)),), (), {}, "x:1")
     encoded, counts = encode([one], sizes(128, 64, 64), kind)
     assert not counts.notes
     for unit, (begin, end) in enumerate(targets(encoded)):

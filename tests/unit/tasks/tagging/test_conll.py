@@ -135,11 +135,7 @@ KLUE = """\
 def test_klue_ner_reads_blanks_and_number_signs_as_characters(read: Read) -> None:
     rows = read(read_klue_ner, KLUE)
     assert [row.fields for row in rows] == [
-        {
-            "id": "klue-ner-v1_dev_00000-made",
-            "tokens": [*"가나는 #1"],
-            "tags": ["B-PS", "I-PS", "O", "O", "O", "O"],
-        },
+        {"id": "klue-ner-v1_dev_00000-made", "tokens": [*"가나는 #1"], "tags": ["B-PS", "I-PS", "O", "O", "O", "O"]},
         {"id": "klue-ner-v1_dev_00001-made", "tokens": [*"다 라"], "tags": ["B-LC", "I-LC", "I-LC"]},
     ]
     assert lines_of(rows) == [(4, 5, 6, 7, 8, 9), (12, 13, 14)]

@@ -9,12 +9,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from support.tiny_models import tiny
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.errors import OutputError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.layer_mixture import CHOICES
-from unmask.models.settings import EncoderSettings
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.tagging.feature_files import map_features, writing_features
 from unmask.tasks.tagging.module import FeatureTaggingModule, with_features
@@ -28,11 +28,10 @@ CPU = choose_compute("cpu", "fp32")
 def new_encoder() -> BertEncoder:
     torch.manual_seed(0)
     return BertEncoder(
-        EncoderSettings(
-            vocab_size=60,
+        tiny(
+            60,
             hidden_size=16,
             num_hidden_layers=5,
-            num_attention_heads=2,
             intermediate_size=32,
             max_position_embeddings=16,
             initializer_range=0.3,
@@ -65,7 +64,7 @@ def state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def test_the_column_stands_in_for_the_encoder(layers: str, tmp_path: Path) -> None:
     module = new_module(layers).eval()
     examples = new_examples()
-    prepared = with_features(examples, module.encoder, layers, tmp_path / "deep" / "train.npy", CPU)
+    prepared = with_features(examples, module.encoder, layers, tmp_path / "deep" / "train.npy", CPU.device)
     direct, stored = everything(examples), everything(prepared)
     assert "features" not in examples.token_columns
     assert isinstance(prepared.token_columns["features"], np.ndarray)
@@ -80,7 +79,7 @@ def test_the_column_stands_in_for_the_encoder(layers: str, tmp_path: Path) -> No
 
 def test_the_column_is_read_and_not_the_encoder(tmp_path: Path) -> None:
     module = new_module("last").eval()
-    batch = everything(with_features(new_examples(), module.encoder, "last", tmp_path / "train.npy", CPU))
+    batch = everything(with_features(new_examples(), module.encoder, "last", tmp_path / "train.npy", CPU.device))
     before = module.outputs(batch)
     with torch.no_grad():
         module.encoder.embeddings.word.weight.zero_()
@@ -133,13 +132,13 @@ def test_refused(tmp_path: Path) -> None:
         new_module("concat-last")
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
-        with_features(new_examples(), encoder, "last", tmp_path / "file" / "train.npy", CPU)
+        with_features(new_examples(), encoder, "last", tmp_path / "file" / "train.npy", CPU.device)
 
 
 def test_a_failure_leaves_the_former_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = new_module("last")
     path = tmp_path / "train.npy"
-    with_features(new_examples(), module.encoder, "last", path, CPU)
+    with_features(new_examples(), module.encoder, "last", path, CPU.device)
     before = path.read_bytes()
 
     def stop(batch: Batch) -> list[torch.Tensor]:
@@ -147,7 +146,7 @@ def test_a_failure_leaves_the_former_file(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(module.encoder, "hidden_states", stop)
     with pytest.raises(KeyboardInterrupt):
-        with_features(new_examples(), module.encoder, "last", path, CPU)
+        with_features(new_examples(), module.encoder, "last", path, CPU.device)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.tagging import KLUE, POS, TASK, tagging_task
+from support.tiny_models import tiny
 from unmask.errors import InputError, ModelError
 from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
-from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.tagging.module import TaggingModule
@@ -254,10 +254,16 @@ def test_two_predicates_of_one_sentence_are_told_apart(tiny_model: Path, tokeniz
 
 def test_roles_are_nothing_for_a_causal_encoder(tiny_model: Path, tmp_path: Path) -> None:
     """No token of the sentence would see the predicate behind it; a BiLSTM over the features does."""
-    sizes = EncoderSettings(
-        architecture="gpt1", vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=24, hidden_act="gelu_new", type_vocab_size=0,
-    )  # fmt: skip
+    sizes = tiny(
+        50,
+        architecture="gpt1",
+        hidden_size=8,
+        num_hidden_layers=1,
+        intermediate_size=32,
+        max_position_embeddings=24,
+        hidden_act="gelu_new",
+        type_vocab_size=0,
+    )
     roles, words = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     roles.write_text('{"tokens": "a b", "tags": "O B-X", "predicate": 1}\n')
     words.write_text('{"tokens": "a b", "tags": "O B-X"}\n')

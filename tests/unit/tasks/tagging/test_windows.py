@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
+from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.settings import TaskSettings
 from unmask.tasks.tagging.rows import Span, TaggingExample, split_words
 from unmask.tasks.tagging.windows import (
     Lead,
@@ -21,7 +23,6 @@ from unmask.tasks.tagging.windows import (
     encode_sentences,
     find_leads,
     predicate_ids,
-    special_token_template,
     take_context,
 )
 from unmask.tokenization.learning.train import train_tokenizer
@@ -54,7 +55,8 @@ def example(
 def encode(
     examples: list[TaggingExample], tokenizer: TextTokenizer, max_length: int = 32, stride: int = 16, segments: int = 2
 ) -> EncodedExamples:
-    return encode_sentences(examples, LABELS, tokenizer, max_length, stride, segments).encoded
+    settings = TaskSettings(name="tagging", max_length=max_length, doc_stride=stride)
+    return encode_sentences(examples, LABELS, tokenizer, settings, ExampleCounts(), segments)
 
 
 def test_first_tokens_answer() -> None:
@@ -136,7 +138,7 @@ words = st.lists(st.sampled_from(["a", "man", "walking", "zzz", "qqqq", "\u200b"
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(words, min_size=1, max_size=4), st.integers(3, 20), st.integers(1, 20))
+@given(st.lists(words, min_size=1, max_size=4), st.integers(4, 20), st.integers(1, 20))
 def test_every_unit_with_a_token_is_answered_for_once(
     tokenizer: TextTokenizer, sentences: list[list[str]], max_length: int, stride: int
 ) -> None:
@@ -155,15 +157,10 @@ def test_every_unit_with_a_token_is_answered_for_once(
 
 
 def test_units_without_token_are_counted(tokenizer: TextTokenizer) -> None:
-    sentences = encode_sentences(
-        [example("a \u200b man"), example("\u200b"), example("a b", units=[(0, 1), (1, 2), (2, 3)])],
-        LABELS,
-        tokenizer,
-        32,
-        16,
-        2,
-    )
-    assert (sentences.num_uncovered, sentences.num_empty) == (2, 1)
+    counts = ExampleCounts()
+    examples = [example("a \u200b man"), example("\u200b"), example("a b", units=[(0, 1), (1, 2), (2, 3)])]
+    encode_sentences(examples, LABELS, tokenizer, TaskSettings(name="tagging"), counts, 2)
+    assert counts == ExampleCounts(3, empty=1, notes={"words that encode to nothing": 2})
 
 
 def test_context_fills_rows_and_has_no_labels(tokenizer: TextTokenizer) -> None:
@@ -223,7 +220,7 @@ def test_rows_have_the_special_tokens_of_the_tokenizer(tokenizer: TextTokenizer,
         (whole,) = each.encode_inputs([("man", "dog" if is_pair else None)])
         man, dog = each.encode_batch(["man", "dog"])
         second_start = whole.token_type_ids.count(0)
-        template = special_token_template(each, is_pair)
+        template = each.framing.pair if is_pair else each.framing.single
         assert build_row(template, man, dog) == (whole.input_ids, second_start)
 
 

@@ -284,16 +284,20 @@ def test_a_sample_for_the_report() -> None:
 def test_a_model_reads_what_it_was_trained_on_and_what_is_usual() -> None:
     columns = ColumnSettings(text_a="p", text_b="h")
     task = opened(lenient=True, columns=columns, name="snli", max_length=40, truncation=False)
-    assert (task.name, task.max_length, task.labels) == ("snli", 40, ("entailment", "neutral", "contradiction"))
+    assert (task.settings.name, task.settings.max_length, task.labels) == (
+        "snli",
+        40,
+        ("entailment", "neutral", "contradiction"),
+    )
     assert [layout.texts for layout in task.files.layouts] == [
         ("p", "h"), ("premise", "hypothesis"), ("sentence1", "sentence2"), ("text_a", "text_b")
     ]  # fmt: skip
-    assert task.is_pair
+    assert task.files.is_pair
     assert task.read(Row({"text_a": "a", "text_b": "b"}, "x:1")).text_b == "b"
     single = opened(lenient=True, name="sst2")
     assert [layout.texts for layout in single.files.layouts] == [("sentence",), ("text",)]
-    assert not single.is_pair
-    assert not opened(lenient=True, labels=["a", "b"]).is_pair
+    assert not single.files.is_pair
+    assert not opened(lenient=True, labels=["a", "b"]).files.is_pair
 
 
 def test_what_is_remembered_opens_the_same_task(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_published_layouts(tmp_path: Path, name: str, file: str, content: str, l
         examples = list(fitted.load(path, ExampleCounts(), unlabelled=True))
         assert [example.label for example in examples] == labels
         assert all(example.text_a and example.text_b != "" for example in examples)
-        assert {example.text_b is None for example in examples} == {not fitted.fit_to(path).is_pair}
+        assert {example.text_b is None for example in examples} == {not fitted.fit_to(path).files.is_pair}
     if None in labels and set(labels) != {None}:
         counts = ExampleCounts()
         assert [e.label for e in task.load(path, counts)] == [label for label in labels if label is not None]

@@ -107,7 +107,7 @@ def test_klue_has_f1_from_three_on() -> None:
 def test_a_model_of_pairs_also_reads_the_usual_columns() -> None:
     task = open_task(TaskSettings(name="stsb"), ColumnSettings(), lenient=True)
     assert isinstance(task, Regression)
-    assert task.is_pair
+    assert task.files.is_pair
     assert [layout.texts for layout in task.files.layouts] == [*[("sentence1", "sentence2")] * 2, ("text_a", "text_b")]
     assert task.remembered() == {
         "name": "stsb",
