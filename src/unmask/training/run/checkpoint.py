@@ -165,7 +165,7 @@ def restore(
     optimizer: torch.optim.Optimizer,
     schedule: Schedule,
 ) -> TrainState:
-    """Puts weights, optimizer, schedule and generators back as they were, and returns where the run stood.
+    """Puts weights, optimizer, schedule and generators back as they were, and returns the run's position.
 
     The state's `position` is the JSON that was saved.
 
