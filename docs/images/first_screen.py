@@ -54,7 +54,7 @@ def predictions(model: Path) -> str:
 
 
 def curve(run: Path) -> str:
-    """Held-out masked loss over tokens, with what is had without any context."""
+    """Held-out masked loss over tokens, with what is reached without any context."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     tokens = {row["step"]: row["tokens"] for row in rows if "tokens" in row}
     points = [(tokens[row["step"]], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]

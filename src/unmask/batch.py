@@ -1,6 +1,6 @@
 """The two things that pass between data, objectives, models and the loop: a packed `Batch` and a `LossTerm`.
 
-A batch holds no padding: the tokens of all its sequences stand one after another, and `bounds` says where each
+A batch holds no padding: the tokens of all its sequences are stored one after another, and `bounds` says where each
 sequence begins and ends. A loss is a (sum, count) pair, so that the loss of an optimizer step does not depend on how
 the step was cut into micro-batches. (A run is one process today; sums over several would add up in the same way.)
 """
@@ -29,12 +29,12 @@ class Batch:
         bounds: (sequences + 1,) int32, the first token of each sequence, then the number of tokens.
         lengths: the sequences' lengths as Python integers, known without asking the device; all at least 1. Empty in
             a batch padded to a bucket (`unmask.models.buckets`), whose lengths only the device knows.
-        keys: (sequences,) int64, the key from which all chance about a sequence is drawn (see `unmask.chance`);
+        keys: (sequences,) int64, the key from which all randomness of a sequence is drawn (see `unmask.chance`);
             None where nothing is drawn.
         columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool,
             `next_sentence_label` (sequences,) int64, `labels` ...
         left_to_right: for each sequence, whether its tokens see only those before them, whatever the encoder; empty:
-            none is read otherwise than the encoder reads.
+            all are read as the encoder reads.
         longest: of a padded batch, the most tokens that any sequence may have; None in any other batch.
     """
 
@@ -120,7 +120,7 @@ def pack(sequences: list[list[int]], segments: list[list[int]] | None = None, ke
     Args:
         sequences: token ids, one list per sequence, none of them empty.
         segments: the segment of each token, in the same shape; all 0 where left out.
-        keys: one chance key per sequence, in the range of int64.
+        keys: one key per sequence, in the range of int64.
     """
     lengths = tuple(len(sequence) for sequence in sequences)
     assert all(length > 0 for length in lengths), "an empty sequence"
@@ -151,7 +151,7 @@ class LossTerm:
     over all micro-batches of the step.
 
     Attributes:
-        name: as it stands in `metrics.jsonl` after `loss/`: `mlm`, `nsp`, `task` ...
+        name: as in `metrics.jsonl` after `loss/`: `mlm`, `nsp`, `task` ...
         total: () float32, the summed loss over the targets of this micro-batch, with its gradient.
         count: the number of targets it was summed over; a tensor, () int64, where only the device knows it.
         coefficient: the weight of the term.

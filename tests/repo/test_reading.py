@@ -16,6 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "unmask"
 PAGE = Path(__file__).parents[2] / "docs" / "reading.md"
 ENTRY = re.compile(r"^(\d+)\. \[`([\w/.]+)`\]\(\.\./src/unmask/\2\), (\d+) lines, begin with `([\w.]+)`\. \S", re.M)
 WITH_EXAMPLES = (
+    "unmask.tokenization.encoding.longest_match",
     "unmask.packing.sequences",
     "unmask.objectives.span_masking",
     "unmask.models.kernels.row_layout",

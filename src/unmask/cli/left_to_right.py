@@ -30,7 +30,7 @@ def generate_command(
     device: Device = "auto",
     precision: Precision = "fp32",
 ) -> None:
-    """Go on from a text with a left-to-right model: prints the prompt as it was given, and the new text behind it."""
+    """Continue a text with a left-to-right model: prints the prompt as it was given, and the new text after it."""
     from unmask.inference.left_to_right.generation import generate
     from unmask.io.encodings import read_utf8_lines
 

@@ -1,4 +1,4 @@
-"""The command line: runs the command of this folder that is asked for, and turns errors into messages.
+"""The command line: runs the command of this folder that is given, and turns errors into messages.
 
 Nothing heavy is imported before a command runs, so that `--help` answers at once. Results go to standard output,
 progress and messages to standard error. Exit codes: 0 done, 1 our fault, 2 the user's, 130 and 143 after Ctrl-C or

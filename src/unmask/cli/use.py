@@ -198,11 +198,11 @@ def predict_command(
 
     named, given = read_columns(columns or []), read_task_settings(settings or [])
     files = given_files(inputs, encoding, separator, header, quoted)
-    asked: Any = {"columns": named, "settings": given, "format": format, "precision": precision}
+    options: Any = {"columns": named, "settings": given, "format": format, "precision": precision}
     if out is None:
-        print_json_lines(predict_file(model, files, **asked))
+        print_json_lines(predict_file(model, files, **options))
     else:
-        print(write_predictions(model, files, out, overwrite=overwrite, **asked))
+        print(write_predictions(model, files, out, overwrite=overwrite, **options))
 
 
 @app.command("ensemble")
@@ -302,7 +302,7 @@ def fill_mask_command(
     text: Annotated[str, typer.Argument(help="a text with [MASK] in it, or - for one text a line")],
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="candidates for each [MASK]")] = 5,
 ) -> None:
-    """Say what may stand at [MASK]: one JSON object a line, the likeliest first."""
+    """Fill [MASK]: one JSON object a line, the likeliest token first."""
     from unmask.inference.mask_filling import MaskFiller, read_texts
 
     filler = MaskFiller(model)

@@ -102,7 +102,7 @@ def _read_file(
 
 def _standard_input() -> IO[bytes]:
     if sys.stdin is None:  # `<&-` in a shell, or a service that has none
-        raise InputError("standard input is closed, so - stands for nothing: give it text, or name files")
+        raise InputError("standard input is closed, so - has nothing to read: give it text, or name files")
     return sys.stdin.buffer
 
 

@@ -46,7 +46,7 @@ class CleaningSettings(Settings):
     """True removes control characters except tabs and line breaks, and makes every line break a newline."""
 
     zero_width_characters: bool = True
-    """True removes characters that have no width and no meaning where they stand."""
+    """True removes characters that have no width and no meaning at their place."""
 
     boilerplate_lines: bool = False
     """True removes boilerplate lines, such as those of web pages."""

@@ -163,7 +163,7 @@ def build_module(
     if task.head_kind not in sizes.family.heads:
         raise SettingsError(
             f"task.name={settings.task.name} and init_from={settings.init_from}, which is an {sizes.family.title}, do "
-            "not go together: it reads each text by itself, so an answer would know nothing of its question; take a "
+            "not go together: it reads each text by itself, so an answer would not depend on its question; take a "
             "classification, regression or tagging task, or a model of another family"
         )
     if settings.task.max_length > sizes.num_positions:
@@ -191,7 +191,7 @@ def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> N
     assert not encoder.reads_words, "its tokenizer is whole"
     names = ", ".join(tokenizer.token_strings[-num_new_entries:])
     logger.info(
-        "the vocabulary gets %s, with fresh embeddings: the model's has no tokens that stand around inputs", names
+        "the vocabulary gets %s, with fresh embeddings: the model's has no special tokens to put around inputs", names
     )
     missing = tokenizer.vocab_size - encoder.settings.vocab_size
     if missing > 0:
@@ -230,7 +230,7 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
             )
     if task.labels and loaded.labels != task.labels:
         raise ModelError(
-            f"{source} knows the labels {', '.join(loaded.labels or ())}, and {settings.data.files('train')} has "
+            f"{source} has the labels {', '.join(loaded.labels or ())}, and {settings.data.files('train')} has "
             f"{', '.join(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
         )
     remembered = (loaded.config or {}).get("unmask_task", {})

@@ -35,22 +35,22 @@ def within_trained_length(settings: FinetuneRecipe, recipe: str, overrides: Over
     if is_given or settings.from_scratch:
         return settings
     sources = settings.search.checkpoints or [settings.init_from]
-    task, asked = settings.task, settings.task.max_length
+    task, requested = settings.task, settings.task.max_length
     lengths = [length for source in sources if (length := trained_length(model_directory(source))) is not None]
-    longest = max(_SHORTEST, min(lengths, default=asked))
-    if asked <= longest:
+    longest = max(_SHORTEST, min(lengths, default=requested))
+    if requested <= longest:
         return settings
     logger.warning(
         "task.max_length is %s in place of the recipe's %s: %s has seen no longer sequences. task.max_length=%s reads "
         "untrained positions; `unmask pretrain pretrain/continued` with longer ones trains them",
         longest,
-        asked,
+        requested,
         ", ".join(sources),
-        asked,
+        requested,
     )
     lowered = {"max_length": longest}
     if "doc_stride" in task.model_fields_set:
-        lowered["doc_stride"] = max(1, task.doc_stride * longest // asked)
+        lowered["doc_stride"] = max(1, task.doc_stride * longest // requested)
     return settings.model_copy(update={"task": task.model_copy(update=lowered)})
 
 

@@ -116,7 +116,7 @@ def evaluate_predictions(
         columns: of the examples, where they are not those of the data set.
         settings: of the task by name, such as `{"repair_tags": False}`, as far as they affect labels and scores. In
             classification, `labels` are those that the predictions name, in their order: F1 is of the second of two.
-            If it is not given, they stand in the order of the data set, or else sorted, as in training.
+            If it is not given, they have the order of the data set, or else sorted, as in training.
         na_probs: `{id: probability of no answer}` in `.json`, beside official predictions.
         na_threshold: a question counts as unanswered if its probability of no answer is over this.
 
@@ -145,7 +145,7 @@ def evaluate_predictions(
         score_official(official, opened.load_golds(data), data, Path(predictions), probabilities, na_threshold)
         return {"task": name, "n": official.num_examples, "metrics": official.metrics()}
     if na_probs is not None:
-        raise SettingsError("--na-probs stands beside predictions in .json ({id: answer}): leave it out")
+        raise SettingsError("--na-probs is for predictions in .json ({id: answer}): leave it out")
     found = _settings_from(predictions, opened, are_stated=given.get("labels") is not None)
     opened = open_task(build_task_settings({**given, **found}), columns)
     told_by_data = not opened.labels

@@ -1,4 +1,4 @@
-"""What could stand at `[MASK]`? The masked-LM head's own answer, with the keys of Hugging Face's fill-mask pipeline.
+"""What could replace `[MASK]`? The masked-LM head's own answer, with the keys of Hugging Face's fill-mask pipeline.
 
 Imports little, so that a process answers soon after it starts.
 """
@@ -62,7 +62,7 @@ class MaskFiller:
 
     @torch.inference_mode()
     def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
-        """See `fill_mask`; `source` says where the text stands, for messages."""
+        """See `fill_mask`; `source` says where the text is, for messages."""
         if not isinstance(text, str):
             raise InputError(f"the text is {str(text)[:60]!r}: expected one text; for many, keep a MaskFiller")
         if top_k < 1:

@@ -1,4 +1,4 @@
-"""Modules for inference: in fp32 unless bf16 is asked for, their weights cast and laid out once.
+"""Modules for inference: in fp32 unless bf16 is requested, their weights cast and laid out once.
 
 In bf16 a Transformer's weights are cast once, and nothing is cast while it computes. LSTMs keep float32 weights; ELMo's
 are rounded at every batch for products in bf16, the others compute in float32.
@@ -23,7 +23,7 @@ PRECISIONS = ("fp32", "bf16")
 
 
 def inference_compute(device: str, precision: str) -> Compute:
-    """The device and precision to answer with: what was asked for, so that answers are the same on every machine.
+    """The device and precision to answer with: what was requested, so that answers are the same on every machine.
 
     Args:
         device: `auto` (a GPU where there is one), `cpu` or `cuda`.

@@ -99,7 +99,7 @@ class Predictor:
         """The same model with a user's options for its task; see `unmask.inference.task_options`.
 
         Args:
-            columns: where texts and labels stand, in place of what the model remembers.
+            columns: the columns of texts and labels, in place of what the model remembers.
             settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
             use: what the model is used for.
 
@@ -264,7 +264,7 @@ def write_predictions(
         `out`.
 
     Raises:
-        UserError: as `predict_file`; or `out` has another suffix or exists, or `{id: answer}` is asked for and an input
+        UserError: as `predict_file`; or `out` has another suffix or exists, or `{id: answer}` is requested and an input
             is not a question or has no id of its own.
     """
     out = Path(out)

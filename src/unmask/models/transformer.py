@@ -1,6 +1,9 @@
 """The Transformer's blocks, on packed tokens (Vaswani et al. 2017, section 3; Devlin et al. 2019, section 3).
 
 Post-norm, as in BERT and GPT-1: each sublayer's output goes through dropout, is added to its input and then normalised.
+
+Layers compute rows: the batch's tokens, on the CPU perhaps with some padding rows among them. `Layout.enter` makes the
+rows of the tokens, `Layout.leave` takes the tokens' rows back.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ def run_blocks(encoder: Stack, batch: Batch, positions: Tensor | None) -> Tensor
     if positions is None:
         return layout.leave(last(hidden, layout))
     output: Tensor = last(hidden, layout, layout.rows_of(positions))
-    return output[: len(positions)]
+    return output[: len(positions)]  # without the repeated rows with which `rows_of` may round their number
 
 
 def every_hidden_state(encoder: Stack, batch: Batch) -> list[Tensor]:

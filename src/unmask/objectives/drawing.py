@@ -17,7 +17,7 @@ from unmask.batch import Batch
 from unmask.chance import uniform
 
 NOT_DRAWN = 2.0
-"""Stands for the draw of a token that takes no part; real ones are below 1."""
+"""The draw of a token that takes no part; real ones are below 1."""
 
 
 @dataclass(frozen=True)

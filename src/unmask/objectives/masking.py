@@ -3,6 +3,9 @@
 As in Google's code, the number of targets of a sequence is fixed: `target_prob` of its tokens, rounded, at least one.
 Special tokens are never chosen. Departure: a random replacement is never a special token either, since a sentence with
 a stray `[PAD]` or `[MASK]` teaches nothing about words.
+
+Every token draws a number from its sequence's key; the lowest ones of each sequence become targets. `batch_rows` lays
+the packed tokens out as a table with a row for each sequence, so that one operation sorts or ranks all sequences.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from unmask.batch import IGNORE_INDEX, Batch
 from unmask.objectives.drawing import NOT_DRAWN, batch_rows
 
 CHOICE, _FATE, _REPLACEMENT = 1, 2, 3
-"""Streams of chance: which tokens are chosen, their fate, which entry replaces them."""
+"""Streams of random numbers: which tokens are chosen; whether each is masked, replaced or kept; by which entry."""
 
 
 def choose_tokens(batch: Batch, target_prob: float) -> Tensor:
@@ -107,8 +110,8 @@ def mask_targets(
         random_token_prob: share of targets replaced by a random entry; the rest stay.
         mask_id: id of `[MASK]`.
         ordinary_ids: (n,) int64, the ids that a random replacement is drawn from.
-        fate_places: (targets,) int64: the token whose draw decides each target's fate, so that several share one; None:
-            each target's own.
+        fate_places: (targets,) int64: the token whose draw decides whether each target is masked, replaced or kept, so
+            that several share one; None: each target's own.
 
     Returns:
         The batch with new `input_ids`, the column `labels` (tokens,) int64 with -100 where there is no target, and

@@ -98,7 +98,7 @@ def why_not_trained(
     Args:
         objective: of the recipe.
         architecture: of the encoder to train, as `ObjectiveSettings.becomes` makes it.
-        is_causal: whether its tokens see only what stands before them; a setting in BERT, fixed in other families.
+        is_causal: whether its tokens see only those before them; a setting in BERT, fixed in other families.
         init_from: where the encoder comes from, if not from `model.*`.
     """
     name, trained = objective.name, ARCHITECTURES[architecture]

@@ -2,8 +2,10 @@
 
 The corpus is permuted by a keyed bijection and taken in blocks of at most 4,096 documents. The plan of a block, which
 is its sequences and their order, is a pure function of (seed, copy, block), so a resumed run plans one block again and
-continues. A `SequenceFormat` turns documents into sequences: those of two segments are in
-`unmask.packing.pair_formats`, those of one in `unmask.packing.single_formats`.
+continues. The copy is the number of the epoch, unless copies return (static masking).
+
+A `SequenceFormat` turns documents into sequences: those of two segments are in `unmask.packing.pair_formats`, those of
+one in `unmask.packing.single_formats`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ sequences."""
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens `start` to `end` of one document; `document` is its place in the store."""
+    """Tokens `start` to `end` of one document; `document` is its number in the store."""
 
     document: int
     start: int
@@ -63,7 +65,7 @@ class SequenceFormat(Protocol):
 
         Args:
             split: contains the documents; random other documents are drawn from it.
-            documents: their places in the store, in reading order.
+            documents: their numbers in the store, in reading order.
             draws: the only source of randomness.
         """
 
@@ -81,7 +83,7 @@ class Planner:
         return -(-self.split.store.num_documents // BLOCK_DOCUMENTS)
 
     def places(self, block: int) -> range:
-        """The places of a block's documents in the order of an epoch."""
+        """The places of a block's documents in the order of an epoch; `Permutation` gives the document at a place."""
         return range(block * BLOCK_DOCUMENTS, min((block + 1) * BLOCK_DOCUMENTS, self.split.store.num_documents))
 
     def plan_block(self, copy: int, block: int) -> list[PlannedSequence]:
@@ -119,7 +121,10 @@ class Planner:
 
 
 def fitting_ends(sentence_ends: NDArray[np.int64], longest: int) -> list[int]:
-    """The ends of sentences, with extra ends inside each sentence of over `longest` tokens so that every piece fits."""
+    """The ends of sentences, with extra ends inside each sentence of over `longest` tokens so that every piece fits.
+
+    Sentences that end at tokens 3, 13 and 15 have ends 3, 7, 11, 13 and 15 where `longest` is 4.
+    """
     lengths = np.diff(sentence_ends, prepend=0)
     ends: list[int] = sentence_ends.tolist()
     if lengths.max() > longest:

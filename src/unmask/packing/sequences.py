@@ -19,7 +19,7 @@ runs from one document into the next, with a separator between them.
 >>> batch.columns["special_tokens_mask"].int().tolist()
 [1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1]
 
-The remarks in `pack_sequences` are the arrays of this example.
+The comments in `pack_sequences` are the arrays of this example.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def pack_sequences(
     span_sizes = np.array([span.end - span.start for span in spans])  # [2, 3, 1]
     num_spans = np.array([len(segment) for segment in segments])  # [2, 1]
     first_spans = np.cumsum(num_spans) - num_spans  # [0, 2]
-    # With room for a separator after each span, even the last of a segment:
+    # Counted with a separator after each span, even the last of a segment:
     span_ends = np.cumsum(span_sizes + 1)  # [3, 7, 9]
     span_starts = span_ends - span_sizes - 1  # [0, 3, 7]
     segment_starts = span_starts[first_spans]  # [0, 7]
@@ -73,10 +73,11 @@ def pack_sequences(
     lengths = np.empty((len(planned), len(pieces)), dtype=np.int64)
     lengths[:] = [len(piece.ids) for piece in pieces]
     lengths[:, are_texts] = (span_ends[first_spans + num_spans - 1] - segment_starts - 1).reshape(len(planned), -1)
-    ends = np.cumsum(lengths).reshape(lengths.shape)  # lengths: [[1, 6, 1], [1, 1, 1]]
+    # lengths is now [[1, 6, 1], [1, 1, 1]]: the pieces [CLS], text, [SEP] of each sequence.
+    ends = np.cumsum(lengths).reshape(lengths.shape)  # [[1, 7, 8], [9, 10, 11]]
     starts = ends - lengths  # [[0, 1, 7], [8, 9, 10]]
-    total = int(ends[-1, -1])
-    sizes = ends[:, -1] - starts[:, 0]
+    total = int(ends[-1, -1])  # 11
+    sizes = ends[:, -1] - starts[:, 0]  # [8, 3]
 
     input_ids = np.empty(total, dtype=np.int64)
     special = np.zeros(total, dtype=bool)

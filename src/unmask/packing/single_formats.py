@@ -23,28 +23,34 @@ from unmask.packing.split import Split
 
 @dataclass(frozen=True)
 class FullSentences:
-    """Whole sentences one after another, at most `longest` tokens of them, from one document into the next, with a
-    separator token between documents, which counts."""
+    """Whole sentences one after another, from one document into the next, with a separator token between documents.
+
+    An example, where `longest` is 8 and two documents have sentences of 3, 4 and 2 and of 5 tokens: the first sequence
+    is sentences 1 and 2 (7 tokens), the second is sentence 3, a separator and sentence 4 (8 tokens).
+
+    Args:
+        longest: most tokens of a sequence, separators included.
+    """
 
     longest: int
 
     def plan(self, split: Split, documents: Iterable[int], draws: Draws) -> Iterator[PlannedSequence]:
         spans: list[Span] = []
-        room = self.longest
+        space = self.longest
         for document in documents:
             ends = fitting_ends(split.store.document(document).sentence_ends, self.longest)
             first = start = 0
             while first < len(ends):
-                if spans:  # of earlier documents
-                    room -= 1
-                after = bisect_right(ends, start + room, first)  # the first sentence that does not fit
+                if spans:  # of earlier documents: a separator comes first
+                    space -= 1
+                after = bisect_right(ends, start + space, first)  # the first sentence that does not fit
                 if after > first:
                     spans.append(Span(document, start, ends[after - 1]))
-                    room -= ends[after - 1] - start
+                    space -= ends[after - 1] - start
                     first, start = after, ends[after - 1]
                 if first < len(ends):
                     yield PlannedSequence((tuple(spans),))
-                    spans, room = [], self.longest
+                    spans, space = [], self.longest
         if spans:
             yield PlannedSequence((tuple(spans),))
 

@@ -1,7 +1,7 @@
 """Documents as streams of words, in as many lanes as a batch has sequences: what ELMo's language models read (Peters et
 al. 2018, section 3; `packing.format: stream`).
 
-In an epoch the documents stand one after another in an order drawn from (seed, epoch), and each lane reads an equal
+In an epoch the documents follow one another in an order drawn from (seed, epoch), and each lane reads an equal
 share of that text, window after window: the next window of a lane begins where the last one ended, in the next epoch
 too. What is left over at the end of an epoch, less than a window per lane, is not shown in it. A window is a pure
 function of (seed, epoch, window), so a run can resume at any of them.

@@ -297,7 +297,7 @@ def _pieces(before: TextTokenizer, known: int, tokenizer: TextTokenizer) -> list
         elif inside is not None and tokenizer.continuation[entry]:
             rest = tokenizer.token_strings[entry].removeprefix(prefix)
             pieces.append([piece.id for piece in inside.tokenize(rest)])
-        else:  # an added token stands for its own text, not for what a decoder would make of it
+        else:  # an added token means its own text, not for what a decoder would make of it
             text = added[entry].content if entry in added else tokenizer.decode([entry])
             pieces += encoder.encode_batch([before.segment(text)])
     return pieces

@@ -59,7 +59,7 @@ def read_corpus_options(
         SettingsError: an unknown key, or a value out of range.
     """
     values = merge({"reading": reading, "cleaning": cleaning}, parse_overrides(overrides))
-    return build_settings(CorpusOptions, values, "--set")
+    return build_settings(CorpusOptions, values, "options")
 
 
 def read_tokenizer_options(

@@ -223,7 +223,7 @@ class FinetuneRecipe(Settings):
         if (wrong := overflow(self.train, "train.micro_batch_size", size, "task.max_length", length)) is not None:
             raise ValueError(wrong)
         if self.task.tagging_head == "bilstm" and self.freeze_layers != "all":
-            raise ValueError("task.tagging_head=bilstm stands on frozen features: set freeze_layers=all")
+            raise ValueError("task.tagging_head=bilstm reads frozen features: set freeze_layers=all")
         return self
 
 

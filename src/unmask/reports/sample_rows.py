@@ -6,12 +6,12 @@ That file is a list of `{"title", "text": [token, ...]}` or of `{"title", "input
     token           as the model reads it
     kind            plain, special, masked, next or checked: whether something is predicted there, and what
     joined          True if it continues the word before it; left out: if it begins with `##`
-    label           masked: the entry that stood there; next: the token itself; checked: original or replaced
+    label           masked: the original entry; next: the token itself; checked: original or replaced
     prediction      masked, next: the likeliest entry; checked: original or replaced
     probability     of the prediction; checked: of replaced
     correct         whether label and prediction are equal
     label_probability   next: of the token itself
-    original        checked: the entry that stood there, where it was replaced
+    original        checked: the original entry, where it was replaced
 """
 
 from __future__ import annotations

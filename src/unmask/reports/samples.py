@@ -21,7 +21,7 @@ Token = dict[str, Any]
 def show_entry(tokenizer: Tokenizer, index: int) -> str:
     """An entry of the vocabulary for people.
 
-    Byte-level BPE writes bytes as letters of its own: these are shown as the text that they stand for, a space as `␣`,
+    Byte-level BPE writes bytes as letters of its own: these are shown as the text that they encode, a space as `␣`,
     unless they are only part of a character.
     """
     if index >= tokenizer.vocab_size:

@@ -1,4 +1,4 @@
-"""The disk space that a store will need, estimated from a sample beforehand, and whether there is room."""
+"""The disk space that a store will need, estimated from a sample beforehand, and whether there is enough."""
 
 from __future__ import annotations
 

@@ -117,12 +117,12 @@ def prepare(
         moved_aside(out) if replaces else nullcontext(),
         unfinished_store(out, keeps_shards=not replaces),
     ):
-        _tell_and_check_disk(job, encoder)
+        _report_and_check_disk(job, encoder)
         return _prepare(job, text_tokenizer, encoder, workers, ray_address, interruption)
 
 
 def describe_annotations(store: TokenStore) -> str:
-    """What became of the annotations of the text that a store was made from."""
+    """How many annotations were kept and lost of the text that a store was made from."""
     manifest = store.manifest
     kept = ", ".join(f"{store.num_spans(kind):,} {kind}" for kind in KINDS)
     lost = {
@@ -133,7 +133,7 @@ def describe_annotations(store: TokenStore) -> str:
     return "; ".join([f"annotations: {kept}", *(f"{count:,} {why}" for why, count in lost.items() if count)])
 
 
-def _tell_and_check_disk(job: Job, encoder: Encoder) -> None:
+def _report_and_check_disk(job: Job, encoder: Encoder) -> None:
     estimates = [estimate_store(corpus.files, encoder, job.reading, job.cleaning) for corpus in job.corpora]
     known = [each.times(corpus.times) for each, corpus in zip(estimates, job.corpora, strict=True) if each is not None]
     if not known:

@@ -27,7 +27,7 @@ from unmask.store.shard_writer import ShardWriter, TextDigest, move_shard, read_
 _MOST_RETRIES = 5
 """How often a shard is restarted after its machine was lost."""
 _POLL_S = 0.5
-_KNOCK_S = 10
+_CONNECT_TIMEOUT_S = 10
 _ATTEMPT = f"{UNFINISHED}attempt-"
 """The prefix of the folders in which shards are written; a lost machine leaves its folder behind."""
 
@@ -55,7 +55,7 @@ def write_shards_on_ray(
     except ImportError:
         raise SettingsError("--ray needs the library Ray: pip install 'unmask[ray]'") from None
     try:
-        _knock(address)
+        _check_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         raise SettingsError(
@@ -109,11 +109,11 @@ def write_shards_on_ray(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raises OSError at once if nothing listens, where Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
 
 
 _encoders: dict[EncodingSettings, Encoder] = {}

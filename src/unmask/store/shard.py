@@ -4,9 +4,12 @@
     sentences-00000.bin     where each sentence ends among these tokens
     documents-00000.bin     where each document ends among these sentences
 
-So document i is sentences `documents[i - 1]` to `documents[i]`, and its tokens end where the last of them ends. The
-arrays are memory-mapped: nothing is read but what is asked for. A store of words (ELMo) keeps their bytes too, and one
-with annotations their spans; see `unmask.store.manifest`.
+So document i is sentences `documents[i - 1]` to `documents[i]`, and its tokens end where the last of them ends. With
+sentences of 3, 2 and 4 tokens, the first two in document 0, `sentences` is [3, 5, 9] and `documents` is [2, 3]:
+document 1 is sentence 2, which is tokens 5 to 9.
+
+The arrays are memory-mapped: only what is used is read. A store of words (ELMo) keeps their bytes too, and one with
+annotations their spans; see `unmask.store.manifest`.
 """
 
 from __future__ import annotations
@@ -49,7 +52,15 @@ class StoredWords:
 
 
 class Shard:
-    """One shard; each of its files is verified and memory-mapped once, on first use."""
+    """One shard; each of its files is verified and memory-mapped once, on first use.
+
+    Args:
+        directory: of the store.
+        number: of the shard, as in the names of its files.
+        files: the sizes and checksums of all files of the store, from the manifest.
+        dtype: of the ids.
+        ids: the file that holds the ids: `tokens`, or `word_ids` in a store of words.
+    """
 
     def __init__(
         self, directory: Path, number: int, files: dict[str, dict[str, Any]], dtype: np.dtype[Any], ids: str = "tokens"
@@ -61,11 +72,13 @@ class Shard:
         self._ids = ids
 
     def document(self, index: int) -> StoredDocument:
+        """Document `index` of the shard, from 0."""
         start = self.first_token(index)
         ends = self.sentences[self._first_sentence(index) : self._first_sentence(index + 1)].astype(np.int64)
         return StoredDocument(self.tokens[start : int(ends[-1])], ends - start)
 
     def first_token(self, index: int) -> int:
+        """Where document `index` begins in `tokens`."""
         sentence = self._first_sentence(index)
         return int(self.sentences[sentence - 1]) if sentence else 0
 

@@ -312,7 +312,7 @@ def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
         (REGRESSION, CLASSIFIER, "regression with 1 output, .* single_label_classification with 2"),
         (CLASSIFIER, MULTI_LABEL, "single_label_classification with 2 outputs, .* multi_label_classification with 2"),
         (MULTI_LABEL, CLASSIFIER, "multi_label_classification with 2 outputs, .* single_label_classification with 2"),
-        (CLASSIFIER, {**CLASSIFIER, "labels": ["bad", "good", "odd"]}, "knows the labels bad, good, and"),
+        (CLASSIFIER, {**CLASSIFIER, "labels": ["bad", "good", "odd"]}, "has the labels bad, good, and"),
         (CLASSIFIER, TAGGER, "has a head for sequence_classification, and tagging needs one for token_classification"),
         (TAGGER, BILSTM, r"has a linear head, and task\.tagging_head is bilstm"),
         (BILSTM, TAGGER, r"has a BiLSTM head, and task\.tagging_head is linear"),

@@ -267,7 +267,7 @@ def test_standard_input_that_is_closed_is_told(place: Path, tokenizer: Path) -> 
     words = ["prepare", "-", "--tokenizer", str(tokenizer), "--out", "made", "--workers", "1"]
     command = [sys.executable, "-c", "import os, sys; os.close(0); os.execv(sys.argv[1], sys.argv[1:])"]
     done = subprocess.run([*command, sys.executable, "-m", "unmask", *words], capture_output=True, text=True)
-    assert done.stderr == "error: standard input is closed, so - stands for nothing: give it text, or name files\n"
+    assert done.stderr == "error: standard input is closed, so - has nothing to read: give it text, or name files\n"
     assert done.returncode == 2
 
 

@@ -206,7 +206,7 @@ def test_a_store_is_encoded_with_added_tokens(merges: Path, tmp_path: Path) -> N
 
 
 def test_what_can_be_no_added_token_is_refused(merges: Path, tmp_path: Path) -> None:
-    """Punctuation may be inside. An entry that stands for part of a word cannot stand for a word too."""
+    """Punctuation may be inside. An entry for part of a word cannot be one for a word too."""
     tokenizer = load_tokenizer(merges)
     ends = "</w>" if tokenizer.kind == "bpe" else "Ġ"
     part = next(

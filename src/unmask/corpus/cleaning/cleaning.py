@@ -142,7 +142,7 @@ def remove_control_characters(draft: Draft, unusual: Set[str]) -> None:
 
 
 def remove_zero_width_characters(draft: Draft, unusual: Set[str]) -> None:
-    """Removes characters that have no width and no meaning where they stand."""
+    """Removes characters that have no width and no meaning at their place."""
     _remove(draft, unusual & _ZERO_WIDTH, "zero-width characters")
     for joiner, needless in _NEEDLESS_JOINERS.items():
         if joiner in unusual:

@@ -19,7 +19,7 @@ _CREDITS = re.compile(
 )
 
 WRAPPED_LINE_CHARACTERS = 45
-"""Lines shorter than this were not wrapped for want of room: verse, addresses, headings, lists."""
+"""Lines shorter than this were not wrapped because the line was full: verse, addresses, headings, lists."""
 
 
 def is_gutenberg(head: Iterable[bytes]) -> bool:

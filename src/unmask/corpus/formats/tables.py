@@ -86,7 +86,7 @@ def read_parquet(source: CorpusFile) -> Iterator[Document]:
 
     Raises:
         InputError: `pyarrow` is not installed.
-        OutputError: there is no room for the temporary file.
+        OutputError: the disk has no space for the temporary file.
     """
     column, before = source.settings.column, source.counts.file_bytes
     with ExitStack() as stack:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection
 
 FILES_AND_CATEGORIES = frozenset({"file", "image", "media", "category"})
-"""Namespaces whose links show no text; every wiki knows these names besides its own."""
+"""Namespaces whose links show no text; every wiki accepts these names besides its own."""
 
 _LEFT_OUT = (
     "ce|chem|dl|gallery|graph|hiero|imagemap|indicator|inputbox|mapframe|maplink|math|nowiki|ol|pre|ref|references|score"

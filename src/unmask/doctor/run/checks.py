@@ -130,7 +130,8 @@ def _check_finetuning(record: Record, recipe: FinetuneRecipe) -> Iterator[Findin
         floor = Floor("task-majority-floor", "eval/accuracy", "majority", what, majority, advice=advice)
         yield from check_floor(floor, record.rows, names)
     if not causes:
-        yield Finding("no-cause", "good", "the loss is stable, and the predictions are not all the same")
+        message = "no usual cause of a failed run was found: the loss is stable, and the predictions differ"
+        yield Finding("no-cause", "good", message)
     yield from _over_fitting(record.rows, "loss/task", "eval/loss", chance)
     yield from _throughput(record.training)
 

@@ -20,7 +20,7 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What became of a trial.
+    """The result of a trial.
 
     Attributes:
         name: the trial's.
@@ -191,7 +191,7 @@ def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
         found = f"The best run's {metric} on dev, {in_words(value)}, is no better than {', '.join(floors)}."
     return (
         f"{found} Nothing was learned that counts, and which configuration is best says nothing: try higher learning "
-        "rates, more epochs or more examples, and ask `unmask doctor` about a run."
+        "rates, more epochs or more examples, and examine a run with `unmask doctor`."
     )
 
 

@@ -104,11 +104,11 @@ def checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[
         InputError: a pair is too long.
     """
     tokens = tokenize(inputs, model.tokenizer)
-    room = model.row_maker("none").room(is_pair=True)
+    capacity = model.row_maker("none").capacity(is_pair=True)
     for given, its in zip(inputs, tokens, strict=True):
-        if given.text_b is not None and len(its.ids) > room:
+        if given.text_b is not None and len(its.ids) > capacity:
             raise InputError(
-                f"{given.source}: {len(its.ids)} tokens in two texts, and a pair has at most {room} here: a vector for "
+                f"{given.source}: {len(its.ids)} tokens in two texts, and a pair has at most {capacity} here: a vector "
                 "each of them cannot be had; shorten the texts, give them one by one, or choose another pool"
             )
     return tokens

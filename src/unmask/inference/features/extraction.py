@@ -102,8 +102,10 @@ def load_feature_model(
     choice = find_choice(layers, settings.num_hidden_layers)
     encoder, compute = freeze(encoder, compute)
     opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts)
-    if (room := opened.row_maker("none").room(is_pair=True)) < 2:
-        raise SettingsError(f"max_length {longest} has no room for a pair of texts: give at least {longest + 2 - room}")
+    if (capacity := opened.row_maker("none").capacity(is_pair=True)) < 2:
+        raise SettingsError(
+            f"max_length {longest} has no room for a pair of texts: give at least {longest + 2 - capacity}"
+        )
     return opened
 
 
@@ -171,7 +173,7 @@ def extract_features(
     if as_files(input).path.is_file():
         total, num_rows = _survey(loaded, read_file(loaded, input, input_format), checked_pool)
         num_copies = 2 if format == "parquet" else 1
-        _check_room(out, num_copies * num_rows * DTYPE.itemsize * int(np.prod(loaded.shape)))
+        _check_space(out, num_copies * num_rows * DTYPE.itemsize * int(np.prod(loaded.shape)))
     counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, "inputs")
     with writing_directory(out, overwrite) as directory:
         with (
@@ -237,7 +239,7 @@ def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tu
     return num_inputs, num_rows
 
 
-def _check_room(out: Path, needed: int) -> None:
+def _check_space(out: Path, needed: int) -> None:
     """Raises OutputError where the features will not fit on the disk."""
     folder = next(parent for parent in [out.resolve(), *out.resolve().parents] if parent.exists())
     free = shutil.disk_usage(folder).free

@@ -186,7 +186,7 @@ class RowMaker:
     num_segments: int
     first_window_only: bool = False
 
-    def room(self, is_pair: bool) -> int:
+    def capacity(self, is_pair: bool) -> int:
         """How many tokens of a row are left for text."""
         return self.max_length - sum(len(piece.ids) for piece in self._pieces(is_pair))
 
@@ -207,7 +207,7 @@ class RowMaker:
 
         Returns:
             The tokens that are read, and a unit for each row: its example is the number of the input, and the column
-            `PLACE` of its alignment says which of these tokens stand in it. An input that gives no token at all, not
+            `PLACE` of its alignment says which of these tokens are in it. An input that gives no token at all, not
             even a special one, has no unit.
         """
         ids: list[list[int]] = []
@@ -216,15 +216,15 @@ class RowMaker:
         places: list[NDArray[np.int64]] = []
         kept: list[InputTokens] = []
         for number, (given, its) in enumerate(zip(inputs, tokens, strict=True)):
-            room = self.room(given.text_b is not None)
-            is_long = len(its.ids) > room
+            capacity = self.capacity(given.text_b is not None)
+            is_long = len(its.ids) > capacity
             if is_long and (given.text_b is not None or self.first_window_only):
-                its = _cut(its, room, given.text_b is not None)
+                its = _cut(its, capacity, given.text_b is not None)
                 counts.note(f"longer than {self.max_length} tokens and cut")
             elif is_long:
                 counts.note(f"longer than {self.max_length} tokens and read in windows")
             kept.append(its)
-            for window in windows_of(len(its.ids), room):  # one, except for a long single text
+            for window in windows_of(len(its.ids), capacity):  # one, except for a long single text
                 row, second_start, place = self._frame(its, given.text_b is not None, window)
                 if row:
                     ids.append(row)
@@ -253,9 +253,9 @@ class RowMaker:
         return row, in_first if self.num_segments > 1 else len(row), np.concatenate(places)
 
 
-def _cut(its: InputTokens, room: int, is_pair: bool) -> InputTokens:
+def _cut(its: InputTokens, capacity: int, is_pair: bool) -> InputTokens:
     num_second = len(its.ids) - its.num_first
-    first, second = truncated_lengths(its.num_first, num_second, room) if is_pair else (room, 0)
+    first, second = truncated_lengths(its.num_first, num_second, capacity) if is_pair else (capacity, 0)
     kept = [*range(first), *range(its.num_first, its.num_first + second)]
     return InputTokens(
         [its.ids[token] for token in kept],
@@ -279,16 +279,16 @@ class TextWindow:
     last_own: int
 
 
-def windows_of(num_tokens: int, room: int) -> list[TextWindow]:
-    """Windows of `room` tokens that begin half a window apart, the last one shifted to end with the text.
+def windows_of(num_tokens: int, capacity: int) -> list[TextWindow]:
+    """Windows of `capacity` tokens that begin half a window apart, the last one shifted to end with the text.
 
     Every token belongs to one window: the one whose middle is nearest, the earlier of two.
     """
-    if num_tokens <= room:
+    if num_tokens <= capacity:
         return [TextWindow(0, num_tokens, 0, num_tokens)]
-    starts = [*range(0, num_tokens - room, max(1, room // 2)), num_tokens - room]
-    cuts = [0, *((one + next_one + room + 1) // 2 for one, next_one in pairwise(starts)), num_tokens]
+    starts = [*range(0, num_tokens - capacity, max(1, capacity // 2)), num_tokens - capacity]
+    cuts = [0, *((one + next_one + capacity + 1) // 2 for one, next_one in pairwise(starts)), num_tokens]
     return [
-        TextWindow(start, start + room, first_own, last_own)
+        TextWindow(start, start + capacity, first_own, last_own)
         for start, (first_own, last_own) in zip(starts, pairwise(cuts), strict=True)
     ]

@@ -59,7 +59,7 @@ class Heuristic:
         method: see above.
         template: for `labels`, with `{text}` (or `{text_a}` and `{text_b}`) and `{label}`; anything after the label is
             scored with it.
-        words: for `labels`: the words for each label; one that is not listed stands for itself.
+        words: for `labels`: the words for each label; one that is not listed is its own word.
         threshold: for `acceptability`: texts whose mean log-probability is over it have the second label; None
             chooses it on a dev file.
     """

@@ -54,7 +54,7 @@ class ChoiceLayout:
         question: the column of the text before each choice.
         needs_question: False if a row may lack that column.
         first_label: the number that means the first choice.
-        letters: True if A may stand for the first choice, B for the second ...
+        letters: True if A may name the first choice, B for the second ...
         group: the column of `ChoiceExample.group`.
     """
 

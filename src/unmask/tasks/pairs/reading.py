@@ -95,7 +95,7 @@ def _read(path: Path, faults: RowFaults) -> Iterator[_Placed]:
         if missing:
             raise InputError(
                 f"{row.source}: no {missing[0]}: expected the columns {GOOD} and {BAD}, as BLiMP's files have them, or "
-                "a .txt in which a wrong sentence stands before each right one"
+                "a .txt in which a wrong sentence comes before each right one"
             )
         good, bad, name, term = (
             str(row.fields.get(key) or "").strip() for key in (GOOD, BAD, "UID", "linguistics_term")

@@ -1,4 +1,4 @@
-"""How likely a model finds a sentence: its natural-log probability, or what stands for it.
+"""How likely a model finds a sentence: its natural-log probability, or what replaces it.
 
 - A masked language model gives none; the pseudo-log-likelihood does instead (Salazar et al. 2020): each token is masked
   in turn, and the log-probabilities of what was there are summed. With `word-left-to-right` the rest of its word to the
@@ -37,7 +37,7 @@ from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
 PllMode = Literal["original", "word-left-to-right"]
-"""What is masked beside the token that is asked for: nothing, or the rest of its word to the right."""
+"""What is masked beside the token that is scored: nothing, or the rest of its word to the right."""
 
 Scores = NDArray[np.float64]
 
@@ -291,11 +291,11 @@ def _packed(sequences: Sequence[NDArray[np.int64]]) -> Batch:
 def _batches(lengths: Sequence[int], most: int) -> list[list[int]]:
     """The numbers of sentences in batches of at most so many tokens, sorted by length."""
     batches: list[list[int]] = []
-    room = 0
+    capacity = 0
     for number in sorted(range(len(lengths)), key=lambda each: lengths[each]):
-        if lengths[number] > room:
+        if lengths[number] > capacity:
             batches.append([])
-            room = max(most, lengths[number])
+            capacity = max(most, lengths[number])
         batches[-1].append(number)
-        room -= lengths[number]
+        capacity -= lengths[number]
     return batches

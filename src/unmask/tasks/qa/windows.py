@@ -24,24 +24,24 @@ from unmask.tokenization.offsets import AlignedText, align, pair_frame
 from unmask.tokenization.opening import Tokenizer
 
 LONG_QUESTIONS = "questions longer than task.max_question_length: cut"
-NO_TOKENS = "answers that no token of the tokenizer stands for: not learned"
+NO_TOKENS = "answers that no token of the tokenizer represents: not learned"
 
 NOT_PASSAGE = -1
 """The place of tokens that are not in the passage."""
 
 
-def window_bounds(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+def window_bounds(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int]]:
     """Where the windows over a passage begin and end.
 
     Args:
         num_tokens: of the passage; 0 gives one empty window.
-        room: most tokens of a window, at least 1.
+        capacity: most tokens of a window, at least 1.
         stride: from one beginning to the next; if it exceeds the window, windows are adjacent.
     """
-    bounds = [(0, min(room, num_tokens))]
+    bounds = [(0, min(capacity, num_tokens))]
     while bounds[-1][1] < num_tokens:
-        start = bounds[-1][0] + min(room, stride)
-        bounds.append((start, min(start + room, num_tokens)))
+        start = bounds[-1][0] + min(capacity, stride)
+        bounds.append((start, min(start + capacity, num_tokens)))
     return bounds
 
 
@@ -109,8 +109,8 @@ def encode_questions(
         counts.note(LONG_QUESTIONS, len(question) > settings.max_question_length)
         before = [*frame.before, *question[: settings.max_question_length], *frame.between]
         num_special_and_question = len(before) + len(frame.after)
-        room = settings.max_length - num_special_and_question
-        if room < 1:
+        capacity = settings.max_length - num_special_and_question
+        if capacity < 1:
             raise SettingsError(
                 f"task.max_length {settings.max_length} has no room for a passage beside the question of "
                 f"{num_special_and_question - frame.num_special} tokens at {example.source} and {frame.num_special} "
@@ -119,7 +119,7 @@ def encode_questions(
             )
         answer = _answer_tokens(example, passage)
         counts.note(NO_TOKENS, bool(example.answers) and answer is None)
-        bounds = window_bounds(len(passage), room, settings.doc_stride)
+        bounds = window_bounds(len(passage), capacity, settings.doc_stride)
         best = max_context_window(len(passage), bounds)
         for window, (start, end) in enumerate(bounds):
             row = [*before, *passage.ids[start:end], *frame.after]

@@ -199,7 +199,7 @@ def _with_names(path: Path) -> Callable[[Row], Row]:
 
 
 def _names_of_numbers(path: Path) -> dict[str, list[str]]:
-    """By column, the names that stand for the numbers in its lists."""
+    """By column, the names of the numbers in its lists."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import read_schema

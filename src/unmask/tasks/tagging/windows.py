@@ -76,20 +76,20 @@ class SentenceWindow:
     answers: range
 
 
-def cut_windows(length: int, room: int, stride: int) -> Iterator[SentenceWindow]:
+def cut_windows(length: int, capacity: int, stride: int) -> Iterator[SentenceWindow]:
     """Windows over a sentence; the label of every token counts in exactly one.
 
     Args:
         length: tokens of the sentence; 0 gives one empty window.
-        room: most tokens of a window, at least 1.
-        stride: tokens from the beginning of one window to that of the next; if it exceeds `room`, so that windows would
-            leave tokens out, half of `room` is used.
+        capacity: most tokens of a window, at least 1.
+        stride: tokens from the beginning of one window to that of the next; if it exceeds `capacity`, so that windows
+            would leave tokens out, half of `capacity` is used.
     """
-    step = stride if stride <= room else max(1, room // 2)
+    step = stride if stride <= capacity else max(1, capacity // 2)
     starts = [0]
-    while starts[-1] + room < length:
+    while starts[-1] + capacity < length:
         starts.append(starts[-1] + step)
-    ends = [min(length, start + room) for start in starts]
+    ends = [min(length, start + capacity) for start in starts]
     begin = 0
     for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
         # In the overlap of two windows, the left one gives a token more context up to the middle.
@@ -121,17 +121,17 @@ def predicate_ids(aligned: AlignedText, units: Sequence[Span], predicate: int) -
 
 
 def take_context(
-    left: Sequence[Sequence[int]], right: Sequence[Sequence[int]], room: int
+    left: Sequence[Sequence[int]], right: Sequence[Sequence[int]], capacity: int
 ) -> tuple[list[int], list[int]]:
-    """The tokens next to a sentence: half of the room on each side, more if the other side has fewer.
+    """The tokens next to a sentence: half of the capacity on each side, more if the other side has fewer.
 
     Args:
         left, right: tokens of the sentences before and after it, in the order of the text.
     """
     before = [token for sentence in left for token in sentence]
     behind = [token for sentence in right for token in sentence]
-    num_before = min(len(before), max(room // 2, room - len(behind)))
-    num_behind = min(len(behind), room - num_before)
+    num_before = min(len(before), max(capacity // 2, capacity - len(behind)))
+    num_behind = min(len(behind), capacity - num_before)
     return before[len(before) - num_before :], behind[:num_behind]
 
 
@@ -177,8 +177,8 @@ def encode_sentences(
         if uncovered := len(example.units) - sum(lead.num_units for lead in leads):
             num_uncovered += uncovered - example.words.count(" ")
         named = [] if example.predicate is None else predicate_ids(aligned, example.units, example.predicate)
-        room = settings.max_length - num_special - len(named)
-        if room < 1:
+        capacity = settings.max_length - num_special - len(named)
+        if capacity < 1:
             raise InputError(
                 f"{example.source}: its predicate and the special tokens are {num_special + len(named)} tokens, "
                 f"and task.max_length {settings.max_length} leaves none for the sentence: raise it"
@@ -186,9 +186,9 @@ def encode_sentences(
         left, right = take_context(
             [aligned_texts[text].ids for text in example.left],
             [aligned_texts[text].ids for text in example.right],
-            max(0, room - len(aligned)),
+            max(0, capacity - len(aligned)),
         )
-        for window in cut_windows(len(aligned), room, settings.doc_stride):
+        for window in cut_windows(len(aligned), capacity, settings.doc_stride):
             ids, second_start = build_row(template, [*left, *aligned.ids[window.first : window.end], *right], named)
             shift = len(columns["labels"]) + num_before + len(left) - window.first
             columns["labels"] += [IGNORE_INDEX] * len(ids)

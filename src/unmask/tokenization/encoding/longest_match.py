@@ -2,6 +2,11 @@
 
 It gives the same entries as the `tokenizers` library, in a fraction of its time for words that were not seen before.
 Only `word_cache` uses it, for words that need no normalisation except of case.
+
+>>> vocab = {"[UNK]": b"0", "un": b"1", "##a": b"2", "##aff": b"3", "##able": b"4"}
+>>> match = longest_match(vocab, prefix="##", unknown=b"0", most_characters=100)
+>>> match("unaffable"), match("untold")  # un ##aff ##able; there is no entry for told
+(b'134', b'0')
 """
 
 from __future__ import annotations
@@ -9,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 MOST_TAILS = 1 << 17
-"""Most ends of words to cache with their ids: they repeat far more often than words do."""
+"""Most ends of words (what follows the first piece) to cache: they repeat far more often than words do."""
 
 
 def longest_match(
     vocab: Mapping[str, bytes], prefix: str, unknown: bytes, most_characters: int, lowercase: bool = False
 ) -> Callable[[str], bytes]:
-    """A function from a word to the ids of its pieces.
+    """A function from a word to the ids of its pieces, as bytes one after another.
 
     Args:
-        vocab: entry -> id, as the bytes to return.
+        vocab: entry -> the bytes of its id, as a store holds them (2 or 4 bytes).
         prefix: of entries that continue a word, `##`.
         unknown: the bytes for a word that cannot be made of entries, or is longer than `most_characters`.
         most_characters: most characters of a known word.
@@ -46,7 +51,7 @@ def longest_match(
         if end == length:
             return piece
         tail = word[end:]
-        pieces = tails.get(tail) or match_tail(tail)
+        pieces = tails.get(tail) or match_tail(tail)  # also for a tail that has none: its None is cached too
         return unknown if pieces is None else piece + pieces
 
     def match_tail(tail: str) -> bytes | None:

@@ -161,7 +161,7 @@ def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
 def restore(
     checkpoint: Checkpoint, module: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule
 ) -> TrainState:
-    """Puts weights, optimizer, schedule and generators back as they were, and returns where the run stood.
+    """Puts weights, optimizer, schedule and generators back as they were, and returns the run's position.
 
     The state's `position` is the JSON that was saved.
 

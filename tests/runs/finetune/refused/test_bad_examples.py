@@ -118,7 +118,7 @@ def test_bad_files_are_refused(
 
 # ------------------------------------------------------------------------------------------------- repaired and counted
 
-MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
+REPAIRED: dict[str, tuple[str, str, str, list[str], str]] = {
     # kind, file, its content, settings, what is told of it
     "quotes in a .tsv": ("classification", "t.tsv", TSV + 'b "quoted" c"\tn\n', [],
      "train: 2 examples, 5 of 8 tokens not in the vocabulary ([UNK]) (t.tsv)"),
@@ -142,7 +142,7 @@ MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
     "an answer spelt in another way": ("qa", "t.jsonl", lines(question("Grace\u200b Hop\u00adper found\u00a0it")), [],
      "1 answers that differ from their passage in white space, invisible characters or Unicode composition: repaired"),
     "an answer of nothing visible": ("qa", "t.jsonl", lines(question(), question("a \u200b b", ("\u200b",), 2)), [],
-     "train: 2 examples, 1 answers that no token of the tokenizer stands for: not learned, 3 of 19 tokens not in the "
+     "train: 2 examples, 1 answers that no token of the tokenizer represents: not learned, 3 of 19 tokens not in the "
      "vocabulary ([UNK]) (t.jsonl)"),
     "a question that is cut": ("qa", "t.jsonl", lines({**question(), "question": "moth " * 40}),
      ["task.max_question_length=9"], "train: 1 examples, 1 questions longer than task.max_question_length: cut"),
@@ -162,7 +162,7 @@ MENDED: dict[str, tuple[str, str, str, list[str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "name", "content", "words", "told"), MENDED.values(), ids=MENDED)
+@pytest.mark.parametrize(("kind", "name", "content", "words", "told"), REPAIRED.values(), ids=REPAIRED)
 def test_what_can_be_repaired_is_counted(
     unmask: Command, place: Path, task_models: Any, kind: str, name: str, content: str, words: list[str], told: str
 ) -> None:

@@ -73,7 +73,7 @@ def test_rows_hold_every_token_once(tokenizer: TextTokenizer, words: int, max_le
     assert sum(rows.alignment[PLACE] >= 0) == sum(len(its.ids) for its in kept)
     assert rows.lengths.max() <= maker.max_length
     assert (counts.examples, counts.empty) == (3, 1)
-    is_long = len(tokenize(inputs[:1], tokenizer)[0].ids) > maker.room(is_pair=False)
+    is_long = len(tokenize(inputs[:1], tokenizer)[0].ids) > maker.capacity(is_pair=False)
     what = "cut" if first_only else "read in windows"
     assert counts.notes == ({f"longer than {maker.max_length} tokens and {what}": 1} if is_long else {})
 

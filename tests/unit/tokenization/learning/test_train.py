@@ -1,4 +1,4 @@
-"""What training promises for every kind: the same bytes everywhere, the size asked for, a directory that opens."""
+"""What training promises for every kind: the same bytes everywhere, the size requested, a directory that opens."""
 
 from __future__ import annotations
 
