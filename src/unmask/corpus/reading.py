@@ -23,7 +23,7 @@ from unmask.corpus.formats.wikipedia import read_wikipedia
 from unmask.corpus.settings import ReadingSettings
 from unmask.corpus.source import CorpusFile
 from unmask.errors import InputError
-from unmask.io.encodings import as_utf8
+from unmask.io.encodings import PieceReader, as_utf8
 from unmask.io.reading import (
     BUFFER_BYTES,
     COMPRESSIONS,
@@ -73,7 +73,7 @@ def _read_file(
                 raw = stdin or _standard_input()
             else:
                 raw = stack.enter_context(open(path, "rb", buffering=0))
-            counted = io.BufferedReader(_CountedBytes(raw, counts), BUFFER_BYTES)
+            counted = io.BufferedReader(PieceReader(_counted(raw, counts)), BUFFER_BYTES)
             if path == STANDARD_INPUT:
                 compression = detect_compression(counted.peek(6))
             else:
@@ -119,20 +119,11 @@ def _refuse_surrogate(source: CorpusFile, document: Document, surrogate: str) ->
         )
 
 
-class _CountedBytes(io.RawIOBase):
-    """A file that counts its bytes as they are read."""
-
-    def __init__(self, file: IO[bytes], counts: CorpusCounts) -> None:
-        self._file = file
-        self._counts = counts
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        size: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
-        self._counts.file_bytes += size
-        return size
+def _counted(file: IO[bytes], counts: CorpusCounts) -> Iterator[bytes]:
+    """A file piece by piece, whose bytes are counted as they are read."""
+    while piece := file.read(BUFFER_BYTES):
+        counts.file_bytes += len(piece)
+        yield piece
 
 
 def _choose_format(source: CorpusFile) -> str:
