@@ -6,6 +6,7 @@ for before all of them (added_tokens). Here are the parts that several kinds sha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,11 @@ Definition = dict[str, Any]
 
 SPACE = "Ġ"
 """A space before a word, as byte-level BPE writes it (Radford et al. 2019)."""
+
+
+def json_bytes(value: Mapping[str, object]) -> bytes:
+    """A JSON file of a tokenizer's directory."""
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
 def make_definition(
@@ -51,19 +57,17 @@ def special_added_tokens(
         entries: of the special tokens; one may be named twice.
         takes_space: those that absorb white space before them.
     """
-    ordered = sorted(set(entries), key=vocab.__getitem__)
-    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
     return [
         {
             "id": vocab[entry],
             "content": entry,
-            "single_word": flags["single_word"],
+            "single_word": False,
             "lstrip": entry in takes_space,
-            "rstrip": flags["rstrip"],
-            "normalized": flags["normalized"],
-            "special": flags["special"],
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
         }
-        for entry in ordered
+        for entry in sorted(set(entries), key=vocab.__getitem__)
     ]
 
 
@@ -88,6 +92,29 @@ def bert_normalizer(
     return {"type": "Sequence", "normalizers": [bert, {"type": "NFC"}]} if compose else bert
 
 
+def bpe_model(
+    vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], unknown: str | None, suffix: str
+) -> Definition:
+    """A model of BPE.
+
+    Args:
+        unknown: the entry of an unknown character.
+        suffix: of an entry that ends a word.
+    """
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": suffix,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": vocab,
+        "merges": [list(pair) for pair in merges],
+    }
+
+
 def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
     """A post-processor that frames texts with special tokens.
 
@@ -107,14 +134,8 @@ def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
                 used[name] = {"id": name, "ids": [vocab[name]], "tokens": [name]}
                 yield {"SpecialToken": {"id": name, "type_id": int(segment)}}
 
-    single_pieces, pair_pieces = list(pieces(single)), list(pieces(pair))
-    special_tokens = {name: used[name] for name in sorted(used)}
-    return {
-        "type": "TemplateProcessing",
-        "single": single_pieces,
-        "pair": pair_pieces,
-        "special_tokens": special_tokens,
-    }
+    framed = {"single": list(pieces(single)), "pair": list(pieces(pair))}
+    return {"type": "TemplateProcessing", **framed, "special_tokens": {name: used[name] for name in sorted(used)}}
 
 
 @dataclass(frozen=True)
@@ -190,6 +211,14 @@ def read_facts(definition: Definition, where: object) -> Facts:
         ) from error
 
 
+def in_order(vocab: Mapping[str, int]) -> tuple[str, ...]:
+    """The entry of each id; the empty string for an unused one."""
+    entries = [""] * (max(vocab.values(), default=-1) + 1)
+    for entry, index in vocab.items():
+        entries[index] = entry
+    return tuple(entries)
+
+
 def _added_tokens(definition: Definition) -> list[Definition]:
     return definition.get("added_tokens") or []
 
@@ -248,11 +277,7 @@ def _read_kind(definition: Definition, where: object) -> str:
 
 def _read_entries(definition: Definition) -> tuple[str, ...]:
     vocab: dict[str, int] = dict(definition["model"]["vocab"])
-    vocab |= {token["content"]: token["id"] for token in _added_tokens(definition)}
-    entries = [""] * (max(vocab.values(), default=-1) + 1)
-    for entry, index in vocab.items():
-        entries[index] = entry
-    return tuple(entries)
+    return in_order(vocab | {token["content"]: token["id"] for token in _added_tokens(definition)})
 
 
 def _steps(step: Definition | None, inner: str) -> Iterator[Definition]:

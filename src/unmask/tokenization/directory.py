@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
-from unmask.tokenization.definition import Definition, bert_normalizer, read_facts
+from unmask.tokenization.definition import Definition, bert_normalizer, in_order, json_bytes, read_facts
 from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
 SEGMENTER_KEY = "unmask_segmenter"
@@ -26,7 +26,7 @@ VOCABULARY_AND_MERGES = (
     ("encoder_bpe_40000.json", "vocab_40000.bpe"),
 )
 
-_KEPT_FILES = (
+KEPT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -76,14 +76,13 @@ def new_files(
     if segmenter != "none":
         full_config[SEGMENTER_KEY] = segmenter
     files = {
-        "tokenizer.json": _json_bytes(definition),
-        "tokenizer_config.json": _json_bytes(full_config),
-        "special_tokens_map.json": _json_bytes(special_tokens),
+        "tokenizer.json": json_bytes(definition),
+        "tokenizer_config.json": json_bytes(full_config),
+        "special_tokens_map.json": json_bytes(special_tokens),
     }
     model = definition["model"]
     if model["type"] == "WordPiece":
-        entries = sorted(model["vocab"], key=model["vocab"].__getitem__)
-        files["vocab.txt"] = "".join(f"{entry}\n" for entry in entries).encode()
+        files["vocab.txt"] = "".join(f"{entry}\n" for entry in in_order(model["vocab"])).encode()
     return files
 
 
@@ -120,7 +119,7 @@ def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirec
     entries = {entry: index for index, entry in enumerate(facts.entries)}
     usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else {}
     special_tokens = _special_tokens(path, entries, config, usual)
-    files = {name: (directory / name).read_bytes() for name in _KEPT_FILES if (directory / name).is_file()}
+    files = {name: (directory / name).read_bytes() for name in KEPT_FILES if (directory / name).is_file()}
     return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
 
 
@@ -232,7 +231,3 @@ def _read_text(path: Path) -> str:
         raise ModelError(f"{path} is not UTF-8 text: byte {error.start} cannot be decoded") from error
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _json_bytes(value: Mapping[str, object]) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()

@@ -41,6 +41,7 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import InputError, SettingsError
 from unmask.io.progress import Progress
 from unmask.tokenization.encoding.plain_text import plain_copy
+from unmask.tokenization.kinds.alphabet import count_characters
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer
 from unmask.tokenization.learning.word_counts import count_words
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -258,12 +259,8 @@ def _word_pattern() -> re.Pattern[str]:
 
 def _letters(texts: Mapping[str, int]) -> dict[str, int]:
     """Letters by script in texts with their counts, the most frequent script first."""
-    characters: Counter[str] = Counter()
-    for text, count in texts.items():
-        for character in text:
-            characters[character] += count
     letters: Counter[str] = Counter()
-    for character, count in characters.items():
+    for character, count in count_characters(texts).items():
         for script in letters_by_script(character):
             letters[script] += count
     return dict(sorted(letters.items(), key=lambda item: (-item[1], item[0])))

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from unmask.tokenization.definition import SPACE, in_order
 from unmask.tokenization.encoding.longest_match import longest_match
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder, plain_copy, splits_han, unchanged_characters
 
@@ -207,7 +208,7 @@ def _white_space_rules(backend: Tokenizer, model: dict[str, Any], dtype: np.dtyp
     lowercase, unchanged = unchanged_characters(backend)
     if "!" not in unchanged:  # even printable ASCII is not left unchanged
         return None
-    entries = _entries(backend)
+    entries = in_order(backend.get_vocab(with_added_tokens=True))
     prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
     match = None
     if model["type"] == "WordPiece" and prefix:
@@ -253,7 +254,7 @@ def _byte_level_rules(backend: Tokenizer, model: dict[str, Any], prefix_space: b
     """
     if model["type"] != "BPE" or model.get("dropout") or model.get("end_of_word_suffix"):
         return None
-    is_edge = np.array([entry.startswith("Ġ") for entry in _entries(backend)])  # a space, in byte-level BPE
+    is_edge = np.array([entry.startswith(SPACE) for entry in in_order(backend.get_vocab(with_added_tokens=True))])
 
     def cut(texts: Sequence[str]) -> list[list[str] | None]:
         return [cut_one(text) for text in texts]
@@ -272,11 +273,3 @@ def _byte_level_rules(backend: Tokenizer, model: dict[str, Any], prefix_space: b
         return [pre_token] if pre_token[0] == " " else None
 
     return WordRules(cut, words, words, None, "".join, plain_copy(backend), is_edge, edge_is_last=False)
-
-
-def _entries(backend: Tokenizer) -> list[str]:
-    vocab = backend.get_vocab(with_added_tokens=True)
-    entries = [""] * (max(vocab.values()) + 1)
-    for entry, index in vocab.items():
-        entries[index] = entry
-    return entries
