@@ -6,7 +6,6 @@ is complete, and let an interrupted preparation resume.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -212,20 +211,6 @@ class ShardWriter:
         return record
 
 
-class TextDigest:
-    """SHA-256 over the SHA-256 hashes of a shard's documents, in order."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-
-    def add(self, text_digest: bytes) -> None:
-        """Adds the SHA-256 of the next document's text in UTF-8."""
-        self._digest.update(text_digest)
-
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()
-
-
 def record_path(directory: Path, number: int) -> Path:
     """Where the record of a finished shard is."""
     return directory / f"shard-{number:05d}.json"
@@ -249,11 +234,6 @@ def move_shard(source: Path, directory: Path, number: int) -> None:
     for path in sorted(source.iterdir(), key=lambda path: path == record):
         os.replace(path, directory / path.name)
     source.rmdir()
-
-
-def num_records(directory: Path) -> int:
-    """How many finished shards there are."""
-    return len(list(directory.glob("shard-*.json")))
 
 
 def remove_records(directory: Path) -> None:

@@ -280,7 +280,7 @@ def test_a_fault_while_resuming_loses_no_finished_shard(
 ) -> None:
     before = contents(stopped)
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "check_resumed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(preparation, "finished_shard", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepare_here(folder, stopped, resume=True)
     assert contents(stopped) == before
