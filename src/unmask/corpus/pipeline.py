@@ -85,19 +85,12 @@ def _without_short(drafts: Iterable[Draft], min_characters: int) -> Iterator[Dra
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files whose documents are taken equally often.
+    """Files whose documents are taken equally often."""
 
-    Attributes:
-        name: in its mixture; empty if there is no mixture.
-        files: from `find_files`.
-        times: how often each document is taken, on average.
-        seed: decides which documents are taken once more.
-    """
-
-    name: str
-    files: list[Path]
-    times: float = 1.0
-    seed: int = 0
+    name: str  # in its mixture; empty if there is no mixture
+    files: list[Path]  # from `find_files`
+    times: float = 1.0  # how often each document is taken, on average
+    seed: int = 0  # decides which documents are taken once more
 
 
 def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning: CleaningSettings) -> list[Corpus]:

@@ -73,17 +73,12 @@ def _unpacked(file: IO[bytes], new_frame: Callable[[], Decompressor], padding: b
 
 @dataclass(frozen=True)
 class Compression:
-    """How to read a compressed file.
+    """How to read a compressed file."""
 
-    Attributes:
-        new_frame: a decompressor for one frame; None for a file that is not compressed.
-        magic: the bytes with which such a file begins.
-        padding: bytes that the format allows between and after frames.
-    """
-
+    # a decompressor for one frame; None for a file that is not compressed
     new_frame: Callable[[], Decompressor] | None = None
-    magic: tuple[bytes, ...] = ()
-    padding: bytes = b""
+    magic: tuple[bytes, ...] = ()  # the bytes with which such a file begins
+    padding: bytes = b""  # bytes that the format allows between and after frames
 
     def open(self, file: IO[bytes]) -> IO[bytes]:
         """The decompressed stream of a file."""

@@ -36,20 +36,13 @@ def are_samples(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Token:
-    """What the template draws of a token.
-
-    Attributes:
-        kind: right or wrong, special, or plain.
-        hover: what is shown where one points at it.
-        replaced: the entry that it stands in place of, struck through before it; None for none.
-        share: a percentage beside it.
-    """
+    """What the template draws of a token."""
 
     text: str
-    kind: str = "plain"
-    hover: str = ""
-    replaced: str | None = None
-    share: str = ""
+    kind: str = "plain"  # right or wrong, special, or plain
+    hover: str = ""  # what is shown where one points at it
+    replaced: str | None = None  # the entry that it stands in place of, struck through before it; None for none
+    share: str = ""  # a percentage beside it
     joined: bool = False
 
 

@@ -21,19 +21,12 @@ Bounds = tuple[int, int]
 
 @dataclass(frozen=True)
 class AnnotatedText:
-    """A document about to be tokenized.
+    """A document about to be tokenized."""
 
-    Attributes:
-        text: of the document.
-        annotations: in it.
-        sentences: the bounds of its sentences in the text, in order.
-        first_sentence: the number of its first sentence among all that are encoded at once.
-    """
-
-    text: str
-    annotations: Sequence[Annotation]
-    sentences: Sequence[Bounds]
-    first_sentence: int
+    text: str  # of the document
+    annotations: Sequence[Annotation]  # in it
+    sentences: Sequence[Bounds]  # the bounds of its sentences in the text, in order
+    first_sentence: int  # the number of its first sentence among all that are encoded at once
 
     def sentences_of(self, annotation: Annotation) -> range:
         """The numbers, within the document, of the sentences that an annotation overlaps."""

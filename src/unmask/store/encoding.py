@@ -38,20 +38,13 @@ TextDigest: TypeAlias = "hashlib._Hash"
 
 @dataclass
 class Chunk:
-    """Consecutive documents that go into one shard.
+    """Consecutive documents that go into one shard."""
 
-    Attributes:
-        shard: its number.
-        texts: of the documents.
-        hashes: SHA-256 of each text in UTF-8.
-        bytes: of all texts in UTF-8.
-        annotations: of each text that has any, by its place in `texts`.
-    """
-
-    shard: int
-    texts: list[str] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)
-    bytes: int = 0
+    shard: int  # its number
+    texts: list[str] = field(default_factory=list)  # of the documents
+    hashes: list[bytes] = field(default_factory=list)  # SHA-256 of each text in UTF-8
+    bytes: int = 0  # of all texts in UTF-8
+    # of each text that has any, by its place in `texts`
     annotations: dict[int, tuple[Annotation, ...]] = field(default_factory=dict)
 
     def add(self, text: str, annotations: tuple[Annotation, ...] = ()) -> int:
@@ -67,15 +60,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class EncodingSettings:
-    """What makes an encoder, small enough to be sent to another process.
+    """What makes an encoder, small enough to be sent to another process."""
 
-    Attributes:
-        tokenizer: its directory.
-        splitter: a key of `SENTENCE_SPLITTERS`.
-    """
-
-    tokenizer: Path
-    splitter: str = "rules"
+    tokenizer: Path  # its directory
+    splitter: str = "rules"  # a key of `SENTENCE_SPLITTERS`
 
 
 class Encoder:

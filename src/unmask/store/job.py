@@ -16,27 +16,16 @@ from unmask.store.shard_writer import read_record
 
 @dataclass(frozen=True)
 class Job:
-    """The output and inputs of a preparation.
+    """The output and inputs of a preparation."""
 
-    Attributes:
-        corpora: in their order in the store.
-        reading: how files become documents.
-        cleaning: what is repaired and left out.
-        encoder: makes an encoder.
-        out: the store's directory.
-        dtype: of a token.
-        fingerprint: of the tokenizer.
-        shard_bytes: bytes of text in a shard.
-    """
-
-    corpora: list[Corpus]
-    reading: ReadingSettings
-    cleaning: CleaningSettings
-    encoder: EncodingSettings
-    out: Path
-    dtype: Any
-    fingerprint: str
-    shard_bytes: int
+    corpora: list[Corpus]  # in their order in the store
+    reading: ReadingSettings  # how files become documents
+    cleaning: CleaningSettings  # what is repaired and left out
+    encoder: EncodingSettings  # makes an encoder
+    out: Path  # the store's directory
+    dtype: Any  # of a token
+    fingerprint: str  # of the tokenizer
+    shard_bytes: int  # bytes of text in a shard
 
     @property
     def files(self) -> list[Path]:

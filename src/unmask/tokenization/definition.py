@@ -140,17 +140,11 @@ def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of a framed input.
+    """One piece of a framed input."""
 
-    Attributes:
-        text: "A" or "B" for a text's tokens; "" for special tokens.
-        ids: of the special tokens.
-        segment: its `token_type_ids`.
-    """
-
-    text: str
-    ids: tuple[int, ...]
-    segment: int
+    text: str  # "A" or "B" for a text's tokens; "" for special tokens
+    ids: tuple[int, ...]  # of the special tokens
+    segment: int  # its `token_type_ids`
 
 
 @dataclass(frozen=True)
@@ -167,23 +161,14 @@ _UNFRAMED = Framing((_A,), (_A, Piece("B", (), 1)))
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a tokenizer, from its definition.
+    """Facts about a tokenizer, from its definition."""
 
-    Attributes:
-        kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`.
-        framing: what is added around texts.
-        entries: the entry of each id, added tokens included; the empty string for an unused id.
-        special_ids: of the added tokens that are special.
-        unknown: the entry that unknown characters or words become; None if nothing is unknown.
-        prefix: of an entry that continues a word; empty if such entries have no prefix.
-    """
-
-    kind: str
-    framing: Framing
-    entries: tuple[str, ...]
-    special_ids: frozenset[int]
-    unknown: str | None
-    prefix: str
+    kind: str  # a key of `unmask.tokenization.learning.train.TOKENIZERS`
+    framing: Framing  # what is added around texts
+    entries: tuple[str, ...]  # the entry of each id, added tokens included; the empty string for an unused id
+    special_ids: frozenset[int]  # of the added tokens that are special
+    unknown: str | None  # the entry that unknown characters or words become; None if nothing is unknown
+    prefix: str  # of an entry that continues a word; empty if such entries have no prefix
 
 
 def read_facts(definition: Definition, where: object) -> Facts:

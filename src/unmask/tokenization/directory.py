@@ -42,17 +42,11 @@ _GPT2_SPECIAL_TOKENS = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|
 
 @dataclass(frozen=True)
 class OpenedDirectory:
-    """The content of a directory.
+    """The content of a directory."""
 
-    Attributes:
-        files: those to write when saving, by name; `tokenizer.json` is among them.
-        special_tokens: role -> entry.
-        segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none".
-    """
-
-    files: dict[str, bytes]
-    special_tokens: dict[str, str]
-    segmenter: str = "none"
+    files: dict[str, bytes]  # those to write when saving, by name; `tokenizer.json` is among them
+    special_tokens: dict[str, str]  # role -> entry
+    segmenter: str = "none"  # a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none"
 
 
 def new_files(

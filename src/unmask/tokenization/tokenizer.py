@@ -31,17 +31,11 @@ from unmask.tokenization.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class EncodedInput:
-    """One text or pair of texts as input to a model.
+    """One text or pair of texts as input to a model."""
 
-    Attributes:
-        input_ids: with special tokens as in the tokenizer's own template: `[CLS] A [SEP] B [SEP]` for BERT.
-        token_type_ids: the segment of each token, 1 from B on; all 0 for families without segments.
-        truncated: True if tokens of the texts were cut off.
-    """
-
-    input_ids: list[int]
-    token_type_ids: list[int]
-    truncated: bool
+    input_ids: list[int]  # with special tokens as in the tokenizer's own template: `[CLS] A [SEP] B [SEP]` for BERT
+    token_type_ids: list[int]  # the segment of each token, 1 from B on; all 0 for families without segments
+    truncated: bool  # True if tokens of the texts were cut off
 
 
 class TextTokenizer:

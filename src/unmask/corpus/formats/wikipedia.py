@@ -25,23 +25,14 @@ _COLLECTED = frozenset({"title", "ns", "model", "text", "namespace"})
 
 @dataclass
 class Page:
-    """A page of a dump.
+    """A page of a dump."""
 
-    Attributes:
-        line: of the file, on which it begins.
-        title: with its namespace.
-        namespace: 0 is that of articles.
-        model: the format of its text: `wikitext`, `json` ...
-        redirects: True if it only redirects to another page.
-        text: of its last revision.
-    """
-
-    line: int
-    title: str = ""
-    namespace: str = "0"
-    model: str = "wikitext"
-    redirects: bool = False
-    text: str = ""
+    line: int  # of the file, on which it begins
+    title: str = ""  # with its namespace
+    namespace: str = "0"  # 0 is that of articles
+    model: str = "wikitext"  # the format of its text: `wikitext`, `json` ..
+    redirects: bool = False  # True if it only redirects to another page
+    text: str = ""  # of its last revision
 
 
 class NotADump(Exception):  # noqa: N818  what is wrong, in the words of the message

@@ -109,22 +109,15 @@ def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Fin
 
 @dataclass(frozen=True)
 class FinetuningPlan:
-    """The work that a recipe amounts to; None for what cannot be known.
-
-    Attributes:
-        steps, epochs: of one run.
-        trials: runs in all.
-        step_s: seconds of one step, measured.
-        seconds: of training, for all runs together.
-    """
+    """The work that a recipe amounts to; None for what cannot be known."""
 
     num_parameters: int
     num_trained: int
-    steps: float | None
+    steps: float | None  # of one run, as epochs are
     epochs: float | None
-    trials: int
-    step_s: float | None
-    seconds: float | None
+    trials: int  # runs in all
+    step_s: float | None  # seconds of one step, measured
+    seconds: float | None  # of training, for all runs together
 
     @classmethod
     def of(cls, settings: FinetuneRecipe, run: TaskInputs, step_s: float | None, trials: int) -> FinetuningPlan:

@@ -36,19 +36,12 @@ MOST_STEPS = 200
 
 @dataclass(frozen=True)
 class SpeedProbe:
-    """What was measured.
+    """What was measured."""
 
-    Args:
-        sequences: in a step of the probe.
-        tokens: in a step of the probe, the median.
-        steps_s: the seconds of each measured step, the optimizer included.
-        optimizer_s: the median seconds of the optimizer alone.
-    """
-
-    sequences: int
-    tokens: float
-    steps_s: tuple[float, ...]
-    optimizer_s: float
+    sequences: int  # in a step of the probe
+    tokens: float  # in a step of the probe, the median
+    steps_s: tuple[float, ...]  # the seconds of each measured step, the optimizer included
+    optimizer_s: float  # the median seconds of the optimizer alone
 
     @property
     def step_s(self) -> float:

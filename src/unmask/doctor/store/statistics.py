@@ -21,12 +21,9 @@ _NUM_EXAMPLES = 3
 
 @dataclass
 class LengthCounts:
-    """How often each length occurs.
+    """How often each length occurs."""
 
-    Args:
-        counts: (longest length + 1,) by length.
-    """
-
+    # (longest length + 1,) by length
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
 
     def add(self, lengths: NDArray[np.integer[Any]]) -> None:
@@ -75,17 +72,11 @@ class LongSentence:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Documents that are in the store more than once, token for token.
+    """Documents that are in the store more than once, token for token."""
 
-    Args:
-        num_documents: of the store.
-        copies: number of copies -> how many distinct documents have it: {1: 80, 3: 2} are 86 documents.
-        examples: the places of some documents and of their first copies.
-    """
-
-    num_documents: int
-    copies: dict[int, int]
-    examples: tuple[tuple[int, int], ...]
+    num_documents: int  # of the store
+    copies: dict[int, int]  # number of copies -> how many distinct documents have it: {1: 80, 3: 2} are 86 documents
+    examples: tuple[tuple[int, int], ...]  # the places of some documents and of their first copies
 
     @property
     def num_distinct(self) -> int:
@@ -108,21 +99,13 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class StoreStatistics:
-    """What one reading of a store finds.
+    """What one reading of a store finds."""
 
-    Args:
-        token_counts: (vocabulary,) how often each entry occurs.
-        sentence_lengths: of the sentences, in tokens.
-        document_lengths: of the documents, in tokens.
-        num_single: documents of one sentence.
-        longest: the longest sentences, the longest first.
-    """
-
-    token_counts: NDArray[np.int64]
-    sentence_lengths: LengthCounts
-    document_lengths: LengthCounts
-    num_single: int
-    longest: tuple[LongSentence, ...]
+    token_counts: NDArray[np.int64]  # (vocabulary,) how often each entry occurs
+    sentence_lengths: LengthCounts  # of the sentences, in tokens
+    document_lengths: LengthCounts  # of the documents, in tokens
+    num_single: int  # documents of one sentence
+    longest: tuple[LongSentence, ...]  # the longest sentences, the longest first
 
 
 def count_store(store: TokenStore, advance: Callable[[float], None] = lambda count: None) -> StoreStatistics:

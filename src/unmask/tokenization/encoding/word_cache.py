@@ -36,27 +36,19 @@ _WORDS_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class WordRules:
-    """How to cut texts into pre-tokens that can be encoded separately, for one tokenizer.
+    """How to cut texts into pre-tokens that can be encoded separately, for one tokenizer."""
 
-    Attributes:
-        cut: returns the pre-tokens of each text; or None for a text that has to be encoded whole.
-        words: returns the words of a pre-token, each of them a pre-token too; or None if it has to be encoded whole.
-        is_word: whether a pre-token is one word.
-        match: returns the ids of a word, as bytes; None if words are left to `encoder`.
-        join: makes one text in which `encoder` finds each of some words, in order.
-        encoder: encodes such a text.
-        is_edge: (vocabulary,) bool, True for edges: exactly one id of each word is an edge, its first or its last.
-        edge_is_last: True if it is the last.
-    """
-
+    # returns the pre-tokens of each text; or None for a text that has to be encoded whole
     cut: Callable[[Sequence[str]], list[list[str] | None]]
+    # returns the words of a pre-token, each of them a pre-token too; or None if it has to be encoded whole
     words: Callable[[str], list[str] | None]
-    is_word: Callable[[str], object]
-    match: Callable[[str], bytes] | None
-    join: Callable[[Iterable[str]], str]
-    encoder: Tokenizer
+    is_word: Callable[[str], object]  # whether a pre-token is one word
+    match: Callable[[str], bytes] | None  # returns the ids of a word, as bytes; None if words are left to `encoder`
+    join: Callable[[Iterable[str]], str]  # makes one text in which `encoder` finds each of some words, in order
+    encoder: Tokenizer  # encodes such a text
+    # (vocabulary,) bool, True for edges: exactly one id of each word is an edge, its first or its last
     is_edge: NDArray[np.bool_]
-    edge_is_last: bool
+    edge_is_last: bool  # True if it is the last
 
 
 class WordCache:

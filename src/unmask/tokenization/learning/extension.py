@@ -36,21 +36,13 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True)
 class Extension:
-    """What became of a list of words.
+    """What became of a list of words."""
 
-    Attributes:
-        tokenizer: with the new entries.
-        added: the new entries, in order.
-        known: words that were entries already.
-        num_repeated: lines whose normalised word was on an earlier line.
-        unknown: of `added`, those that the tokenizer could not encode before: they were `[UNK]`.
-    """
-
-    tokenizer: TextTokenizer
-    added: tuple[str, ...]
-    known: tuple[str, ...]
-    num_repeated: int
-    unknown: tuple[str, ...]
+    tokenizer: TextTokenizer  # with the new entries
+    added: tuple[str, ...]  # the new entries, in order
+    known: tuple[str, ...]  # words that were entries already
+    num_repeated: int  # lines whose normalised word was on an earlier line
+    unknown: tuple[str, ...]  # of `added`, those that the tokenizer could not encode before: they were `[UNK]`
 
     def summary(self) -> str:
         """What was done, for a terminal."""

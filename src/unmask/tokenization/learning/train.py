@@ -30,37 +30,22 @@ TOKENIZERS: dict[str, TokenizerKind] = {
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """The data and the results of a training.
+    """The data and the results of a training."""
 
-    Attributes:
-        vocab_size: entries, special tokens included.
-        asked_vocab_size: entries requested; more than `vocab_size` if there was too little text.
-        alphabet_size: characters kept; bytes, for `byte_bpe`.
-        num_characters_dropped: distinct characters seen but not kept.
-        dropped_character_count: their occurrences.
-        dropped_character_share: their occurrences as a share of all characters but white space.
-        num_words: words seen, punctuation marks included.
-        num_distinct_words: distinct words among them.
-        unknown_word_count: words seen that encode to an unknown token, because of a dropped character or their length.
-        num_documents: documents learned from.
-        num_bytes: bytes of UTF-8 learned from.
-        num_documents_read: documents read, including those left out of the sample.
-        num_bytes_read: likewise bytes.
-    """
-
-    vocab_size: int
-    asked_vocab_size: int
-    alphabet_size: int
-    num_characters_dropped: int
-    dropped_character_count: int
-    dropped_character_share: float
-    num_words: int
-    num_distinct_words: int
+    vocab_size: int  # entries, special tokens included
+    asked_vocab_size: int  # entries requested; more than `vocab_size` if there was too little text
+    alphabet_size: int  # characters kept; bytes, for `byte_bpe`
+    num_characters_dropped: int  # distinct characters seen but not kept
+    dropped_character_count: int  # their occurrences
+    dropped_character_share: float  # their occurrences as a share of all characters but white space
+    num_words: int  # words seen, punctuation marks included
+    num_distinct_words: int  # distinct words among them
+    # words seen that encode to an unknown token, because of a dropped character or their length
     unknown_word_count: int
-    num_documents: int
-    num_bytes: int
-    num_documents_read: int
-    num_bytes_read: int
+    num_documents: int  # documents learned from
+    num_bytes: int  # bytes of UTF-8 learned from
+    num_documents_read: int  # documents read, including those left out of the sample
+    num_bytes_read: int  # likewise bytes
 
     @classmethod
     def of(

@@ -23,21 +23,13 @@ class _Level:
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Words with their counts, and how much text they come from.
+    """Words with their counts, and how much text they come from."""
 
-    Attributes:
-        words: occurrences of each word.
-        num_documents: documents counted.
-        num_bytes: bytes of UTF-8 counted.
-        num_documents_read: documents read, including those left out of the sample.
-        num_bytes_read: likewise bytes.
-    """
-
-    words: Counter[str]
-    num_documents: int
-    num_bytes: int
-    num_documents_read: int
-    num_bytes_read: int
+    words: Counter[str]  # occurrences of each word
+    num_documents: int  # documents counted
+    num_bytes: int  # bytes of UTF-8 counted
+    num_documents_read: int  # documents read, including those left out of the sample
+    num_bytes_read: int  # likewise bytes
 
 
 def count_words(
