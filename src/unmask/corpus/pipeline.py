@@ -33,10 +33,7 @@ def read_documents(
     """Streams the cleaned documents of files, in order; what is left out is counted by its reason.
 
     Args:
-        files: from `find_files`.
         counts: updated while reading; it adds up whenever a document is yielded.
-        reading: how files become documents.
-        cleaning: what is repaired in documents, and which are left out.
         work_directory: where hashes are sorted, in a folder that is removed afterwards; None is the system's place for
             temporary files.
         stdin: read for the file `-`; None is this process's standard input.
@@ -98,7 +95,6 @@ def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning:
 
     Args:
         text: files, folders and globs, as `find_files` takes them; or one mixture, a YAML file.
-        reading: how files become documents.
         cleaning: how documents are cleaned, since shares are of cleaned text.
 
     Raises:
@@ -140,9 +136,6 @@ def read_corpora(
     Args:
         corpora: from `find_corpora`. Duplicates are looked for within each.
         counts: updated while reading; a document counts once however often it is taken.
-        reading: how files become documents.
-        cleaning: what is repaired in documents, and which are left out.
-        work_directory: where hashes are sorted.
 
     Raises:
         InputError: see `read_documents`.

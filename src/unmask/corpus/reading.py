@@ -46,11 +46,9 @@ def read_files(
     """Streams the documents of files unchanged, except that a byte order mark at the beginning of a file is removed.
 
     Args:
-        files: from `find_files`.
         counts: updated while reading: files, bytes, documents read, records skipped. `bytes_read` counts the text of
             documents as yielded here; for formats that are mostly markup (Wikipedia, Markdown) only the text extracted,
             for Gutenberg books also the licence, which is booked as removed.
-        settings: how files become documents.
         stdin: read for `-`; None is this process's standard input.
 
     Raises:

@@ -34,11 +34,7 @@ def format_statistics(counts: CorpusCounts | Mapping[str, Any], written: Mapping
 
 
 def describe_losses(counts: CorpusCounts | Mapping[str, Any]) -> str:
-    """What was lost, in brackets, for a message: ` (3 records passed over: not JSON; ...)`; empty if nothing was.
-
-    Args:
-        counts: as for `format_statistics`.
-    """
+    """What was lost, in brackets, for a message: ` (3 records passed over: not JSON; ...)`; empty if nothing was."""
     if isinstance(counts, CorpusCounts):  # in the order in which they were met, which a manifest does not keep
         skipped, dropped = counts.skipped, {reason: lost.count for reason, lost in counts.dropped.items()}
     else:

@@ -44,7 +44,6 @@ def place_annotations(
     Of overlapping spans of one kind, the longest stays; of equally long ones, the first.
 
     Args:
-        documents: in order.
         lengths: (sentences,) the number of tokens of each sentence of these documents, in order.
         backend: reads special tokens as plain text. None: the tokens have no offsets, and annotations cover none.
     """

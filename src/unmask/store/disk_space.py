@@ -88,10 +88,6 @@ def estimate_store(
 def check_free_space(out: Path, estimate: Estimate) -> str:
     """Describes how much space a store needs and how much there is.
 
-    Args:
-        out: the store's directory; it may not exist yet.
-        estimate: of the store.
-
     Raises:
         OutputError: the store will not fit.
     """

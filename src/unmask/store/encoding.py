@@ -152,7 +152,6 @@ def cut_chunks(documents: Iterable[Document], shard_bytes: int) -> Iterator[Chun
     """Cuts a corpus into chunks, each within one shard; a document is never cut.
 
     Args:
-        documents: in order.
         shard_bytes: a shard ends after the document with which it reaches this many bytes of UTF-8.
     """
     shard, shard_size = 0, 0

@@ -41,7 +41,6 @@ def write_shards_on_ray(
     Args:
         address: as for `ray.init`: `auto`, or `HOST:PORT`.
         job: its `out` and tokenizer must be in the shared folder.
-        chunks: of the whole corpus.
         advance: called often, with the number of tokens written since the last call; may raise to stop.
 
     Yields:
@@ -124,11 +123,7 @@ def _write_shard(
     """Runs on a machine of the cluster: encodes a shard beside the store, then moves it in.
 
     Args:
-        settings: of the encoder.
         out: the store's directory, as every machine sees it.
-        shard: its number.
-        dtype: of a token.
-        made_from: for the record of the shard.
         text: Ray's references to the chunks.
     """
     import numpy as np

@@ -236,8 +236,6 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
     """Makes the store valid: writes the manifest from the shards' records, which are then removed.
 
     Args:
-        directory: the store's.
-        records: of its shards, in order.
         description: further facts about the store: vocabulary, tokenizer, sources, counts of what was cleaned.
     """
     assert records, "a store needs at least one shard"

@@ -53,7 +53,6 @@ def special_added_tokens(
     """The special tokens, ascending by id.
 
     Args:
-        vocab: entry -> id.
         entries: of the special tokens; one may be named twice.
         takes_space: those that absorb white space before them.
     """
@@ -98,7 +97,6 @@ def bpe_model(
     """A model of BPE.
 
     Args:
-        unknown: the entry of an unknown character.
         suffix: of an entry that ends a word.
     """
     return {
@@ -119,7 +117,6 @@ def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
     """A post-processor that frames texts with special tokens.
 
     Args:
-        vocab: entry -> id.
         single: entries, and `$A`, each with its segment: "[CLS]:0 $A:0 [SEP]:0".
         pair: likewise, with `$B`.
     """
@@ -173,10 +170,6 @@ class Facts:
 
 def read_facts(definition: Definition, where: object) -> Facts:
     """Reads a definition.
-
-    Args:
-        definition: the content of any `tokenizer.json`.
-        where: the file, for messages.
 
     Raises:
         ModelError: it is of an unknown kind, or not laid out as the library writes it.

@@ -59,11 +59,8 @@ def new_files(
     """The files of a new directory, by name.
 
     Args:
-        definition: the content of `tokenizer.json`.
-        special_tokens: role -> entry.
         config: entries of `tokenizer_config.json` besides the special tokens: `tokenizer_class` ...
         has_segments: True if the model takes `token_type_ids`.
-        segmenter: the name of the segmenter, or "none".
     """
     inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_segments else ["input_ids", "attention_mask"]
     full_config = {"model_input_names": inputs, "clean_up_tokenization_spaces": False, **special_tokens, **config}

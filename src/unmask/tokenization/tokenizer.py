@@ -72,8 +72,6 @@ class TextTokenizer:
         Args:
             files: what `save` writes, by name; `tokenizer.json` is among them.
             special_tokens: role (`pad_token` ...) -> entry, all of them in the vocabulary.
-            segmenter: see the class.
-            where: what the files were opened from, for messages.
 
         Raises:
             ModelError: the tokenizer is of an unknown kind, or does not open.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.corpora import contents
 from unmask.errors import OutputError, SettingsError, StoreError
 from unmask.objectives import span_masking
 from unmask.objectives.table import new_objective
@@ -59,10 +60,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train_tokenizer([folder / "text.jsonl"], folder / "tokenizer", TokenizerSettings(vocab_size=160, unused_slots=0))
     prepare([folder / "text.jsonl"], folder / "tokenizer", folder / "store", shard_bytes=SHARD_BYTES)
     return folder
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_the_store_holds_the_annotations(folder: Path) -> None:

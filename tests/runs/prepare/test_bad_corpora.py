@@ -3,11 +3,9 @@ counted and listed; and what is kept where a preparation is hit from outside."""
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
 import json
-import lzma
 import os
 import subprocess
 import sys
@@ -15,37 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-import zstandard
-from pyarrow import parquet
 
 from support.commands import Command, check_refused, tree_of, write_files
+from support.corpora import COMPRESS, GOOD, Files, dump, table
 from unmask.store.store import TokenStore
-
-GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
-Files = dict[str, str | bytes]
-
-
-def table(**columns: list[Any]) -> bytes:
-    file = io.BytesIO()
-    parquet.write_table(pa.table(columns), file)
-    return file.getvalue()
-
-
-def dump(*titles: str) -> str:
-    pages = (
-        f"<page>\n<title>{title}</title><ns>0</ns>\n<revision><text>A wren sings here.</text></revision>\n</page>\n"
-        for title in titles
-    )
-    return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n"
-
 
 # ------------------------------------------------------------------------------------------------------ bad records
 
@@ -125,6 +97,7 @@ RECORDS: dict[str, tuple[Files, list[str], str, int, list[tuple[str, str]]]] = {
             [(f"a.txt{suffix}", "damaged file")],
         )
         for suffix, compress in COMPRESS.items()
+        if suffix
     },
 }
 """Files and options; the message of `--on-error stop`; with `skip`, the documents left and what is listed."""
@@ -202,6 +175,7 @@ BAD_FILES: dict[str, tuple[Files, list[str], str]] = {
             f"a.jsonl{suffix}: the compressed data are damaged or cut short (the last frame is incomplete): fetch or",
         )
         for suffix, compress in COMPRESS.items()
+        if suffix
     },
     "an empty .zst": ({"a.txt.zst": b""}, [], "a.txt.zst: no text with a sentence in it"),
     "a table without the column": (

@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
-import io
 import json
-import lzma
 import os
 import select
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-import zstandard
-from pyarrow import parquet
 
 from support.commands import Command, check_refused, tree_of, write_files
+from support.corpora import GOOD, contents, table
 from unmask.corpus.cleaning import duplicates
 from unmask.errors import InputError, Interrupted
 from unmask.store import preparation
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
-
-GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
-Files = dict[str, str | bytes]
-
-
-def table(**columns: list[Any]) -> bytes:
-    file = io.BytesIO()
-    parquet.write_table(pa.table(columns), file)
-    return file.getvalue()
-
-
-def dump(*titles: str) -> str:
-    pages = (
-        f"<page>\n<title>{title}</title><ns>0</ns>\n<revision><text>A wren sings here.</text></revision>\n</page>\n"
-        for title in titles
-    )
-    return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n"
-
 
 # ------------------------------------------------------------------------------------------------- odd, but text
 
@@ -171,10 +142,6 @@ if __name__ == "__main__":
 """
 
 
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waiting for another's process needs Linux")
 def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
     tiny_text: Path, tokenizer: Path, tmp_path: Path
@@ -264,18 +231,6 @@ def test_a_killed_attempt_to_replace_a_store_can_be_made_again_or_undone(
     prepare([tiny_text], tokenizer, to_replace, overwrite=True)
     assert TokenStore(to_replace).num_documents == 12
     assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a disk of its own can be mounted by root only")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_disk_that_is_full_of_sorted_hashes_is_told(

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from support.corpora import contents, names
 from unmask.errors import Interrupted, OutputError, StoreError
 from unmask.store import preparation
 from unmask.store.preparation import prepare
@@ -49,10 +50,6 @@ def whole(folder: Path) -> Path:
 
 def prepare_here(folder: Path, out: Path, **options: Any) -> TokenStore:
     return prepare([folder / "text.jsonl"], folder / "tokenizer", out, **{"shard_bytes": SHARD_BYTES, **options})
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 # -------------------------------------------------------------------------------------------------- stopped and killed
@@ -110,10 +107,6 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
     _, errors = process.communicate()
     assert "Traceback" not in errors
     return process.returncode, errors.splitlines()[-1]
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 def shard_files(*numbers: int) -> list[str]:
@@ -370,18 +363,6 @@ def test_a_full_disk_leaves_no_tokenizer(
         train_tokenizer([folder / "text.jsonl"], tmp_path / "made", TokenizerSettings(vocab_size=300), overwrite=True)
     assert contents(tmp_path / "made") == contents(folder / "other")
     assert names(tmp_path) == ["made"]
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a disk of its own can be mounted by root only")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("command", ["prepare", "tokenizer train"])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.corpora import names
 from unmask.errors import OutputError, StoreError
 from unmask.io.writing import sha256
 from unmask.store.manifest import DOCUMENT
@@ -46,10 +47,6 @@ def write_shard(directory: Path, number: int, *chunks: EncodedChunk) -> dict[str
         for each in chunks:
             writer.add(each)
         return writer.finish({"text": "digest"})
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 SHARD_0 = ["documents-00000.bin", "sentences-00000.bin", "shard-00000.json", "tokens-00000.bin"]

@@ -31,7 +31,6 @@ def drop_near_duplicates(drafts: Iterable[Draft], threshold: float) -> Iterator[
     """Drops documents that are similar to an earlier one.
 
     Args:
-        drafts: documents in order.
         threshold: the least Jaccard similarity, 0..1, at which a document is dropped.
 
     Raises:

@@ -59,11 +59,6 @@ _MEMORY_FOR_PROBE = 0.6
 def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_samples: int) -> Diagnosis:
     """Diagnoses a pre-training recipe.
 
-    Args:
-        name: a file, or the name of a recipe that comes with `unmask`.
-        probe_s: about how long the measured probe may take; 0 measures no speed.
-        num_samples: decoded sequences to show.
-
     Raises:
         UserError: the recipe is wrong, or what it names cannot be used.
     """

@@ -43,10 +43,6 @@ ONE_SIDED, MUCH_CUT = 0.9, 0.1
 def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -> Diagnosis:
     """Diagnoses a fine-tuning recipe; of a search, its first run.
 
-    Args:
-        name: a file, or the name of a recipe that comes with `unmask`.
-        probe_s: about how long steps are measured; 0 measures none.
-
     Raises:
         SettingsError: the recipe is wrong.
     """

@@ -85,8 +85,6 @@ def probe_speed(
         batches: gives endless unprepared batches of a given number of sequences.
         limit_s: about how long the probe may take; two steps of two sequences are always finished.
         most_sequences: in a micro-batch: as in the recipe, or fewer if they do not fit into memory.
-        advance: called after each step.
-        clock: monotonic seconds.
     """
     began = clock()
     timer = _Timer(settings, module, objective, compute, advance, clock)

@@ -39,7 +39,6 @@ def check_store(
     """Looks for what spoils a pre-training run.
 
     Args:
-        packing: how sequences are made from the store.
         text_length: tokens of text in a sequence.
         objective: what is learnt from them.
 

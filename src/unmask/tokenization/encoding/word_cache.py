@@ -60,7 +60,6 @@ class WordCache:
         Args:
             backend: copied.
             dtype: of the ids in the returned arrays.
-            max_pre_tokens: most pre-tokens to cache.
         """
         self._dtype = dtype
         self._max_stretches = max_pre_tokens

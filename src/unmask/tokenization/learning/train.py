@@ -101,7 +101,6 @@ def train_tokenizer(
 
     Args:
         texts: one document each; iterated once.
-        settings: kind, size, casing ...
         seed: of the sample that is taken if the texts exceed `settings.sample_bytes`.
 
     Raises:

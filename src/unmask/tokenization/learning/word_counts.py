@@ -46,7 +46,6 @@ def count_words(
         split: splits a pre-token of text into words; called once for every distinct pre-token, which is many times
             cheaper than once for every text.
         sample_bytes: most bytes of text to count; a single document may exceed it.
-        seed: of the sample.
         pre_tokens: cuts a text where no word spans the cut; by default at white space.
     """
     levels: dict[int, _Level] = {}
