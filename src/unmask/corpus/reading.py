@@ -10,6 +10,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +19,7 @@ from unmask.corpus.files import STANDARD_INPUT, format_of
 from unmask.corpus.formats.gutenberg import is_gutenberg, read_gutenberg
 from unmask.corpus.formats.markdown import read_markdown
 from unmask.corpus.formats.plain_text import read_txt
-from unmask.corpus.formats.tables import read_csv, read_documents_of_jsonl, read_parquet, read_tsv
+from unmask.corpus.formats.tables import read_documents_of_jsonl, read_parquet, read_table
 from unmask.corpus.formats.wikipedia import read_wikipedia
 from unmask.corpus.settings import ReadingSettings
 from unmask.corpus.source import CorpusFile
@@ -162,8 +163,8 @@ CORPUS_READERS: dict[str, CorpusReader] = {
     "txt": read_txt,
     "md": read_markdown,
     "jsonl": read_documents_of_jsonl,
-    "csv": read_csv,
-    "tsv": read_tsv,
+    "csv": partial(read_table, form=".csv"),
+    "tsv": partial(read_table, form=".tsv"),
     "parquet": read_parquet,
     "wikipedia": read_wikipedia,
     "gutenberg": read_gutenberg,

@@ -23,17 +23,6 @@ from typing import Any
 Row = Mapping[str, Any]
 
 
-def are_samples(value: Any) -> bool:
-    """Whether a value has the shape described above."""
-    return isinstance(value, list) and all(
-        isinstance(sample, dict)
-        and isinstance(sample.get("input", {}), dict)
-        and isinstance(sample.get("text", []), list)
-        and all(isinstance(token, dict) for token in sample.get("text", []))
-        for sample in value
-    )
-
-
 @dataclass(frozen=True)
 class _Token:
     """What the template draws of a token."""

@@ -7,13 +7,13 @@ builds), `encoder_bpe_40000.json` and `vocab_40000.bpe` (GPT-1).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
+from unmask.io.json_text import read_object
 from unmask.tokenization.definition import Definition, bert_normalizer, in_order, json_bytes, read_facts
 from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
@@ -204,15 +204,7 @@ def _read_pairs(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; an empty one if there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{path}, line {error.lineno}: not JSON ({error.msg}); is the file complete?") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object, found a {type(value).__name__}")
-    return value
+    return read_object(path, ModelError) if path.is_file() else {}
 
 
 def _read_text(path: Path) -> str:
