@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.commands import write_documents
 from support.corpora import contents, names
 from unmask.corpus.documents import Document
 from unmask.corpus.sentences.rules import split_sentences
@@ -70,11 +70,6 @@ def whole(folder: Path) -> Path:
     """The store that nothing interrupted."""
     prepare([folder / "text.jsonl"], folder / "tokenizer", folder / "whole", shard_bytes=SHARD_BYTES)
     return folder / "whole"
-
-
-def write_documents(path: Path, documents: Sequence[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), encoding="utf-8")
-    return path
 
 
 def prepare_here(folder: Path, out: Path, **options: Any) -> TokenStore:

@@ -241,8 +241,7 @@ def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Firs
     if text is None:
         note = "A store takes 2 bytes a token (4 from 65,537 entries on), 4 a sentence, 8 a document."
         return FigureTable("Disk", tuple(rows), note=note)
-    size = sum(file["bytes"] for file in text.store.manifest["files"].values())
-    store = ("store", f"{human_bytes(size)}: {text.store.num_tokens:,} tokens of 2 bytes, and offsets")
+    store = ("store", f"{human_bytes(text.store.size_bytes)}: {text.store.num_tokens:,} tokens of 2 bytes, and offsets")
     return FigureTable("Disk", (store, *rows))
 
 

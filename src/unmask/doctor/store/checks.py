@@ -62,7 +62,7 @@ def _check_files(store: TokenStore) -> Finding:
     for name, expected in files.items():
         if not name.startswith(read):
             verify_file(store.directory / name, expected)
-    size = human_bytes(sum(file["bytes"] for file in files.values()))
+    size = human_bytes(store.size_bytes)
     return Finding("checksums", "good", f"all {len(files)} files, {size}, are byte for byte what was written")
 
 
@@ -161,16 +161,15 @@ def _check_documents(
 def store_facts(store: TokenStore) -> dict[str, Any]:
     """Sizes and provenance, as plain numbers and texts."""
     manifest = store.manifest
-    text_bytes = manifest["text_bytes"]
     return {
         "documents": store.num_documents,
         "sentences": manifest["sentences"],
         "tokens": store.num_tokens,
         "vocab_size": store.vocab_size,
-        "text_bytes": text_bytes,
-        "bytes_per_token": text_bytes / max(1, store.num_tokens),
+        "text_bytes": manifest["text_bytes"],
+        "bytes_per_token": manifest["text_bytes"] / max(1, store.num_tokens),
         "shards": len(manifest["shards"]),
-        "size_bytes": sum(file["bytes"] for file in manifest["files"].values()),
+        "size_bytes": store.size_bytes,
     }
 
 

@@ -77,14 +77,10 @@ class WordTokenizer:
 
     Attributes:
         reads_words: True: an id is of a whole word, which is read by its characters.
-        kind: "word".
-        segmenter: "none".
         vocab_size: words of the output vocabulary; higher ids are those of other words met so far.
-        pad_id: None, as there is no padding.
         special_ids: of `<S>`, `</S>` and `<UNK>`, ascending.
         token_strings: the output vocabulary.
         continuation: (vocab_size,) bool, all False.
-        marks_words: True.
         framing: `<S> A </S>`, and `<S> A </S> <S> B </S>`, where B is marked as segment 1 though ELMo has no segments.
         max_characters: of a word, including the marks of its beginning and end; longer words are cut.
         lowercase: whether words are lowercased.
@@ -95,7 +91,7 @@ class WordTokenizer:
     kind = "word"
     segmenter = "none"
     marks_words = True
-    pad_id: int | None = None
+    pad_id: int | None = None  # there is no padding
 
     def __init__(
         self,
