@@ -1,4 +1,4 @@
-"""Corpora that several tests of `unmask prepare` write."""
+"""Corpora for tests, as bytes of every format, and the stores that are made of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import gzip
 import io
 import lzma
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,23 +17,36 @@ from pyarrow import parquet
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
-    ".xz": lzma.compress,
+    ".xz": partial(lzma.compress, preset=0),
     ".zst": zstandard.ZstdCompressor().compress,
 }
+COMPRESSED = [suffix for suffix in COMPRESS if suffix]
 Files = dict[str, str | bytes]
 
 
 def table(**columns: list[Any]) -> bytes:
+    """A Parquet file."""
     file = io.BytesIO()
     parquet.write_table(pa.table(columns), file)
     return file.getvalue()
 
 
 def dump(*titles: str) -> str:
+    """A dump of Wikipedia."""
     pages = (
         f"<page>\n<title>{title}</title><ns>0</ns>\n<revision><text>A wren sings here.</text></revision>\n</page>\n"
         for title in titles
     )
     return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n"
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """The files of a directory."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())

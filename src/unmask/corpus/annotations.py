@@ -40,12 +40,7 @@ class Edit(NamedTuple):
 
 
 def annotation_fault(value: object, num_characters: int) -> str | None:
-    """What is wrong with the annotations of a document, worded for an error; None if nothing is.
-
-    Args:
-        value: of the field `FIELD`, any JSON.
-        num_characters: of the document's text.
-    """
+    """What is wrong with the annotations of a document, worded for an error; None if nothing is."""
     if not isinstance(value, list):
         return f"{FIELD!r} is no list"
     for number, each in enumerate(value, start=1):
@@ -81,9 +76,7 @@ def follow(annotations: Iterable[Annotation], edits: Iterable[Edit], num_charact
     An annotation that overlaps an edit covers all of the edit's result.
 
     Args:
-        annotations: of the text before.
         edits: in order, not overlapping, by their places before; the rest of the text is unchanged.
-        num_characters: of the changed text.
     """
     changes = list(edits)
     firsts = [edit.start for edit in changes]
@@ -108,7 +101,6 @@ def removed_lines(lines: Sequence[str], keep: Sequence[bool]) -> Iterator[Edit]:
 
     Args:
         lines: all of the text's, without their breaks.
-        keep: whether each stays.
     """
     start = 0
     for line, stays in zip(lines, keep, strict=True):

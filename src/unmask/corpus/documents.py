@@ -25,15 +25,10 @@ class Document:
 
 @dataclass
 class Amount:
-    """How much of something.
+    """How much of something."""
 
-    Attributes:
-        count: of documents, lines, paragraphs or characters, whichever the key of the amount says.
-        utf8_bytes: of text in UTF-8; negative if a change made the text longer (NFC can).
-    """
-
-    count: int = 0
-    utf8_bytes: int = 0
+    count: int = 0  # of documents, lines, paragraphs or characters, whichever the key of the amount says
+    utf8_bytes: int = 0  # of text in UTF-8; negative if a change made the text longer (NFC can)
 
     def add(self, count: int, utf8_bytes: int) -> None:
         self.count += count
@@ -42,41 +37,27 @@ class Amount:
 
 @dataclass
 class CorpusCounts:
-    """The statistics of a corpus so far.
+    """The statistics of a corpus so far."""
 
-    Attributes:
-        files: files begun.
-        empty_files: files without any document.
-        file_bytes: bytes read from the files as they are on disk, compressed or not, to show progress.
-        long_lines: lines of more than a megabyte: read whole, but rarely intended.
-        documents_read: documents as the readers found them.
-        bytes_read: their UTF-8 bytes.
-        skipped: records that could not be read and were skipped, by reason ("not JSON", "not UTF-8" ...).
-        removed: what was removed from documents that were handed on, by kind ("control characters",
-            "boilerplate lines", "duplicate paragraphs" ...); the key says what is counted.
-        dropped: whole documents that were not handed on, by reason ("empty", "too short", "duplicate" ...).
-        documents: documents handed on.
-        characters: their Unicode characters.
-        utf8_bytes: their UTF-8 bytes.
-        annotations: annotations of the documents handed on.
-        annotations_removed: further annotations of the same documents, whose text was removed by cleaning.
-        on_skip: called with the place (`path:line`) and the reason of each skipped record, to list it.
-    """
-
-    files: int = 0
-    empty_files: int = 0
-    file_bytes: int = 0
-    long_lines: int = 0
-    documents_read: int = 0
-    bytes_read: int = 0
+    files: int = 0  # files begun
+    empty_files: int = 0  # files without any document
+    file_bytes: int = 0  # bytes read from the files as they are on disk, compressed or not, to show progress
+    long_lines: int = 0  # lines of more than a megabyte: read whole, but rarely intended
+    documents_read: int = 0  # documents as the readers found them
+    bytes_read: int = 0  # their UTF-8 bytes
+    # records that could not be read and were skipped, by reason ("not JSON", "not UTF-8" ...)
     skipped: dict[str, int] = field(default_factory=dict)
+    # what was removed from documents that were handed on, by kind ("control characters", "boilerplate lines",
+    # "duplicate paragraphs" ...); the key says what is counted
     removed: dict[str, Amount] = field(default_factory=dict)
+    # whole documents that were not handed on, by reason ("empty", "too short", "duplicate" ...)
     dropped: dict[str, Amount] = field(default_factory=dict)
-    documents: int = 0
-    characters: int = 0
-    utf8_bytes: int = 0
-    annotations: int = 0
-    annotations_removed: int = 0
+    documents: int = 0  # documents handed on
+    characters: int = 0  # their Unicode characters
+    utf8_bytes: int = 0  # their UTF-8 bytes
+    annotations: int = 0  # annotations of the documents handed on
+    annotations_removed: int = 0  # further annotations of the same documents, whose text was removed by cleaning
+    # called with the place (`path:line`) and the reason of each skipped record, to list it
     on_skip: Callable[[str, str], None] | None = field(default=None, repr=False, compare=False)
 
     def remove(self, what: str, count: int, utf8_bytes: int) -> None:

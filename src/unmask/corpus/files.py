@@ -48,7 +48,6 @@ def find_files(paths: Sequence[str | Path], format: str = "auto") -> list[Path]:
     listed once.
 
     Args:
-        paths: files, folders, globs, or `-`.
         format: as in `ReadingSettings.format`. If it is not `auto`, named files and files that a glob matches are
             taken whatever their suffix, and those in folders by that format's suffixes.
 

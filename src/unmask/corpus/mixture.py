@@ -75,7 +75,6 @@ def times_taken(mixture: MixtureSettings, sizes: Mapping[str, int]) -> dict[str,
     """How often each document of a corpus is taken on average to give the requested shares.
 
     Args:
-        mixture: the requested mixture.
         sizes: corpus -> bytes of its text, cleaned.
 
     Raises:
@@ -93,10 +92,7 @@ def take(documents: Iterable[Item], name: str, times: float, seed: int) -> Itera
     """Yields each document of a corpus `times` times: its whole part, and once more at random for the fraction.
 
     Args:
-        documents: of the corpus, in order.
         name: of the corpus, on which the draw depends along with the document's place.
-        times: 0 or more.
-        seed: the mixture's.
     """
     whole, rest = divmod(times, 1)
     threshold = int(rest * 2**64)

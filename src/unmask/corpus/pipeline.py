@@ -4,7 +4,7 @@ the corpora that command-line arguments name, as files or as a mixture of severa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -17,6 +17,7 @@ from unmask.corpus.files import STANDARD_INPUT, find_files
 from unmask.corpus.mixture import SUFFIXES, read_mixture, take, times_taken
 from unmask.corpus.reading import read_files
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.corpus.source import utf8_size
 from unmask.errors import InputError
 from unmask.io.progress import Progress
 
@@ -32,10 +33,7 @@ def read_documents(
     """Streams the cleaned documents of files, in order; what is left out is counted by its reason.
 
     Args:
-        files: from `find_files`.
         counts: updated while reading; it adds up whenever a document is yielded.
-        reading: how files become documents.
-        cleaning: what is repaired in documents, and which are left out.
         work_directory: where hashes are sorted, in a folder that is removed afterwards; None is the system's place for
             temporary files.
         stdin: read for the file `-`; None is this process's standard input.
@@ -46,7 +44,7 @@ def read_documents(
         OutputError: the disk is too full for the hashes.
     """
     check_scripts(cleaning)
-    drafts = _cleaned(_drafts(files, counts, reading, stdin), cleaning)
+    drafts = _drafts(files, counts, reading, cleaning, stdin)
     if cleaning.duplicates != "keep":
         drafts = drop_duplicates(drafts, cleaning.duplicates == "paragraphs", work_directory)
         drafts = _without_short(drafts, cleaning.min_characters)  # paragraphs may have been removed
@@ -59,38 +57,19 @@ def read_documents(
 
 
 def _drafts(
-    files: Iterable[Path], counts: CorpusCounts, reading: ReadingSettings, stdin: IO[bytes] | None
+    files: Iterable[Path],
+    counts: CorpusCounts,
+    reading: ReadingSettings,
+    cleaning: CleaningSettings,
+    stdin: IO[bytes] | None,
 ) -> Iterator[Draft]:
-    """Documents as read, not yet in the statistics: whether some stay is only decided after later ones were read."""
-    found = replace(counts, documents_read=0, bytes_read=0, removed={})
-    try:
-        for document in read_files(files, found, reading, stdin):
-            found.documents_read -= 1  # this one is booked with its draft
-            _book_reading(found, counts)
-            yield Draft(document.text, document.source, found.bytes_read, found.bytes_read, document.annotations)
-            found.bytes_read = 0
-    finally:
-        _book_reading(found, counts)
-
-
-def _book_reading(found: CorpusCounts, counts: CorpusCounts) -> None:
-    """Moves what the readers found into the statistics, except the last document, whose bytes stay in `found`."""
-    counts.files = found.files
-    counts.empty_files = found.empty_files
-    counts.file_bytes = found.file_bytes
-    counts.long_lines = found.long_lines
-    counts.documents_read += found.documents_read  # those that never become a draft: redirects of a Wikipedia dump
-    found.documents_read = 0
-    for what, amount in found.removed.items():  # by the reader itself, such as a licence
-        found.bytes_read -= amount.utf8_bytes
-        counts.bytes_read += amount.utf8_bytes
-        counts.remove(what, amount.count, amount.utf8_bytes)
-    found.removed.clear()
-
-
-def _cleaned(drafts: Iterable[Draft], settings: CleaningSettings) -> Iterator[Draft]:
-    for draft in drafts:
-        clean(draft, settings)
+    """Cleaned documents, not in the statistics: whether some stay is only decided after later ones were read."""
+    for document in read_files(files, counts, reading, stdin):
+        size = utf8_size(document.text)
+        counts.documents_read -= 1  # `Draft.book` counts it again
+        counts.bytes_read -= size
+        draft = Draft(document.text, document.source, size, size, document.annotations)
+        clean(draft, cleaning)
         yield draft
 
 
@@ -103,19 +82,12 @@ def _without_short(drafts: Iterable[Draft], min_characters: int) -> Iterator[Dra
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files whose documents are taken equally often.
+    """Files whose documents are taken equally often."""
 
-    Attributes:
-        name: in its mixture; empty if there is no mixture.
-        files: from `find_files`.
-        times: how often each document is taken, on average.
-        seed: decides which documents are taken once more.
-    """
-
-    name: str
-    files: list[Path]
-    times: float = 1.0
-    seed: int = 0
+    name: str  # in its mixture; empty if there is no mixture
+    files: list[Path]  # from `find_files`
+    times: float = 1.0  # how often each document is taken, on average
+    seed: int = 0  # decides which documents are taken once more
 
 
 def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning: CleaningSettings) -> list[Corpus]:
@@ -123,7 +95,6 @@ def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning:
 
     Args:
         text: files, folders and globs, as `find_files` takes them; or one mixture, a YAML file.
-        reading: how files become documents.
         cleaning: how documents are cleaned, since shares are of cleaned text.
 
     Raises:
@@ -165,9 +136,6 @@ def read_corpora(
     Args:
         corpora: from `find_corpora`. Duplicates are looked for within each.
         counts: updated while reading; a document counts once however often it is taken.
-        reading: how files become documents.
-        cleaning: what is repaired in documents, and which are left out.
-        work_directory: where hashes are sorted.
 
     Raises:
         InputError: see `read_documents`.

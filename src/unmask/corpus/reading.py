@@ -10,6 +10,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -18,12 +19,12 @@ from unmask.corpus.files import STANDARD_INPUT, format_of
 from unmask.corpus.formats.gutenberg import is_gutenberg, read_gutenberg
 from unmask.corpus.formats.markdown import read_markdown
 from unmask.corpus.formats.plain_text import read_txt
-from unmask.corpus.formats.tables import read_csv, read_documents_of_jsonl, read_parquet, read_tsv
+from unmask.corpus.formats.tables import read_documents_of_jsonl, read_parquet, read_table
 from unmask.corpus.formats.wikipedia import read_wikipedia
 from unmask.corpus.settings import ReadingSettings
 from unmask.corpus.source import CorpusFile
 from unmask.errors import InputError
-from unmask.io.encodings import as_utf8
+from unmask.io.encodings import PieceReader, as_utf8
 from unmask.io.reading import (
     BUFFER_BYTES,
     COMPRESSIONS,
@@ -46,11 +47,9 @@ def read_files(
     """Streams the documents of files unchanged, except that a byte order mark at the beginning of a file is removed.
 
     Args:
-        files: from `find_files`.
         counts: updated while reading: files, bytes, documents read, records skipped. `bytes_read` counts the text of
             documents as yielded here; for formats that are mostly markup (Wikipedia, Markdown) only the text extracted,
             for Gutenberg books also the licence, which is booked as removed.
-        settings: how files become documents.
         stdin: read for `-`; None is this process's standard input.
 
     Raises:
@@ -73,7 +72,7 @@ def _read_file(
                 raw = stdin or _standard_input()
             else:
                 raw = stack.enter_context(open(path, "rb", buffering=0))
-            counted = io.BufferedReader(_CountedBytes(raw, counts), BUFFER_BYTES)
+            counted = io.BufferedReader(PieceReader(_counted(raw, counts)), BUFFER_BYTES)
             if path == STANDARD_INPUT:
                 compression = detect_compression(counted.peek(6))
             else:
@@ -119,20 +118,11 @@ def _refuse_surrogate(source: CorpusFile, document: Document, surrogate: str) ->
         )
 
 
-class _CountedBytes(io.RawIOBase):
-    """A file that counts its bytes as they are read."""
-
-    def __init__(self, file: IO[bytes], counts: CorpusCounts) -> None:
-        self._file = file
-        self._counts = counts
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        size: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
-        self._counts.file_bytes += size
-        return size
+def _counted(file: IO[bytes], counts: CorpusCounts) -> Iterator[bytes]:
+    """A file piece by piece, whose bytes are counted as they are read."""
+    while piece := file.read(BUFFER_BYTES):
+        counts.file_bytes += len(piece)
+        yield piece
 
 
 def _choose_format(source: CorpusFile) -> str:
@@ -173,8 +163,8 @@ CORPUS_READERS: dict[str, CorpusReader] = {
     "txt": read_txt,
     "md": read_markdown,
     "jsonl": read_documents_of_jsonl,
-    "csv": read_csv,
-    "tsv": read_tsv,
+    "csv": partial(read_table, form=".csv"),
+    "tsv": partial(read_table, form=".tsv"),
     "parquet": read_parquet,
     "wikipedia": read_wikipedia,
     "gutenberg": read_gutenberg,

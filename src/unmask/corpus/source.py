@@ -20,24 +20,15 @@ LONG_LINE_BYTES = 1_000_000
 
 @dataclass
 class CorpusFile:
-    """A corpus file that has been opened.
+    """A corpus file that has been opened."""
 
-    Attributes:
-        path: `-` for standard input.
-        stream: its bytes, decompressed.
-        compressed: True if the file is compressed.
-        settings: how it becomes documents.
-        counts: the statistics to keep.
-        head: the first lines, already read from the stream to inspect them.
-        undecoded: the numbers of lines that do not decode, as far as `lines` has passed over them.
-    """
-
-    path: Path
-    stream: IO[bytes]
-    compressed: bool
-    settings: ReadingSettings
-    counts: CorpusCounts
-    head: Iterable[bytes] = ()
+    path: Path  # `-` for standard input
+    stream: IO[bytes]  # its bytes, decompressed
+    compressed: bool  # True if the file is compressed
+    settings: ReadingSettings  # how it becomes documents
+    counts: CorpusCounts  # the statistics to keep
+    head: Iterable[bytes] = ()  # the first lines, already read from the stream to inspect them
+    # the numbers of lines that do not decode, as far as `lines` has passed over them
     undecoded: list[int] = field(default_factory=list)
 
     @property

@@ -34,11 +34,7 @@ def format_statistics(counts: CorpusCounts | Mapping[str, Any], written: Mapping
 
 
 def describe_losses(counts: CorpusCounts | Mapping[str, Any]) -> str:
-    """What was lost, in brackets, for a message: ` (3 records passed over: not JSON; ...)`; empty if nothing was.
-
-    Args:
-        counts: as for `format_statistics`.
-    """
+    """What was lost, in brackets, for a message: ` (3 records passed over: not JSON; ...)`; empty if nothing was."""
     if isinstance(counts, CorpusCounts):  # in the order in which they were met, which a manifest does not keep
         skipped, dropped = counts.skipped, {reason: lost.count for reason, lost in counts.dropped.items()}
     else:
@@ -79,15 +75,12 @@ def _taken(amount: int) -> str:
 
 
 def _align(table: Sequence[Sequence[str]]) -> Iterator[str]:
-    shortened = [[_shorten(name), *numbers] for name, *numbers in table]
+    most = _MOST_NAME_CHARACTERS
+    shortened = [[name if len(name) <= most else f"{name[: most - 1]}…", *numbers] for name, *numbers in table]
     widths = [max(map(len, column)) for column in zip(*shortened, strict=True)]
     for name, *numbers in shortened:
         aligned = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
         yield "  ".join([name.ljust(widths[0]), *aligned]).rstrip()
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= _MOST_NAME_CHARACTERS else name[: _MOST_NAME_CHARACTERS - 1] + "…"
 
 
 def _counted(count: int, what: str) -> str:

@@ -25,7 +25,6 @@ from unmask.doctor.store.checks import (
     longest_table,
     sources_table,
     store_facts,
-    unknown_share,
 )
 from unmask.doctor.store.floors import StoreFloors
 from unmask.doctor.store.statistics import count_store, find_duplicates
@@ -40,6 +39,7 @@ from unmask.recipe.loading import ALTERNATIVES
 from unmask.recipe.names import find_recipe, similar_recipes
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
+from unmask.store.unknown_tokens import unknown_share
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -139,9 +139,7 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
     with Progress("examining", total=store.num_tokens) as progress:
         statistics = count_store(store, progress.advance)
     duplicates = find_duplicates(store)
-    findings = check_store(
-        store, tokenizer, statistics, duplicates, packing=packing, text_length=text_length, objective=use
-    )
+    findings = check_store(store, statistics, duplicates, packing=packing, text_length=text_length, objective=use)
     try:
         objective = new_objective(use, tokenizer.vocabulary)
     except SettingsError:  # nor can samples be made, which will say why
@@ -168,7 +166,7 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
         else:
             tables.append(describe_step(step, packing.max_length))
             samples = decode_samples(step, num_samples)
-    unknown = unknown_share(statistics, tokenizer)
+    unknown = unknown_share(store)
     figures = {
         **facts,
         "unknown_tokens_share": unknown,
@@ -186,6 +184,7 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
         ("Copied documents", f"{duplicates.share:.2%}"),
         ("Unigram entropy", f"{floors.unigram:.3f}"),
     )
+    written = {"sentences": facts["sentences"], "tokens": store.num_tokens}
     return Diagnosis(
         "store",
         str(path),
@@ -194,18 +193,9 @@ def _examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num
         tuple(tables),
         length_histograms(statistics),
         samples,
-        listings=_text_statistics(store),
+        listings=(("From the files to the store", format_statistics(store.manifest["text"], written)),),
         figures=figures,
     )
-
-
-def _text_statistics(store: TokenStore) -> tuple[tuple[str, str], ...]:
-    """What came in, what was removed and dropped, and what went out; older stores have no such statistics."""
-    text = store.manifest["text"]
-    if "documents_read" not in text:
-        return ()
-    written = {"sentences": store.manifest["sentences"], "tokens": store.num_tokens}
-    return (("From the files to the store", format_statistics(text, written)),)
 
 
 def _text_length(settings: PretrainRecipe, tokenizer: TextTokenizer) -> int:

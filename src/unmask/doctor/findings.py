@@ -10,19 +10,12 @@ LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "good")  # in the order
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was examined.
+    """One thing that was examined."""
 
-    Args:
-        name: a stable identifier, for scripts and tests: `other-vocabulary`.
-        level: `good` passed, `note` is worth knowing, `warning` probably not what was meant, `fault` is broken.
-        message: what was seen, with figures.
-        advice: what to do; empty where there is nothing to do.
-    """
-
-    name: str
-    level: Level
-    message: str
-    advice: str = ""
+    name: str  # a stable identifier, for scripts and tests: `other-vocabulary`
+    level: Level  # `good` passed, `note` is worth knowing, `warning` probably not what was meant, `fault` is broken
+    message: str  # what was seen, with figures
+    advice: str = ""  # what to do; empty where there is nothing to do
 
 
 @dataclass(frozen=True)
@@ -37,20 +30,13 @@ class FigureTable:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts of whole numbers in bins: bin i holds `starts[i]` to `starts[i + 1] - 1`, the last all from its start on.
-
-    Args:
-        unit: what the numbers count: "tokens".
-        counted: what has such a number: "sentences".
-        starts: ascending, one per bin.
-        counts: one per bin.
-    """
+    """Counts of whole numbers: bin i holds `starts[i]` to `starts[i + 1] - 1`, the last all from its start on."""
 
     title: str
-    unit: str
-    counted: str
-    starts: tuple[int, ...]
-    counts: tuple[int, ...]
+    unit: str  # what the numbers count: "tokens"
+    counted: str  # what has such a number: "sentences"
+    starts: tuple[int, ...]  # ascending, one per bin
+    counts: tuple[int, ...]  # one per bin
 
     def label(self, place: int) -> str:
         """A bin's range as it is written: `8`, `8–15`, `128+`."""
@@ -63,33 +49,21 @@ class Histogram:
 
 @dataclass(frozen=True)
 class SampleToken:
-    """A token as the model receives it.
+    """A token as the model receives it."""
 
-    Args:
-        shown: the vocabulary entry at this position.
-        segment: 0 or 1.
-        special: True for `[CLS]`, `[SEP]` and their like.
-        label: the entry to be predicted here, or None if nothing is.
-    """
-
-    shown: str
-    segment: int
-    special: bool
-    label: str | None = None
+    shown: str  # the vocabulary entry at this position
+    segment: int  # 0 or 1
+    special: bool  # True for `[CLS]`, `[SEP]` and their like
+    label: str | None = None  # the entry to be predicted here, or None if nothing is
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One decoded sequence.
-
-    Args:
-        sequence_label: a line about the sequence as a whole (`IsNext`).
-        predicts_next: True where each token is predicted from those before it; tokens then have no labels.
-    """
+    """One decoded sequence."""
 
     tokens: tuple[SampleToken, ...]
-    sequence_label: str = ""
-    predicts_next: bool = False
+    sequence_label: str = ""  # a line about the sequence as a whole (`IsNext`)
+    predicts_next: bool = False  # True where each token is predicted from those before it; tokens then have no labels
 
     @property
     def num_targets(self) -> int:
@@ -98,24 +72,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that the doctor has to say about a target.
-
-    Args:
-        kind: `store`, `recipe`, `run` or `search`.
-        target: as the user named it.
-        listings: preformatted texts, as (title, text).
-        headline: the few figures that matter most, as (name, value).
-        figures: plain numbers and texts for scripts, the `figures` of `--json`.
-    """
+    """All that the doctor has to say about a target."""
 
     kind: Literal["store", "recipe", "run", "search"]
-    target: str
+    target: str  # as the user named it
     findings: tuple[Finding, ...]
-    headline: tuple[tuple[str, str], ...] = ()
+    headline: tuple[tuple[str, str], ...] = ()  # the few figures that matter most, as (name, value)
     tables: tuple[FigureTable, ...] = ()
     histograms: tuple[Histogram, ...] = ()
     samples: tuple[Sample, ...] = ()
-    listings: tuple[tuple[str, str], ...] = ()
+    listings: tuple[tuple[str, str], ...] = ()  # preformatted texts, as (title, text)
+    # plain numbers and texts for scripts, the `figures` of `--json`
     figures: dict[str, object] = field(default_factory=dict)
 
     @property

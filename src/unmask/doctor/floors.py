@@ -32,7 +32,6 @@ def check_floor(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Ite
     Held-out rows decide if there are any; the step is taken from whichever rows are closer together.
 
     Args:
-        rows: of `metrics.jsonl`.
         causes: names of the faults that were found, for the advice to mention.
     """
     held_out = series(rows, floor.held_out_key)

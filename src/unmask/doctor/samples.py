@@ -21,19 +21,13 @@ from unmask.tokenization.tokenizer import TextTokenizer
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The first step of a run on a store.
-
-    Args:
-        objective: what masked the batches.
-        batches: its micro-batches, masked.
-        epochs: the share of an epoch that it shows.
-    """
+    """The first step of a run on a store."""
 
     store: TokenStore
     tokenizer: TextTokenizer
-    objective: Objective
-    batches: tuple[Batch, ...]
-    epochs: float
+    objective: Objective  # what masked the batches
+    batches: tuple[Batch, ...]  # its micro-batches, masked
+    epochs: float  # the share of an epoch that it shows
 
     @property
     def num_tokens(self) -> int:

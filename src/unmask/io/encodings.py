@@ -36,31 +36,38 @@ _ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 codecs.register_error("unmask.mark", lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
 
 
-class _AsUtf8(io.RawIOBase):
-    """The bytes of a file in another encoding, as UTF-8; 0xff, which no UTF-8 holds, replaces what is invalid."""
+class PieceReader(io.RawIOBase):
+    """The bytes that an iterator gives, as a stream."""
 
-    def __init__(self, file: IO[bytes], encoding: str) -> None:
-        self._file = file
-        self._decoder = codecs.getincrementaldecoder(encoding)("unmask.mark")
-        self._held = b""
-        self._ended = False
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._held = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._held and not self._ended:
-            chunk = self._file.read(SAMPLE_BYTES)
-            self._ended = not chunk
-            self._held = self._decoder.decode(chunk, final=self._ended).encode("utf-8", "surrogateescape")
+        while not self._held:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._held = memoryview(piece)
         size = min(len(buffer), len(self._held))
         buffer[:size], self._held = self._held[:size], self._held[size:]
         return size
 
 
 def as_utf8(file: IO[bytes], encoding: str) -> IO[bytes]:
-    """The bytes of a file in any encoding, as UTF-8; see `_AsUtf8`."""
-    return file if encoding == "utf-8" else io.BufferedReader(_AsUtf8(file, encoding))
+    """The bytes of a file in any encoding, as UTF-8; 0xff, which no UTF-8 holds, replaces what is invalid."""
+    return file if encoding == "utf-8" else io.BufferedReader(PieceReader(_recoded(file, encoding)))
+
+
+def _recoded(file: IO[bytes], encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)("unmask.mark")
+    chunk = b"the first"
+    while chunk:
+        chunk = file.read(SAMPLE_BYTES)
+        yield decoder.decode(chunk, final=not chunk).encode("utf-8", "surrogateescape")
 
 
 def read_utf8_lines(

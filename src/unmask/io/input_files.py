@@ -27,13 +27,9 @@ _SPLIT = re.compile(r"(train|dev|valid|validation|eval|test)(?![a-z])")
 
 @dataclass(frozen=True)
 class InputFiles:
-    """Files that are read one after another as if they were one.
+    """Files that are read one after another as if they were one."""
 
-    Attributes:
-        paths: at least one; `-` is standard input.
-    """
-
-    paths: tuple[Path, ...]
+    paths: tuple[Path, ...]  # at least one; `-` is standard input
     settings: TableSettings = TableSettings()  # noqa: RUF009  frozen
 
     def __str__(self) -> str:

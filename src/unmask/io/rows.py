@@ -23,15 +23,10 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Row:
-    """One row as it is in a file.
+    """One row as it is in a file."""
 
-    Attributes:
-        fields: by column or JSON field.
-        source: where it is, as `path:line`; in `.parquet`, the number of the row from 1.
-    """
-
-    fields: Mapping[str, Any]
-    source: str
+    fields: Mapping[str, Any]  # by column or JSON field
+    source: str  # where it is, as `path:line`; in `.parquet`, the number of the row from 1
 
     def __contains__(self, name: str) -> bool:
         return find_field(self.fields, name, _ABSENT) is not _ABSENT
@@ -93,18 +88,12 @@ def stop(place: str, reason: str, problem: str) -> None:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that has been opened.
-
-    Attributes:
-        place: of the header, for messages.
-        rows: below the header, to be read once.
-        types: of the columns of a `.parquet`.
-    """
+    """A table that has been opened."""
 
     names: Sequence[str]
-    place: str
-    rows: Iterator[Row]
-    types: Mapping[str, DataType] = field(default_factory=dict)
+    place: str  # of the header, for messages
+    rows: Iterator[Row]  # below the header, to be read once
+    types: Mapping[str, DataType] = field(default_factory=dict)  # of the columns of a `.parquet`
     separator: str = ""
 
 

@@ -69,20 +69,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure: a training curve, held-out points, and floors to compare with.
-
-    Attributes:
-        is_noisy: True smooths a long training curve.
-        parts: steps done when a part of the run (a phase, a stage) begins, by its name; each is a vertical line.
-        last_step: the end of the axis of steps, which then begins at 0; None: both ends follow the points.
-    """
+    """One figure: a training curve, held-out points, and floors to compare with."""
 
     title: str
     training: Series
     held_out: Series
     floors: Mapping[str, float] = field(default_factory=dict)
-    is_noisy: bool = True
+    is_noisy: bool = True  # True smooths a long training curve
+    # steps done when a part of the run (a phase, a stage) begins, by its name; each is a vertical line
     parts: Mapping[str, float] = field(default_factory=dict)
+    # the end of the axis of steps, which then begins at 0; None: both ends follow the points
     last_step: float | None = None
 
     @property

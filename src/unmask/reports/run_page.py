@@ -33,7 +33,7 @@ from unmask.errors import InputError
 from unmask.io.progress import human_count, human_duration
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
-from unmask.reports.sample_rows import are_samples, view_samples
+from unmask.reports.sample_rows import view_samples
 from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 
 REPORT = "report.html"
@@ -53,9 +53,8 @@ def write_report(run_directory: Path) -> Path:
     rows = read_metrics(metrics_path) if metrics_path.exists() else []
     recipe = _read_recipe(recipe_path)
     sessions = read_sessions(run_directory / ENVIRONMENT)
-    results = _read_json(run_directory / "results.json", _are_results, {})
-    samples = _read_json(run_directory / "samples.json", are_samples, [])
-    floors = _floors(results.pop("floors", {}))
+    results, floors = _read_json(run_directory / "results.json", {}, _read_results)
+    samples = _read_json(run_directory / "samples.json", [], view_samples)
     num_parameters = results.pop("num_parameters", None)
     degenerate = results.pop("degenerate", None)
     positive_label = results.pop("positive_label", None)
@@ -83,7 +82,7 @@ def write_report(run_directory: Path) -> Path:
         **_curves(rows, floors, parts),
         results=[(titles[key], number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
-        **view_samples(samples),
+        **samples,
         settings=_settings(recipe),
         environment=_environment(session),
         sessions=[(each.get("started"), shlex.join(each.get("command", []))) for each in sessions],
@@ -106,20 +105,18 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     return recipe
 
 
-def _read_json(path: Path, fits: Callable[[Any], bool], otherwise: Any) -> Any:
-    if not path.exists():
-        return otherwise
+def _read_json(path: Path, otherwise: Any, use: Callable[[Any], Any]) -> Any:
+    """What `use` makes of a JSON file, or of `otherwise` where there is none."""
     try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}): take it out of the run directory") from error
-    if not fits(value):
-        raise InputError(f"{path} has not the shape that a report reads: take it out of the run directory")
-    return value
+        return use(json.loads(path.read_bytes()) if path.exists() else otherwise)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} is not JSON of the shape that a report reads ({error!r}): take it out of the run directory"
+        ) from error
 
 
-def _are_results(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("floors", {}), dict)
+def _read_results(results: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    return results, _floors(results.pop("floors", {}))
 
 
 def _floors(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -23,33 +23,15 @@ from typing import Any
 Row = Mapping[str, Any]
 
 
-def are_samples(value: Any) -> bool:
-    """Whether a value has the shape described above."""
-    return isinstance(value, list) and all(
-        isinstance(sample, dict)
-        and isinstance(sample.get("input", {}), dict)
-        and isinstance(sample.get("text", []), list)
-        and all(isinstance(token, dict) for token in sample.get("text", []))
-        for sample in value
-    )
-
-
 @dataclass(frozen=True)
 class _Token:
-    """What the template draws of a token.
-
-    Attributes:
-        kind: right or wrong, special, or plain.
-        hover: what is shown where one points at it.
-        replaced: the entry that it stands in place of, struck through before it; None for none.
-        share: a percentage beside it.
-    """
+    """What the template draws of a token."""
 
     text: str
-    kind: str = "plain"
-    hover: str = ""
-    replaced: str | None = None
-    share: str = ""
+    kind: str = "plain"  # right or wrong, special, or plain
+    hover: str = ""  # what is shown where one points at it
+    replaced: str | None = None  # the entry that it stands in place of, struck through before it; None for none
+    share: str = ""  # a percentage beside it
     joined: bool = False
 
 

@@ -40,7 +40,6 @@ def samples_of(module: ObjectiveModule, batch: Batch, tokenizer: Tokenizer, most
     Args:
         module: on the batch's device.
         batch: prepared by the objective.
-        tokenizer: of the ids.
         most: how many sequences, from the first of the batch.
 
     Returns:

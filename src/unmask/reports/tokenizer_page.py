@@ -26,19 +26,12 @@ MOST_PIECES_SHOWN = 24
 
 @dataclass(frozen=True)
 class Bars:
-    """A figure with one bar per tokenizer.
+    """A figure with one bar per tokenizer."""
 
-    Args:
-        title: what is compared.
-        note: how to read it.
-        length: the length of a bar.
-        format: how its number is written.
-    """
-
-    title: str
-    note: str
-    length: Callable[[TokenizerFigures], float]
-    format: str
+    title: str  # what is compared
+    note: str  # how to read it
+    length: Callable[[TokenizerFigures], float]  # the length of a bar
+    format: str  # how its number is written
 
 
 BARS = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import tokenizers
@@ -14,10 +13,7 @@ from numpy.typing import NDArray
 from unmask.corpus.annotations import KINDS, Annotation
 from unmask.corpus.sentences.rules import sentence_text
 from unmask.store.shard_writer import TokenSpans
-from unmask.tokenization.encoding.plain_text import plain_copy
 from unmask.tokenization.offsets import AlignedText, align_with
-from unmask.tokenization.opening import Tokenizer
-from unmask.tokenization.tokenizer import TextTokenizer
 
 Bounds = tuple[int, int]
 """Where something begins, and where it ends, exclusive."""
@@ -25,19 +21,12 @@ Bounds = tuple[int, int]
 
 @dataclass(frozen=True)
 class AnnotatedText:
-    """A document about to be tokenized.
+    """A document about to be tokenized."""
 
-    Attributes:
-        text: of the document.
-        annotations: in it.
-        sentences: the bounds of its sentences in the text, in order.
-        first_sentence: the number of its first sentence among all that are encoded at once.
-    """
-
-    text: str
-    annotations: Sequence[Annotation]
-    sentences: Sequence[Bounds]
-    first_sentence: int
+    text: str  # of the document
+    annotations: Sequence[Annotation]  # in it
+    sentences: Sequence[Bounds]  # the bounds of its sentences in the text, in order
+    first_sentence: int  # the number of its first sentence among all that are encoded at once
 
     def sentences_of(self, annotation: Annotation) -> range:
         """The numbers, within the document, of the sentences that an annotation overlaps."""
@@ -47,60 +36,51 @@ class AnnotatedText:
         )
 
 
-class AnnotationPlacer:
-    """Finds the tokens of annotations: all those that overlap one of its characters.
+def place_annotations(
+    documents: Sequence[AnnotatedText], lengths: NDArray[np.uint32], backend: tokenizers.Tokenizer | None
+) -> TokenSpans:
+    """The token spans of some documents' annotations: all tokens that overlap one of its characters.
 
-    Tokens of a word tokenizer, or of text segmented into morphemes, have no such offsets: there annotations cover none.
+    Of overlapping spans of one kind, the longest stays; of equally long ones, the first.
+
+    Args:
+        lengths: (sentences,) the number of tokens of each sentence of these documents, in order.
+        backend: reads special tokens as plain text. None: the tokens have no offsets, and annotations cover none.
     """
+    if backend is None:
+        return _collect({}, sum(len(document.annotations) for document in documents))
+    ends = np.cumsum(lengths, dtype=np.int64)
+    aligned = _align(documents, lengths, backend)
+    found: dict[str, list[Bounds]] = {kind: [] for kind in KINDS}
+    without_tokens = 0
+    for document in documents:
+        for annotation in document.annotations:
+            tokens: list[int] = []  # the first and the last in each sentence
+            for place in document.sentences_of(annotation):
+                number = document.first_sentence + place
+                offset = document.sentences[place][0]
+                touched = _touched(aligned[number], annotation.start - offset, annotation.end - offset)
+                tokens += [int(ends[number]) - int(lengths[number]) + token for token in touched]
+            if tokens:
+                found[annotation.kind].append((tokens[0], tokens[-1] + 1))
+            else:
+                without_tokens += 1
+    return _collect(found, without_tokens)
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
 
-    @cached_property
-    def _backend(self) -> tokenizers.Tokenizer:
-        assert isinstance(self._tokenizer, TextTokenizer)
-        return plain_copy(self._tokenizer.backend)
-
-    def place(self, documents: Sequence[AnnotatedText], lengths: NDArray[np.uint32]) -> TokenSpans:
-        """The token spans of some documents' annotations.
-
-        Of overlapping spans of one kind, the longest stays; of equally long ones, the first.
-
-        Args:
-            documents: in order.
-            lengths: (sentences,) the number of tokens of each sentence of these documents, in order.
-        """
-        if not isinstance(self._tokenizer, TextTokenizer) or self._tokenizer.segmenter != "none":
-            return _collect({}, sum(len(document.annotations) for document in documents))
-        ends = np.cumsum(lengths, dtype=np.int64)
-        aligned = self._align(documents, lengths)
-        found: dict[str, list[Bounds]] = {kind: [] for kind in KINDS}
-        without_tokens = 0
-        for document in documents:
-            for annotation in document.annotations:
-                tokens: list[int] = []  # the first and the last in each sentence
-                for place in document.sentences_of(annotation):
-                    number = document.first_sentence + place
-                    offset = document.sentences[place][0]
-                    touched = _touched(aligned[number], annotation.start - offset, annotation.end - offset)
-                    tokens += [int(ends[number]) - int(lengths[number]) + token for token in touched]
-                if tokens:
-                    found[annotation.kind].append((tokens[0], tokens[-1] + 1))
-                else:
-                    without_tokens += 1
-        return _collect(found, without_tokens)
-
-    def _align(self, documents: Sequence[AnnotatedText], lengths: NDArray[np.uint32]) -> dict[int, AlignedText]:
-        """The tokens of the sentences that annotations overlap, by sentence number."""
-        sentences: dict[int, str] = {}
-        for document in documents:
-            for annotation in document.annotations:
-                for place in document.sentences_of(annotation):
-                    text = sentence_text(document.text, *document.sentences[place])
-                    sentences[document.first_sentence + place] = text
-        aligned = dict(zip(sentences, align_with(self._backend, list(sentences.values())), strict=True))
-        assert all(len(each) == lengths[number] for number, each in aligned.items()), "encoded in two ways, one result"
-        return aligned
+def _align(
+    documents: Sequence[AnnotatedText], lengths: NDArray[np.uint32], backend: tokenizers.Tokenizer
+) -> dict[int, AlignedText]:
+    """The tokens of the sentences that annotations overlap, by sentence number."""
+    sentences: dict[int, str] = {}
+    for document in documents:
+        for annotation in document.annotations:
+            for place in document.sentences_of(annotation):
+                text = sentence_text(document.text, *document.sentences[place])
+                sentences[document.first_sentence + place] = text
+    aligned = dict(zip(sentences, align_with(backend, list(sentences.values())), strict=True))
+    assert all(len(each) == lengths[number] for number, each in aligned.items()), "encoded in two ways, one result"
+    return aligned
 
 
 def _touched(aligned: AlignedText, start: int, end: int) -> tuple[int, ...]:

@@ -26,19 +26,12 @@ _READ_S = 0.3
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a corpus will give, to within some tens of per cent.
+    """What a corpus will give, to within some tens of per cent."""
 
-    Attributes:
-        text_bytes: of cleaned text in UTF-8.
-        documents: how many.
-        tokens: how many.
-        store_bytes: of the finished store.
-    """
-
-    text_bytes: int
-    documents: int
-    tokens: int
-    store_bytes: int
+    text_bytes: int  # of cleaned text in UTF-8
+    documents: int  # how many
+    tokens: int  # how many
+    store_bytes: int  # of the finished store
 
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(*(value + more for value, more in zip(vars(self).values(), vars(other).values(), strict=True)))
@@ -94,10 +87,6 @@ def estimate_store(
 
 def check_free_space(out: Path, estimate: Estimate) -> str:
     """Describes how much space a store needs and how much there is.
-
-    Args:
-        out: the store's directory; it may not exist yet.
-        estimate: of the store.
 
     Raises:
         OutputError: the store will not fit.

@@ -6,19 +6,23 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+import tokenizers
 
 from unmask.corpus.annotations import Annotation
 from unmask.corpus.documents import Document
 from unmask.corpus.sentences.rules import begin_at_space, sentence_text
 from unmask.corpus.sentences.splitters import SENTENCE_SPLITTERS
 from unmask.errors import SettingsError
-from unmask.store.annotation_places import AnnotatedText, AnnotationPlacer
+from unmask.store.annotation_places import AnnotatedText, place_annotations
 from unmask.store.manifest import token_dtype
-from unmask.store.shard_writer import EncodedChunk, TextDigest, WordBytes
-from unmask.store.word_encoding import WordEncoding
+from unmask.store.shard_writer import EncodedChunk, WordBytes
+from unmask.store.word_encoding import encode_words
+from unmask.tokenization.encoding.plain_text import plain_copy
 from unmask.tokenization.encoding.word_cache import WordCache
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 
@@ -28,22 +32,19 @@ CHUNK_BYTES = 1 << 20
 """Text that is encoded at once: a chunk ends after the document with which it reaches this many bytes."""
 
 
+TextDigest: TypeAlias = "hashlib._Hash"
+"""SHA-256 over the SHA-256 hashes of a shard's documents, in order."""
+
+
 @dataclass
 class Chunk:
-    """Consecutive documents that go into one shard.
+    """Consecutive documents that go into one shard."""
 
-    Attributes:
-        shard: its number.
-        texts: of the documents.
-        hashes: SHA-256 of each text in UTF-8.
-        bytes: of all texts in UTF-8.
-        annotations: of each text that has any, by its place in `texts`.
-    """
-
-    shard: int
-    texts: list[str] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)
-    bytes: int = 0
+    shard: int  # its number
+    texts: list[str] = field(default_factory=list)  # of the documents
+    hashes: list[bytes] = field(default_factory=list)  # SHA-256 of each text in UTF-8
+    bytes: int = 0  # of all texts in UTF-8
+    # of each text that has any, by its place in `texts`
     annotations: dict[int, tuple[Annotation, ...]] = field(default_factory=dict)
 
     def add(self, text: str, annotations: tuple[Annotation, ...] = ()) -> int:
@@ -59,15 +60,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class EncodingSettings:
-    """What makes an encoder, small enough to be sent to another process.
+    """What makes an encoder, small enough to be sent to another process."""
 
-    Attributes:
-        tokenizer: its directory.
-        splitter: a key of `SENTENCE_SPLITTERS`.
-    """
-
-    tokenizer: Path
-    splitter: str = "rules"
+    tokenizer: Path  # its directory
+    splitter: str = "rules"  # a key of `SENTENCE_SPLITTERS`
 
 
 class Encoder:
@@ -83,16 +79,19 @@ class Encoder:
         self._split = SENTENCE_SPLITTERS[splitter]()
         self._tokenizer = tokenizer
         self._space_counts = _is_space_part_of_words(tokenizer)
-        self._placer = AnnotationPlacer(tokenizer)
-        self._encoding = (
-            WordEncoding(tokenizer)
-            if tokenizer.reads_words
-            else WordCache(tokenizer.backend, token_dtype(tokenizer.vocab_size))
-        )
+        self._dtype = token_dtype(tokenizer.vocab_size)
+        self._cache = None if tokenizer.reads_words else WordCache(tokenizer.backend, self._dtype)
 
     @staticmethod
     def load(settings: EncodingSettings) -> Encoder:
         return Encoder(open_tokenizer(settings.tokenizer), settings.splitter)
+
+    @cached_property
+    def _backend(self) -> tokenizers.Tokenizer | None:
+        """What gives tokens with their offsets: not words, nor text segmented into morphemes."""
+        if self._tokenizer.reads_words or self._tokenizer.segmenter != "none":
+            return None
+        return plain_copy(self._tokenizer.backend)
 
     def _segment(self, sentence: str) -> str:
         return sentence[: sentence.startswith(" ")] + self._tokenizer.segment(sentence)
@@ -119,10 +118,11 @@ class Encoder:
         if self._tokenizer.segmenter != "none":
             sentences = [self._segment(sentence) for sentence in sentences]
         words: WordBytes | None = None
-        if isinstance(self._encoding, WordEncoding):
-            tokens, lengths, words = self._encoding.encode(sentences)
+        if self._tokenizer.reads_words:
+            tokens, lengths, words = encode_words(self._tokenizer, sentences, self._dtype)
         else:
-            tokens, lengths = self._encoding.encode(sentences)
+            assert self._cache is not None
+            tokens, lengths = self._cache.encode(sentences)
         document_of_sentence = np.repeat(np.arange(len(texts)), sentences_of)
         kept_sentences = np.bincount(document_of_sentence[lengths > 0], minlength=len(texts))
         has_tokens = kept_sentences > 0
@@ -136,7 +136,7 @@ class Encoder:
             unknown_tokens=0 if unk_id is None else int(np.count_nonzero(tokens == unk_id)),
             documents_without_tokens=int(np.count_nonzero(~has_tokens)),
             words=words,
-            spans=self._placer.place(annotated, lengths) if annotated else None,
+            spans=place_annotations(annotated, lengths, self._backend) if annotated else None,
         )
 
 
@@ -152,7 +152,6 @@ def cut_chunks(documents: Iterable[Document], shard_bytes: int) -> Iterator[Chun
     """Cuts a corpus into chunks, each within one shard; a document is never cut.
 
     Args:
-        documents: in order.
         shard_bytes: a shard ends after the document with which it reaches this many bytes of UTF-8.
     """
     shard, shard_size = 0, 0
@@ -170,12 +169,12 @@ def cut_chunks(documents: Iterable[Document], shard_bytes: int) -> Iterator[Chun
 
 
 def digested(chunks: Iterable[Chunk], digest: TextDigest) -> Iterator[Chunk]:
-    """Yields the chunks unchanged, and adds their documents and annotations to the digest."""
+    """Yields the chunks unchanged, and adds the SHA-256 of their documents, and of annotations, to the digest."""
     for chunk in chunks:
         for number, text_digest in enumerate(chunk.hashes):
-            digest.add(text_digest)
+            digest.update(text_digest)
             if chunk.annotations and number in chunk.annotations:
-                digest.add(hashlib.sha256(json.dumps(chunk.annotations[number]).encode()).digest())
+                digest.update(hashlib.sha256(json.dumps(chunk.annotations[number]).encode()).digest())
         yield chunk
 
 

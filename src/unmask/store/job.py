@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,33 +10,22 @@ from typing import Any
 from unmask.corpus.pipeline import Corpus
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import StoreError
-from unmask.store.encoding import EncodingSettings
-from unmask.store.shard_writer import TextDigest
+from unmask.store.encoding import Chunk, EncodingSettings, TextDigest, digested
+from unmask.store.shard_writer import read_record
 
 
 @dataclass(frozen=True)
 class Job:
-    """The output and inputs of a preparation.
+    """The output and inputs of a preparation."""
 
-    Attributes:
-        corpora: in their order in the store.
-        reading: how files become documents.
-        cleaning: what is repaired and left out.
-        encoder: makes an encoder.
-        out: the store's directory.
-        dtype: of a token.
-        fingerprint: of the tokenizer.
-        shard_bytes: bytes of text in a shard.
-    """
-
-    corpora: list[Corpus]
-    reading: ReadingSettings
-    cleaning: CleaningSettings
-    encoder: EncodingSettings
-    out: Path
-    dtype: Any
-    fingerprint: str
-    shard_bytes: int
+    corpora: list[Corpus]  # in their order in the store
+    reading: ReadingSettings  # how files become documents
+    cleaning: CleaningSettings  # what is repaired and left out
+    encoder: EncodingSettings  # makes an encoder
+    out: Path  # the store's directory
+    dtype: Any  # of a token
+    fingerprint: str  # of the tokenizer
+    shard_bytes: int  # bytes of text in a shard
 
     @property
     def files(self) -> list[Path]:
@@ -57,16 +47,22 @@ class Job:
         return made_from if self.encoder.splitter == "rules" else {**made_from, "splitter": self.encoder.splitter}
 
 
-def check_resumed(job: Job, record: dict[str, Any], digest: TextDigest) -> None:
-    """Refuses to continue from a shard that the same command would not have written.
+def finished_shard(job: Job, shard: int, chunks: Iterable[Chunk], digest: TextDigest) -> dict[str, Any] | None:
+    """The record of a shard that is there already, whose text is then read; None if the shard has to be written.
 
     Raises:
-        StoreError: it was made from something else.
+        StoreError: the same command would not have written it: it was made from something else.
     """
+    record = read_record(job.out, shard)
+    if record is None:
+        return None
+    for _ in digested(chunks, digest):
+        pass
     made_from = job.made_from(digest)
     different = [name for name, value in made_from.items() if record["made_from"].get(name) != value]
     if different or record["made_from"].keys() != made_from.keys():
         raise made_from_another(job.out, different or ["splitter"])
+    return record
 
 
 def made_from_another(out: Path, different: list[str]) -> StoreError:

@@ -8,13 +8,14 @@ sent out, and written where they are encoded.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from unmask.corpus.annotations import KINDS
 from unmask.corpus.cleaning.near_duplicates import estimate_memory
@@ -30,17 +31,9 @@ from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished
 from unmask.store.disk_space import check_free_space, estimate_store
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, digested
 from unmask.store.encoding_pool import encoder_pool
-from unmask.store.job import Job, check_resumed, made_from_another
+from unmask.store.job import Job, finished_shard, made_from_another
 from unmask.store.manifest import SPAN_ARRAYS, token_dtype, word_arrays
-from unmask.store.shard_writer import (
-    STORE_FILES,
-    ShardWriter,
-    TextDigest,
-    num_records,
-    read_record,
-    remove_records,
-    write_manifest,
-)
+from unmask.store.shard_writer import STORE_FILES, ShardWriter, remove_records, write_manifest
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 
@@ -180,7 +173,7 @@ def _prepare(
     total_bytes = max(1, sum(map(_size, job.files)))
     with ExitStack() as stack:
         progress = stack.enter_context(Progress("preparing", unit="tokens"))
-        skipped = stack.enter_context(SkippedList(out, counts))
+        stack.enter_context(listing_skipped(out, counts))
         tokens_done = text_bytes = 0
 
         def advance(num_tokens: int) -> None:
@@ -200,14 +193,16 @@ def _prepare(
         chunks = watched(cut_chunks(documents, job.shard_bytes))
         if ray_address is None:
             encode = stack.enter_context(encoder_pool(encoder, job.encoder, workers, interruption))
-            records = [_write_shard(job, shard, some, encode, advance) for shard, some in groupby(chunks, _shard_of)]
+            records = [
+                _write_shard(job, shard, some, encode, advance)
+                for shard, some in groupby(chunks, lambda chunk: chunk.shard)
+            ]
         else:
             from unmask.store.ray_encoding import write_shards_on_ray
 
             records = list(write_shards_on_ray(ray_address, job, chunks, advance))
-        skipped.finish()
     interruption.check()
-    if num_records(out) > len(records):
+    if len(list(out.glob("shard-*.json"))) > len(records):
         raise made_from_another(out, ["text"])
     if sum(record["documents"] for record in records) == 0:
         remove_records(out)
@@ -234,23 +229,15 @@ def _prepare(
     return TokenStore(out)
 
 
-def _shard_of(chunk: Chunk) -> int:
-    return chunk.shard
-
-
 def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, advance: Any) -> dict[str, Any]:
     """Writes a shard, unless it exists already; returns the record of what it holds."""
-    digest = TextDigest()
-    read = digested(chunks, digest)
-    record = read_record(job.out, shard)
+    digest = hashlib.sha256()
+    record = finished_shard(job, shard, chunks, digest)
     if record is not None:
-        for _ in read:
-            pass
-        check_resumed(job, record, digest)
         advance(record["tokens"])
         return record
     with ShardWriter(job.out, shard, job.dtype) as writer:
-        for encoded in encode(read):
+        for encoded in encode(digested(chunks, digest)):
             writer.add(encoded)
             advance(len(encoded.tokens))
         return writer.finish(job.made_from(digest))
@@ -265,32 +252,19 @@ def _named(files: list[Path]) -> str:
     return f"{files[0]}{f' and {len(files) - 1} more file(s)' if len(files) > 1 else ''}"
 
 
-class SkippedList:
-    """Lists what a corpus's statistics count as skipped; writes nothing if nothing is skipped.
+@contextmanager
+def listing_skipped(directory: Path, counts: CorpusCounts) -> Iterator[None]:
+    """Lists what a corpus's statistics count as skipped; no file stays if nothing is skipped or the block fails."""
+    file: IO[bytes] | None = None
 
-    Use in a `with` statement, and call `finish` inside it: a list that is not finished leaves no file.
-    """
-
-    def __init__(self, directory: Path, counts: CorpusCounts) -> None:
-        self._directory = directory
-        self._counts = counts
-        self._stack = ExitStack()
-        self._file: IO[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self._counts.on_skip = self._add
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._counts.on_skip = None
-        self._stack.__exit__(*error)
-
-    def finish(self) -> None:
-        """Gives the file its final name, if there is a file."""
-        self._stack.close()
-
-    def _add(self, source: str, reason: str) -> None:
-        if self._file is None:
-            self._file = self._stack.enter_context(writing(self._directory / SKIPPED))
+    def add(source: str, reason: str) -> None:
+        nonlocal file
+        if file is None:
+            file = stack.enter_context(writing(directory / SKIPPED))
         row = json.dumps({"source": source, "reason": reason}, ensure_ascii=False)
-        self._file.write(row.encode("utf-8", "backslashreplace") + b"\n")
+        file.write(row.encode("utf-8", "backslashreplace") + b"\n")
+
+    with ExitStack() as stack:
+        counts.on_skip = add
+        stack.callback(setattr, counts, "on_skip", None)
+        yield

@@ -7,6 +7,7 @@ lost, Ray runs its unfinished shards again elsewhere; the two attempts never wri
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 import socket
@@ -21,8 +22,8 @@ from typing import Any
 from unmask.errors import OutputError, SettingsError, UserError
 from unmask.io.writing import UNFINISHED
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings, digested
-from unmask.store.job import Job, check_resumed
-from unmask.store.shard_writer import ShardWriter, TextDigest, move_shard, read_record
+from unmask.store.job import Job, finished_shard
+from unmask.store.shard_writer import ShardWriter, move_shard
 
 _MOST_RETRIES = 5
 """How often a shard is restarted after its machine was lost."""
@@ -40,7 +41,6 @@ def write_shards_on_ray(
     Args:
         address: as for `ray.init`: `auto`, or `HOST:PORT`.
         job: its `out` and tokenizer must be in the shared folder.
-        chunks: of the whole corpus.
         advance: called often, with the number of tokens written since the last call; may raise to stop.
 
     Yields:
@@ -77,12 +77,9 @@ def write_shards_on_ray(
     encoder = replace(job.encoder, tokenizer=job.encoder.tokenizer.resolve())  # workers have folders of their own
     try:
         for shard, of_shard in groupby(chunks, lambda chunk: chunk.shard):
-            digest = TextDigest()
-            record = read_record(job.out, shard)
+            digest = hashlib.sha256()
+            record = finished_shard(job, shard, of_shard, digest)
             if record is not None:
-                for _ in digested(of_shard, digest):
-                    pass
-                check_resumed(job, record, digest)
                 waiting.append(record)
             else:
                 text = [ray.put(chunk) for chunk in digested(of_shard, digest)]
@@ -126,11 +123,7 @@ def _write_shard(
     """Runs on a machine of the cluster: encodes a shard beside the store, then moves it in.
 
     Args:
-        settings: of the encoder.
         out: the store's directory, as every machine sees it.
-        shard: its number.
-        dtype: of a token.
-        made_from: for the record of the shard.
         text: Ray's references to the chunks.
     """
     import numpy as np

@@ -27,28 +27,19 @@ from unmask.store.manifest import DOCUMENT, SENTENCE, SPAN, WORD_END, part_name,
 
 @dataclass(frozen=True)
 class StoredDocument:
-    """One document as token ids.
+    """One document as token ids."""
 
-    Attributes:
-        tokens: (tokens,) unsigned, all sentences one after another.
-        sentence_ends: (sentences,) int64, where each sentence ends in `tokens`; the last is the number of tokens.
-    """
-
-    tokens: NDArray[np.unsignedinteger[Any]]
+    tokens: NDArray[np.unsignedinteger[Any]]  # (tokens,) unsigned, all sentences one after another
+    # (sentences,) int64, where each sentence ends in `tokens`; the last is the number of tokens
     sentence_ends: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class StoredWords:
-    """The UTF-8 of some tokens of a document, in a store of words.
+    """The UTF-8 of some tokens of a document, in a store of words."""
 
-    Attributes:
-        utf8: (bytes,) uint8, one word after another.
-        ends: (words,) int64, where each word ends in `utf8`.
-    """
-
-    utf8: NDArray[np.uint8]
-    ends: NDArray[np.int64]
+    utf8: NDArray[np.uint8]  # (bytes,) uint8, one word after another
+    ends: NDArray[np.int64]  # (words,) int64, where each word ends in `utf8`
 
 
 class Shard:

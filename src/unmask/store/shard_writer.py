@@ -6,7 +6,6 @@ is complete, and let an interrupted preparation resume.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -46,56 +45,35 @@ STORE_FILES = (
 
 @dataclass(frozen=True)
 class WordBytes:
-    """The UTF-8 of words, for a store that keeps it along with their ids.
+    """The UTF-8 of words, for a store that keeps it along with their ids."""
 
-    Attributes:
-        utf8: (bytes,) uint8, of all words one after another.
-        lengths: (words,) uint32, the bytes of each, none 0.
-    """
-
-    utf8: NDArray[np.uint8]
-    lengths: NDArray[np.uint32]
+    utf8: NDArray[np.uint8]  # (bytes,) uint8, of all words one after another
+    lengths: NDArray[np.uint32]  # (words,) uint32, the bytes of each, none 0
 
 
 @dataclass(frozen=True)
 class TokenSpans:
-    """Annotations as spans of tokens.
+    """Annotations as spans of tokens."""
 
-    Attributes:
-        rows: (spans, 3) uint32, in order: the first token, the one after the last, and the kind, by
-            `unmask.corpus.annotations.KINDS`. Spans of one kind do not overlap.
-        overlapping: annotations that were left out for a longer one of their kind.
-        without_tokens: annotations that cover no token.
-    """
-
+    # (spans, 3) uint32, in order: the first token, the one after the last, and the kind, by
+    # `unmask.corpus.annotations.KINDS`. Spans of one kind do not overlap.
     rows: NDArray[np.uint32]
-    overlapping: int
-    without_tokens: int
+    overlapping: int  # annotations that were left out for a longer one of their kind
+    without_tokens: int  # annotations that cover no token
 
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """Some consecutive documents as token ids.
+    """Some consecutive documents as token ids."""
 
-    Attributes:
-        tokens: (tokens,) in the store's type.
-        sentence_lengths: (sentences,) uint32, tokens in each, none 0.
-        document_sentences: (documents,) uint32, sentences in each, none 0.
-        text_hashes: (documents,) uint32, the first 32 bits of the SHA-256 of each document's text.
-        unknown_tokens: how many of the tokens are `[UNK]`.
-        documents_without_tokens: documents that were left out since they have no token.
-        words: the bytes of every token, for a store of words.
-        spans: of the annotations, if there were any.
-    """
-
-    tokens: NDArray[np.unsignedinteger[Any]]
-    sentence_lengths: NDArray[np.uint32]
-    document_sentences: NDArray[np.uint32]
-    text_hashes: NDArray[np.uint32]
-    unknown_tokens: int
-    documents_without_tokens: int
-    words: WordBytes | None = None
-    spans: TokenSpans | None = None
+    tokens: NDArray[np.unsignedinteger[Any]]  # (tokens,) in the store's type
+    sentence_lengths: NDArray[np.uint32]  # (sentences,) uint32, tokens in each, none 0
+    document_sentences: NDArray[np.uint32]  # (documents,) uint32, sentences in each, none 0
+    text_hashes: NDArray[np.uint32]  # (documents,) uint32, the first 32 bits of the SHA-256 of each document's text
+    unknown_tokens: int  # how many of the tokens are `[UNK]`
+    documents_without_tokens: int  # documents that were left out since they have no token
+    words: WordBytes | None = None  # the bytes of every token, for a store of words
+    spans: TokenSpans | None = None  # of the annotations, if there were any
 
 
 @dataclass
@@ -212,20 +190,6 @@ class ShardWriter:
         return record
 
 
-class TextDigest:
-    """SHA-256 over the SHA-256 hashes of a shard's documents, in order."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-
-    def add(self, text_digest: bytes) -> None:
-        """Adds the SHA-256 of the next document's text in UTF-8."""
-        self._digest.update(text_digest)
-
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()
-
-
 def record_path(directory: Path, number: int) -> Path:
     """Where the record of a finished shard is."""
     return directory / f"shard-{number:05d}.json"
@@ -251,11 +215,6 @@ def move_shard(source: Path, directory: Path, number: int) -> None:
     source.rmdir()
 
 
-def num_records(directory: Path) -> int:
-    """How many finished shards there are."""
-    return len(list(directory.glob("shard-*.json")))
-
-
 def remove_records(directory: Path) -> None:
     """Turns finished shards into unfinished ones."""
     for path in directory.glob("shard-*.json"):
@@ -277,8 +236,6 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
     """Makes the store valid: writes the manifest from the shards' records, which are then removed.
 
     Args:
-        directory: the store's.
-        records: of its shards, in order.
         description: further facts about the store: vocabulary, tokenizer, sources, counts of what was cleaned.
     """
     assert records, "a store needs at least one shard"

@@ -14,7 +14,7 @@ NOTABLE_OF_WORDS, MUCH_OF_WORDS = 0.05, 0.15
 
 def unknown_share(store: TokenStore) -> float:
     """The share of a store's tokens that are unknown, as counted when it was made."""
-    return float(store.manifest.get("unknown_tokens", 0) / max(1, store.num_tokens))
+    return float(store.manifest["unknown_tokens"] / max(1, store.num_tokens))
 
 
 def unknown_warning(store: TokenStore, *, is_own: bool = False, is_continued: bool = False) -> str | None:

@@ -6,6 +6,7 @@ for before all of them (added_tokens). Here are the parts that several kinds sha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,11 @@ Definition = dict[str, Any]
 
 SPACE = "Ġ"
 """A space before a word, as byte-level BPE writes it (Radford et al. 2019)."""
+
+
+def json_bytes(value: Mapping[str, object]) -> bytes:
+    """A JSON file of a tokenizer's directory."""
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
 def make_definition(
@@ -47,23 +53,20 @@ def special_added_tokens(
     """The special tokens, ascending by id.
 
     Args:
-        vocab: entry -> id.
         entries: of the special tokens; one may be named twice.
         takes_space: those that absorb white space before them.
     """
-    ordered = sorted(set(entries), key=vocab.__getitem__)
-    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
     return [
         {
             "id": vocab[entry],
             "content": entry,
-            "single_word": flags["single_word"],
+            "single_word": False,
             "lstrip": entry in takes_space,
-            "rstrip": flags["rstrip"],
-            "normalized": flags["normalized"],
-            "special": flags["special"],
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
         }
-        for entry in ordered
+        for entry in sorted(set(entries), key=vocab.__getitem__)
     ]
 
 
@@ -88,11 +91,32 @@ def bert_normalizer(
     return {"type": "Sequence", "normalizers": [bert, {"type": "NFC"}]} if compose else bert
 
 
+def bpe_model(
+    vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], unknown: str | None, suffix: str
+) -> Definition:
+    """A model of BPE.
+
+    Args:
+        suffix: of an entry that ends a word.
+    """
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": suffix,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": vocab,
+        "merges": [list(pair) for pair in merges],
+    }
+
+
 def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
     """A post-processor that frames texts with special tokens.
 
     Args:
-        vocab: entry -> id.
         single: entries, and `$A`, each with its segment: "[CLS]:0 $A:0 [SEP]:0".
         pair: likewise, with `$B`.
     """
@@ -107,29 +131,17 @@ def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
                 used[name] = {"id": name, "ids": [vocab[name]], "tokens": [name]}
                 yield {"SpecialToken": {"id": name, "type_id": int(segment)}}
 
-    single_pieces, pair_pieces = list(pieces(single)), list(pieces(pair))
-    special_tokens = {name: used[name] for name in sorted(used)}
-    return {
-        "type": "TemplateProcessing",
-        "single": single_pieces,
-        "pair": pair_pieces,
-        "special_tokens": special_tokens,
-    }
+    framed = {"single": list(pieces(single)), "pair": list(pieces(pair))}
+    return {"type": "TemplateProcessing", **framed, "special_tokens": {name: used[name] for name in sorted(used)}}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of a framed input.
+    """One piece of a framed input."""
 
-    Attributes:
-        text: "A" or "B" for a text's tokens; "" for special tokens.
-        ids: of the special tokens.
-        segment: its `token_type_ids`.
-    """
-
-    text: str
-    ids: tuple[int, ...]
-    segment: int
+    text: str  # "A" or "B" for a text's tokens; "" for special tokens
+    ids: tuple[int, ...]  # of the special tokens
+    segment: int  # its `token_type_ids`
 
 
 @dataclass(frozen=True)
@@ -146,31 +158,18 @@ _UNFRAMED = Framing((_A,), (_A, Piece("B", (), 1)))
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a tokenizer, from its definition.
+    """Facts about a tokenizer, from its definition."""
 
-    Attributes:
-        kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`.
-        framing: what is added around texts.
-        entries: the entry of each id, added tokens included; the empty string for an unused id.
-        special_ids: of the added tokens that are special.
-        unknown: the entry that unknown characters or words become; None if nothing is unknown.
-        prefix: of an entry that continues a word; empty if such entries have no prefix.
-    """
-
-    kind: str
-    framing: Framing
-    entries: tuple[str, ...]
-    special_ids: frozenset[int]
-    unknown: str | None
-    prefix: str
+    kind: str  # a key of `unmask.tokenization.learning.train.TOKENIZERS`
+    framing: Framing  # what is added around texts
+    entries: tuple[str, ...]  # the entry of each id, added tokens included; the empty string for an unused id
+    special_ids: frozenset[int]  # of the added tokens that are special
+    unknown: str | None  # the entry that unknown characters or words become; None if nothing is unknown
+    prefix: str  # of an entry that continues a word; empty if such entries have no prefix
 
 
 def read_facts(definition: Definition, where: object) -> Facts:
     """Reads a definition.
-
-    Args:
-        definition: the content of any `tokenizer.json`.
-        where: the file, for messages.
 
     Raises:
         ModelError: it is of an unknown kind, or not laid out as the library writes it.
@@ -188,6 +187,14 @@ def read_facts(definition: Definition, where: object) -> Facts:
         raise ModelError(
             f"{where} is not laid out as a tokenizer.json of the tokenizers library ({error!r}): is it one?"
         ) from error
+
+
+def in_order(vocab: Mapping[str, int]) -> tuple[str, ...]:
+    """The entry of each id; the empty string for an unused one."""
+    entries = [""] * (max(vocab.values(), default=-1) + 1)
+    for entry, index in vocab.items():
+        entries[index] = entry
+    return tuple(entries)
 
 
 def _added_tokens(definition: Definition) -> list[Definition]:
@@ -248,11 +255,7 @@ def _read_kind(definition: Definition, where: object) -> str:
 
 def _read_entries(definition: Definition) -> tuple[str, ...]:
     vocab: dict[str, int] = dict(definition["model"]["vocab"])
-    vocab |= {token["content"]: token["id"] for token in _added_tokens(definition)}
-    entries = [""] * (max(vocab.values(), default=-1) + 1)
-    for entry, index in vocab.items():
-        entries[index] = entry
-    return tuple(entries)
+    return in_order(vocab | {token["content"]: token["id"] for token in _added_tokens(definition)})
 
 
 def _steps(step: Definition | None, inner: str) -> Iterator[Definition]:

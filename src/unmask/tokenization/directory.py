@@ -7,14 +7,14 @@ builds), `encoder_bpe_40000.json` and `vocab_40000.bpe` (GPT-1).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
-from unmask.tokenization.definition import Definition, bert_normalizer, read_facts
+from unmask.io.json_text import read_object
+from unmask.tokenization.definition import Definition, bert_normalizer, in_order, json_bytes, read_facts
 from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
 SEGMENTER_KEY = "unmask_segmenter"
@@ -26,7 +26,7 @@ VOCABULARY_AND_MERGES = (
     ("encoder_bpe_40000.json", "vocab_40000.bpe"),
 )
 
-_KEPT_FILES = (
+KEPT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -42,17 +42,11 @@ _GPT2_SPECIAL_TOKENS = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|
 
 @dataclass(frozen=True)
 class OpenedDirectory:
-    """The content of a directory.
+    """The content of a directory."""
 
-    Attributes:
-        files: those to write when saving, by name; `tokenizer.json` is among them.
-        special_tokens: role -> entry.
-        segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none".
-    """
-
-    files: dict[str, bytes]
-    special_tokens: dict[str, str]
-    segmenter: str = "none"
+    files: dict[str, bytes]  # those to write when saving, by name; `tokenizer.json` is among them
+    special_tokens: dict[str, str]  # role -> entry
+    segmenter: str = "none"  # a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none"
 
 
 def new_files(
@@ -65,25 +59,21 @@ def new_files(
     """The files of a new directory, by name.
 
     Args:
-        definition: the content of `tokenizer.json`.
-        special_tokens: role -> entry.
         config: entries of `tokenizer_config.json` besides the special tokens: `tokenizer_class` ...
         has_segments: True if the model takes `token_type_ids`.
-        segmenter: the name of the segmenter, or "none".
     """
     inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_segments else ["input_ids", "attention_mask"]
     full_config = {"model_input_names": inputs, "clean_up_tokenization_spaces": False, **special_tokens, **config}
     if segmenter != "none":
         full_config[SEGMENTER_KEY] = segmenter
     files = {
-        "tokenizer.json": _json_bytes(definition),
-        "tokenizer_config.json": _json_bytes(full_config),
-        "special_tokens_map.json": _json_bytes(special_tokens),
+        "tokenizer.json": json_bytes(definition),
+        "tokenizer_config.json": json_bytes(full_config),
+        "special_tokens_map.json": json_bytes(special_tokens),
     }
     model = definition["model"]
     if model["type"] == "WordPiece":
-        entries = sorted(model["vocab"], key=model["vocab"].__getitem__)
-        files["vocab.txt"] = "".join(f"{entry}\n" for entry in entries).encode()
+        files["vocab.txt"] = "".join(f"{entry}\n" for entry in in_order(model["vocab"])).encode()
     return files
 
 
@@ -120,7 +110,7 @@ def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirec
     entries = {entry: index for index, entry in enumerate(facts.entries)}
     usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else {}
     special_tokens = _special_tokens(path, entries, config, usual)
-    files = {name: (directory / name).read_bytes() for name in _KEPT_FILES if (directory / name).is_file()}
+    files = {name: (directory / name).read_bytes() for name in KEPT_FILES if (directory / name).is_file()}
     return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
 
 
@@ -214,15 +204,7 @@ def _read_pairs(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; an empty one if there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{path}, line {error.lineno}: not JSON ({error.msg}); is the file complete?") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object, found a {type(value).__name__}")
-    return value
+    return read_object(path, ModelError) if path.is_file() else {}
 
 
 def _read_text(path: Path) -> str:
@@ -232,7 +214,3 @@ def _read_text(path: Path) -> str:
         raise ModelError(f"{path} is not UTF-8 text: byte {error.start} cannot be decoded") from error
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _json_bytes(value: Mapping[str, object]) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()

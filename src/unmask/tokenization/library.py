@@ -26,10 +26,6 @@ CAN_TRAIN = hasattr(Tokenizer, "from_str")
 def open_definition(definition: Definition, where: object = "the tokenizer") -> Tokenizer:
     """Opens a definition, without its truncation and padding.
 
-    Args:
-        definition: the content of a `tokenizer.json`.
-        where: the file, for messages.
-
     Raises:
         ModelError: the library rejects it, or encodes wrongly with it.
     """

@@ -20,14 +20,11 @@ from unmask.tokenization.opening import Tokenizer
 class AlignedText:
     """The tokens of one text, without added special tokens.
 
-    Attributes:
-        ids: one per token.
-        starts, ends: the characters of the original text that each token covers, without white space around them;
-            starts ascend. Tokens that share a character, such as the bytes of one, have the same place.
+    Starts ascend. Tokens that share a character, such as the bytes of one, have the same place.
     """
 
-    ids: list[int]
-    starts: list[int]
+    ids: list[int]  # one per token
+    starts: list[int]  # the characters of the original text that each token covers, without white space around them
     ends: list[int]
 
     def __len__(self) -> int:
@@ -92,20 +89,14 @@ def _go_over_marks(text: str, starts: list[int], ends: list[int]) -> None:
 
 @dataclass(frozen=True)
 class PairFrame:
-    """The special tokens around two texts, A before B: `[CLS] A [SEP] B [SEP]` for BERT.
-
-    Attributes:
-        before, between, after: ids of special tokens.
-        first_of_segment_b: how many special tokens stand before the first token of segment B; None for families
-            without segments.
-        cls_is_last: True if the token that represents the whole text is the last, as in GPT-1, and not the first.
-    """
+    """The special tokens around two texts, A before B: `[CLS] A [SEP] B [SEP]` for BERT."""
 
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]
+    # How many special tokens stand before the first token of segment B; None for families without segments.
     first_of_segment_b: int | None
-    cls_is_last: bool
+    cls_is_last: bool  # True if the token that represents the whole text is the last, as in GPT-1, and not the first
 
     @property
     def num_special(self) -> int:

@@ -22,7 +22,7 @@ from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import MODEL
 from unmask.io.writing import writing
-from unmask.tokenization.definition import SPACE, Piece, read_facts
+from unmask.tokenization.definition import SPACE, Framing, json_bytes, read_facts
 from unmask.tokenization.directory import SEGMENTER_KEY, read_directory
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
@@ -31,17 +31,11 @@ from unmask.tokenization.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class EncodedInput:
-    """One text or pair of texts as input to a model.
+    """One text or pair of texts as input to a model."""
 
-    Attributes:
-        input_ids: with special tokens as in the tokenizer's own template: `[CLS] A [SEP] B [SEP]` for BERT.
-        token_type_ids: the segment of each token, 1 from B on; all 0 for families without segments.
-        truncated: True if tokens of the texts were cut off.
-    """
-
-    input_ids: list[int]
-    token_type_ids: list[int]
-    truncated: bool
+    input_ids: list[int]  # with special tokens as in the tokenizer's own template: `[CLS] A [SEP] B [SEP]` for BERT
+    token_type_ids: list[int]  # the segment of each token, 1 from B on; all 0 for families without segments
+    truncated: bool  # True if tokens of the texts were cut off
 
 
 class TextTokenizer:
@@ -78,8 +72,6 @@ class TextTokenizer:
         Args:
             files: what `save` writes, by name; `tokenizer.json` is among them.
             special_tokens: role (`pad_token` ...) -> entry, all of them in the vocabulary.
-            segmenter: see the class.
-            where: what the files were opened from, for messages.
 
         Raises:
             ModelError: the tokenizer is of an unknown kind, or does not open.
@@ -218,27 +210,9 @@ class TextTokenizer:
         """
         texts = [text for pair in pairs for text in pair if text is not None]
         encoded = iter(self.encode_batch(texts, specials_in_text=specials_in_text))
-        return [self._assemble(next(encoded), None if b is None else next(encoded), max_length) for _, b in pairs]
-
-    def _assemble(self, a: list[int], b: list[int] | None, max_length: int | None) -> EncodedInput:
-        pieces: tuple[Piece, ...] = self.framing.single if b is None else self.framing.pair
-        num_special = sum(len(piece.ids) for piece in pieces)
-        length_a, length_b = len(a), 0 if b is None else len(b)
-        if max_length is not None:
-            if max_length < num_special:
-                raise SettingsError(
-                    f"a maximal length of {max_length} tokens has no room for the {num_special} special tokens of an "
-                    f"input: give at least {num_special + 1}"
-                )
-            length_a, length_b = truncated_lengths(length_a, length_b, max_length - num_special)
-        kept = {"A": a[:length_a], "B": (b or [])[:length_b]}
-        input_ids: list[int] = []
-        token_type_ids: list[int] = []
-        for piece in pieces:
-            ids = kept[piece.text] if piece.text else piece.ids
-            input_ids.extend(ids)
-            token_type_ids.extend([piece.segment] * len(ids))
-        return EncodedInput(input_ids, token_type_ids, length_a < len(a) or length_b < len(b or []))
+        return [
+            assemble(self.framing, next(encoded), None if b is None else next(encoded), max_length) for _, b in pairs
+        ]
 
     def decode(self, ids: Sequence[int], *, skip_specials: bool = False) -> str:
         """The text of some ids, pieces joined into words; `skip_specials` leaves special tokens out."""
@@ -267,7 +241,7 @@ class TextTokenizer:
     def without_framing(self) -> TextTokenizer:
         """The same tokenizer without its post-processor: neither this nor `transformers` adds special tokens."""
         definition = json.loads(self._files["tokenizer.json"]) | {"post_processor": None}
-        files = self._files | {"tokenizer.json": (json.dumps(definition, ensure_ascii=False, indent=2) + "\n").encode()}
+        files = self._files | {"tokenizer.json": json_bytes(definition)}
         special_tokens = {role: self.token_strings[index] for role, index in self._id_of_role.items()}
         return TextTokenizer(files, special_tokens, self.segmenter, self._where)
 
@@ -280,6 +254,28 @@ class TextTokenizer:
         for name, content in self._files.items():
             with writing(directory / name) as file:
                 file.write(content)
+
+
+def assemble(framing: Framing, a: list[int], b: list[int] | None, max_length: int | None) -> EncodedInput:
+    """Frames the ids of one text, or of two; see `TextTokenizer.encode_inputs`."""
+    pieces = framing.single if b is None else framing.pair
+    num_special = sum(len(piece.ids) for piece in pieces)
+    length_a, length_b = len(a), len(b or [])
+    if max_length is not None:
+        if max_length < num_special:
+            raise SettingsError(
+                f"a maximal length of {max_length} tokens has no room for the {num_special} special tokens of an "
+                f"input: give at least {num_special + 1}"
+            )
+        length_a, length_b = truncated_lengths(length_a, length_b, max_length - num_special)
+    kept = {"A": a[:length_a], "B": (b or [])[:length_b]}
+    input_ids: list[int] = []
+    token_type_ids: list[int] = []
+    for piece in pieces:
+        ids = kept[piece.text] if piece.text else piece.ids
+        input_ids.extend(ids)
+        token_type_ids.extend([piece.segment] * len(ids))
+    return EncodedInput(input_ids, token_type_ids, length_a < len(a) or length_b < len(b or []))
 
 
 def truncated_lengths(length_a: int, length_b: int, room: int) -> tuple[int, int]:

@@ -10,19 +10,13 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What masking needs to know about the tokens.
+    """What masking needs to know about the tokens."""
 
-    Attributes:
-        size: number of ids, from 0 without gaps.
-        mask_id: the id of `[MASK]`; None if there is none.
-        special_ids: ids that are never drawn as replacements, ascending. What may not be a target is another question,
-            and a batch's `special_tokens_mask` answers it: an unknown word of a text may.
-        continuation: (size,) bool, True for an entry that continues a word (`##ing`); all False if none show it.
-        marks_words: True if `continuation` shows where words begin; otherwise there is no whole-word masking.
-    """
-
-    size: int
-    mask_id: int | None
+    size: int  # number of ids, from 0 without gaps
+    mask_id: int | None  # the id of `[MASK]`; None if there is none
+    # ids that are never drawn as replacements, ascending. What may not be a target is another question, and a batch's
+    # `special_tokens_mask` answers it: an unknown word of a text may.
     special_ids: tuple[int, ...]
+    # (size,) bool, True for an entry that continues a word (`##ing`); all False if none show it
     continuation: npt.NDArray[np.bool_]
-    marks_words: bool = True
+    marks_words: bool = True  # True if `continuation` shows where words begin; otherwise there is no whole-word masking

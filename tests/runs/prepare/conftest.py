@@ -1,3 +1,5 @@
+"""A disk that is soon full."""
+
 from __future__ import annotations
 
 import shutil

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.corpora import contents
 from unmask.errors import OutputError, SettingsError, StoreError
 from unmask.objectives import span_masking
 from unmask.objectives.table import new_objective
@@ -59,10 +60,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train_tokenizer([folder / "text.jsonl"], folder / "tokenizer", TokenizerSettings(vocab_size=160, unused_slots=0))
     prepare([folder / "text.jsonl"], folder / "tokenizer", folder / "store", shard_bytes=SHARD_BYTES)
     return folder
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_the_store_holds_the_annotations(folder: Path) -> None:
@@ -138,12 +135,6 @@ def test_damage_to_them_is_found(folder: Path, tmp_path: Path) -> None:
         store.verify()
     path.write_bytes(sound[:-12])
     with pytest.raises(StoreError, match=r"spans-00001\.bin: .* bytes, the manifest says"):
-        TokenStore(tmp_path / "store")
-    path.write_bytes(sound)
-    manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
-    manifest["shards"][1]["entity_spans"] += 1
-    (tmp_path / "store" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(StoreError, match=r"the size of spans-00001\.bin is not that of its spans"):
         TokenStore(tmp_path / "store")
 
 

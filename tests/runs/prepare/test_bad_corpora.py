@@ -97,6 +97,7 @@ RECORDS: dict[str, tuple[Files, list[str], str, int, list[tuple[str, str]]]] = {
             [(f"a.txt{suffix}", "damaged file")],
         )
         for suffix, compress in COMPRESS.items()
+        if suffix
     },
 }
 """Files and options; the message of `--on-error stop`; with `skip`, the documents left and what is listed."""
@@ -174,6 +175,7 @@ BAD_FILES: dict[str, tuple[Files, list[str], str]] = {
             f"a.jsonl{suffix}: the compressed data are damaged or cut short (the last frame is incomplete): fetch or",
         )
         for suffix, compress in COMPRESS.items()
+        if suffix
     },
     "an empty .zst": ({"a.txt.zst": b""}, [], "a.txt.zst: no text with a sentence in it"),
     "a table without the column": (

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from support.commands import Command, check_refused, tree_of, write_files
-from support.corpora import GOOD, table
+from support.corpora import GOOD, contents, table
 from unmask.corpus.cleaning import duplicates
 from unmask.errors import InputError, Interrupted
 from unmask.store import preparation
@@ -55,19 +55,22 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
     """Does something between the estimate of what the store needs and the reading of the text."""
 
     def arrange(change: Callable[[], object]) -> None:
-        estimate = preparation._report_and_check_disk
+        estimate = preparation._tell_and_check_disk
 
         def estimate_and_change(*arguments: Any) -> None:
             estimate(*arguments)
             change()
 
-        monkeypatch.setattr(preparation, "_report_and_check_disk", estimate_and_change)
+        monkeypatch.setattr(preparation, "_tell_and_check_disk", estimate_and_change)
 
     return arrange
 
 
 def test_a_file_that_vanishes_after_the_estimate(
-    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None]
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    between: Callable[[Callable[[], object]], None],
 ) -> None:
     write_files({"a.txt": GOOD, "b.txt": GOOD})
     between(lambda: Path("b.txt").unlink(missing_ok=True))
@@ -84,7 +87,10 @@ def test_a_file_that_vanishes_after_the_estimate(
 
 
 def test_a_file_that_vanishes_before_the_estimate(
-    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    unmask: Command,
+    place: Path,
+    tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_files({"a.txt": GOOD, "b.txt": GOOD})
     find = preparation.find_corpora
@@ -134,10 +140,6 @@ shard_writer.ShardWriter.add = wait_in_shard_2
 if __name__ == "__main__":
     main()
 """
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waiting for another's process needs Linux")

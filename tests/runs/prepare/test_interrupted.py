@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from support.corpora import contents, names
 from unmask.errors import Interrupted, OutputError, StoreError
 from unmask.store import preparation
 from unmask.store.preparation import prepare
@@ -49,10 +50,6 @@ def whole(folder: Path) -> Path:
 
 def prepare_here(folder: Path, out: Path, **options: Any) -> TokenStore:
     return prepare([folder / "text.jsonl"], folder / "tokenizer", out, **{"shard_bytes": SHARD_BYTES, **options})
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 # -------------------------------------------------------------------------------------------------- stopped and killed
@@ -110,10 +107,6 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
     _, errors = process.communicate()
     assert "Traceback" not in errors
     return process.returncode, errors.splitlines()[-1]
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 def shard_files(*numbers: int) -> list[str]:
@@ -280,7 +273,7 @@ def test_a_fault_while_resuming_loses_no_finished_shard(
 ) -> None:
     before = contents(stopped)
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "check_resumed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(preparation, "finished_shard", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepare_here(folder, stopped, resume=True)
     assert contents(stopped) == before

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
+from support.corpora import contents
 from unmask.errors import InputError, OutputError, SettingsError
 from unmask.store import preparation, ray_encoding
 from unmask.store.preparation import prepare
@@ -59,10 +60,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Path:
 def prepare_on(cluster: Cluster, folder: Path, name: str, **options: Any) -> TokenStore:
     options = {"shard_bytes": SHARD_BYTES, "ray_address": cluster.address, **options}
     return prepare([folder / "text.jsonl"], folder / "tokenizer", folder / name, **options)
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_the_bytes_are_those_of_one_machine(cluster: Cluster, machines: list[Any], folder: Path) -> None:

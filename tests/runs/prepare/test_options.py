@@ -13,25 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import zstandard
-from pyarrow import parquet
 
 from support.commands import Command, check_refused, tree_of, write_files
+from support.corpora import GOOD, Files, table
 from unmask.store.encoding import held_out_hash
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 
-GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
 FIXTURES = Path(__file__).parents[2] / "unit" / "corpus" / "formats" / "fixtures"
-Files = dict[str, str | bytes]
-
-
-def table(**columns: list[Any]) -> bytes:
-    file = io.BytesIO()
-    parquet.write_table(pa.table(columns), file)
-    return file.getvalue()
 
 
 def stored_texts(store: TokenStore) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import shutil
 import subprocess
@@ -15,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.commands import write_documents
+from support.corpora import contents, names
 from unmask.corpus.documents import Document
 from unmask.corpus.sentences.rules import split_sentences
 from unmask.errors import AnotherProcess, InputError, OutputError
@@ -69,19 +70,6 @@ def whole(folder: Path) -> Path:
     """The store that nothing interrupted."""
     prepare([folder / "text.jsonl"], folder / "tokenizer", folder / "whole", shard_bytes=SHARD_BYTES)
     return folder / "whole"
-
-
-def write_documents(path: Path, documents: Sequence[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), encoding="utf-8")
-    return path
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 def prepare_here(folder: Path, out: Path, **options: Any) -> TokenStore:

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from support.corpora import contents
 from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import read_documents
 from unmask.corpus.sentences.rules import split_sentences
@@ -193,10 +194,6 @@ def segment_begins_sentence(document: list[list[str]], word: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- the same bytes always
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_with_everything_on_the_bytes_do_not_depend_on_the_workers(

@@ -3,24 +3,19 @@ passed over and counted."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
 import json
-import lzma
 import tempfile
 import tracemalloc
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import get_args
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.corpora import COMPRESS
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import FORMAT_OF_SUFFIX
 from unmask.corpus.reading import CORPUS_READERS, read_files
@@ -28,13 +23,6 @@ from unmask.corpus.settings import ReadingSettings
 from unmask.errors import InputError
 from unmask.io.reading import COMPRESSIONS, split_suffixes
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": partial(lzma.compress, preset=0),
-    ".zst": zstandard.ZstdCompressor().compress,
-}
 SKIP = ReadingSettings(on_error="skip")
 
 

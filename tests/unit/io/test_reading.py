@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
-import lzma
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.corpora import COMPRESS, COMPRESSED
 from unmask.errors import InputError
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.reading import COMPRESSIONS, DamagedData, detect_compression, open_input, split_suffixes
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
-COMPRESSED = [suffix for suffix in COMPRESS if suffix]
 TEXT = "\n".join(f"line {number} of some length" for number in range(3_000)).encode()
 
 

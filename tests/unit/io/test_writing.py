@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.corpora import names
 from unmask.errors import OutputError
 from unmask.io.writing import (
     UNFINISHED,
@@ -22,10 +23,6 @@ from unmask.io.writing import (
     writing,
     writing_directory,
 )
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 def test_a_file_has_its_name_only_once_it_is_complete(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        *(("recipe.yaml", "a: [1"), ("recipe.yaml", "- 1"), ("recipe.yaml", b"\xff\xfe\x00"), ("samples.json", "{}")),
+        *(("recipe.yaml", "a: [1"), ("recipe.yaml", "- 1"), ("recipe.yaml", b"\xff\xfe\x00"), ("samples.json", "3")),
         *(("samples.json", "[3]"), ("samples.json", '[{"text": "x"}]'), ("samples.json", '[{"text": ["x"]}]')),
         *(("results.json", "[]"), ("results.json", "{"), ("results.json", '{"floors": 3}')),
         *(("metrics.jsonl", '{"step": 1, "loss": "x"}\n'), ("environment.json", "[]")),

@@ -15,7 +15,7 @@ from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.reports.layout import render
-from unmask.reports.sample_rows import are_samples, view_samples
+from unmask.reports.sample_rows import view_samples
 from unmask.reports.samples import samples_of
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -76,7 +76,6 @@ def test_a_masked_lm(tokenizers: dict[str, TextTokenizer], kind: str) -> None:
     with torch.no_grad():
         module.masked_lm_head.bias[tokenizer.encode_batch(["the"])[0][0]] = 50.0  # it always says the same
     samples = samples_of(module, batch, tokenizer, most=2)
-    assert are_samples(samples)
     assert [sample["title"] for sample in samples] == ["held-out sequence 1", "held-out sequence 2"]
     assert [words_of(sample) for sample in samples] == [TEXT] * 2
     targets = [token for sample in samples for token in sample["text"] if token["kind"] == "masked"]
@@ -122,7 +121,6 @@ def test_a_left_to_right_model(tokenizers: dict[str, TextTokenizer], kind: str, 
     assert isinstance(module, CausalLMModule)
     batch = objective.prepare(batch_of(tokenizer, TEXT, "the man", framed=architecture == "bert"))
     samples = samples_of(module, batch, tokenizer)
-    assert are_samples(samples)
     assert [words_of(sample) for sample in samples] == [TEXT, "the man"]
     with torch.no_grad():
         decoder, labels = module.decoder(batch)

@@ -14,18 +14,15 @@ from unmask.store.unknown_tokens import unknown_share, unknown_warning
 class Counted(TokenStore):
     """A store of which only the counts are known."""
 
-    def __init__(self, unknown: int | None, words: bool = False) -> None:
+    def __init__(self, unknown: int, words: bool = False) -> None:
         self.directory = Path("st")
         arrays = {"word_ids": "<u2", "word_ends": "<u4"} if words else {}
-        self.manifest: dict[str, Any] = {"tokens": 1000, "side_arrays": arrays}
-        if unknown is not None:
-            self.manifest["unknown_tokens"] = unknown
+        self.manifest: dict[str, Any] = {"tokens": 1000, "side_arrays": arrays, "unknown_tokens": unknown}
 
 
 def test_the_share_is_that_of_the_manifest() -> None:
     assert unknown_share(Counted(329)) == 0.329
     assert unknown_share(Counted(0)) == 0
-    assert unknown_share(Counted(None)) == 0  # an older store, in which they were not counted
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 
 from support.stores import make_word_store
 from unmask.errors import StoreError
-from unmask.store.manifest import manifest_checksum
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
 
@@ -81,17 +78,3 @@ def test_a_changed_byte_is_told(part: str) -> None:
         TokenStore(store.directory).verify()
     with pytest.raises(StoreError, match=f"{part}-00000.bin: its checksum"):
         words_of(TokenStore(store.directory), 0)
-
-
-def test_side_arrays_that_cannot_be_are_told() -> None:
-    store = make_word_store(TEXTS, TOKENIZER)
-    path = store.directory / "manifest.json"
-    manifest = json.loads(path.read_text())
-    for side_arrays, message in (
-        ({"word_ids": "<u8"}, "none that are known"),
-        ({}, "the size of tokens-00000.bin"),
-    ):
-        changed = {**manifest, "side_arrays": side_arrays}
-        path.write_text(json.dumps({**changed, "sha256": manifest_checksum(changed)}))
-        with pytest.raises(StoreError, match=message):
-            TokenStore(store.directory)

@@ -17,26 +17,16 @@ class Draft:
     """A document that cleaning changes, or drops.
 
     Removals are booked only when the document is done, since a dropped one counts as a whole.
-
-    Attributes:
-        text: the current text.
-        source: where the document begins, as `path:line`.
-        bytes_read: UTF-8 bytes of the text as it was read.
-        utf8_bytes: of the current text.
-        annotations: of the current text.
-        num_annotations_removed: how many lost their text.
-        removed: what was removed, how many, and the UTF-8 bytes.
-        dropped: the reason for dropping the document; None while it stays.
     """
 
-    text: str
-    source: str
-    bytes_read: int
-    utf8_bytes: int
-    annotations: tuple[Annotation, ...] = ()
-    num_annotations_removed: int = 0
-    removed: list[tuple[str, int, int]] = field(default_factory=list)
-    dropped: str | None = None
+    text: str  # the current text
+    source: str  # where the document begins, as `path:line`
+    bytes_read: int  # UTF-8 bytes of the text as it was read
+    utf8_bytes: int  # of the current text
+    annotations: tuple[Annotation, ...] = ()  # of the current text
+    num_annotations_removed: int = 0  # how many lost their text
+    removed: list[tuple[str, int, int]] = field(default_factory=list)  # what was removed, how many, and the UTF-8 bytes
+    dropped: str | None = None  # the reason for dropping the document; None while it stays
 
     def change(self, text: str, what: str, count: int, num_bytes: int, edits: Iterable[Edit]) -> None:
         """Replaces the text by one that is `num_bytes` shorter in UTF-8 after the removal of `count` of `what`.

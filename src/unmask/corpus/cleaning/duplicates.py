@@ -39,8 +39,6 @@ def drop_duplicates(drafts: Iterable[Draft], paragraphs: bool, work_directory: P
     as seen even if its document is dropped later.
 
     Args:
-        drafts: documents in order.
-        paragraphs: True removes repeated paragraphs too.
         work_directory: where a temporary folder for the hashes is made, 16 bytes each; None takes the system's.
 
     Raises:
@@ -102,7 +100,6 @@ def duplicate_key(text: str, kind: bytes) -> bytes:
     """16 bytes of BLAKE2b over the text in UTF-8 without its spaces, tabs and line breaks.
 
     Args:
-        text: cleaned.
         kind: at most 16 bytes; texts of different kinds never have equal hashes.
     """
     return hashlib.blake2b(text.encode("utf-8").translate(None, _WHITE_SPACE), digest_size=16, person=kind).digest()
@@ -183,9 +180,6 @@ class SeenHashes:
 
     def add(self, hashes: list[bytes]) -> list[bool]:
         """Adds hashes and returns for each whether it was new: neither in the set before nor earlier in the list.
-
-        Args:
-            hashes: of 16 bytes each.
 
         Raises:
             OutputError: the disk is full.

@@ -13,7 +13,6 @@ second on one core, where `datasketch` 2.0 did 9.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from unmask.corpus.cleaning.draft import Draft
 from unmask.errors import SettingsError
@@ -31,17 +30,25 @@ def drop_near_duplicates(drafts: Iterable[Draft], threshold: float) -> Iterator[
     """Drops documents that are similar to an earlier one.
 
     Args:
-        drafts: documents in order.
         threshold: the least Jaccard similarity, 0..1, at which a document is dropped.
 
     Raises:
         SettingsError: `rensa` is not installed.
     """
-    rensa = _import_rensa()
+    try:
+        import rensa
+    except ImportError as error:
+        raise SettingsError(
+            "near_duplicates needs the package rensa: install it with pip install 'unmask[near-duplicates]', or leave "
+            "near-duplicates in"
+        ) from error
     kept = rensa.RMinHashDeduplicator(threshold, NUM_HASHES, use_lsh=True, num_bands=num_bands(threshold), seed=_SEED)
     for number, draft in enumerate(drafts):
-        if draft.dropped is None and not kept.add(str(number), _sketch(draft.text, rensa)):
-            draft.drop("near-duplicate")
+        if draft.dropped is None:
+            sketch = rensa.RMinHash(NUM_HASHES, _SEED)
+            sketch.update(shingles(draft.text))
+            if not kept.add(str(number), sketch):
+                draft.drop("near-duplicate")
         yield draft
 
 
@@ -79,20 +86,3 @@ def shingles(text: str) -> Iterator[str]:
         if start == 0 and len(words) < SHINGLE_WORDS:
             yield " ".join(words)
         start = end
-
-
-def _sketch(text: str, rensa: Any) -> Any:
-    sketch = rensa.RMinHash(NUM_HASHES, _SEED)
-    sketch.update(shingles(text))
-    return sketch
-
-
-def _import_rensa() -> Any:
-    try:
-        import rensa
-    except ImportError as error:
-        raise SettingsError(
-            "near_duplicates needs the package rensa: install it with pip install 'unmask[near-duplicates]', or leave "
-            "near-duplicates in"
-        ) from error
-    return rensa

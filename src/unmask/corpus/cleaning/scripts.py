@@ -19,9 +19,6 @@ def letters_by_script(text: str) -> Counter[str]:
 
     Letters are the characters of categories L*: no marks, digits, punctuation or symbols. Letters that several scripts
     share, such as the mark for long vowels of the two kana, are "Common".
-
-    Args:
-        text: any text that UTF-8 can encode.
     """
     utf8 = text.encode("utf-8")
     not_ascii = utf8.translate(None, _ASCII)

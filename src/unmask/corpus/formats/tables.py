@@ -21,17 +21,8 @@ if TYPE_CHECKING:
     from pyarrow import DataType
 
 
-def read_csv(source: CorpusFile) -> Iterator[Document]:
-    """One document per row, from the column that the header names; quotes protect separators and line breaks."""
-    return _read_lines(source, ".csv")
-
-
-def read_tsv(source: CorpusFile) -> Iterator[Document]:
-    """One document per row, from the column that the header names; nothing is quoted."""
-    return _read_lines(source, ".tsv")
-
-
-def _read_lines(source: CorpusFile, form: str) -> Iterator[Document]:
+def read_table(source: CorpusFile, form: str) -> Iterator[Document]:
+    """One document per row of a `.csv` or `.tsv`, from the column that the header names."""
     table = open_table(form, source.lines(), source.name, source.settings, source.refuse)
     if table is not None and _has_column(source, table):
         for row in table.rows:

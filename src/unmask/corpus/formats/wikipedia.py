@@ -20,28 +20,20 @@ from unmask.io.reading import DamagedData
 CHUNK_BYTES = 64 * 1024
 
 _FILE_AND_CATEGORY_KEYS = ("-2", "6", "14")
-_COLLECTED = frozenset({"title", "ns", "model", "text", "namespace"})
+_FIELDS = {"title": "title", "ns": "namespace", "model": "model", "text": "text"}
+"""The elements of a page, and the fields of `Page` that hold them."""
 
 
 @dataclass
 class Page:
-    """A page of a dump.
+    """A page of a dump."""
 
-    Attributes:
-        line: of the file, on which it begins.
-        title: with its namespace.
-        namespace: 0 is that of articles.
-        model: the format of its text: `wikitext`, `json` ...
-        redirects: True if it only redirects to another page.
-        text: of its last revision.
-    """
-
-    line: int
-    title: str = ""
-    namespace: str = "0"
-    model: str = "wikitext"
-    redirects: bool = False
-    text: str = ""
+    line: int  # of the file, on which it begins
+    title: str = ""  # with its namespace
+    namespace: str = "0"  # 0 is that of articles
+    model: str = "wikitext"  # the format of its text: `wikitext`, `json` ..
+    redirects: bool = False  # True if it only redirects to another page
+    text: str = ""  # of its last revision
 
 
 class NotADump(Exception):  # noqa: N818  what is wrong, in the words of the message
@@ -87,7 +79,7 @@ class DumpParser:
         self._parser.StartElementHandler = self._start
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if name in _COLLECTED:
+        if name in _FIELDS or name == "namespace":
             self._pieces = []
             self._parser.CharacterDataHandler = self._pieces.append
             self._namespace_key = attributes.get("key", "")
@@ -99,18 +91,12 @@ class DumpParser:
     def _end(self, name: str) -> None:
         if name == "page":
             self.pages.append(self._page)
-        if name not in _COLLECTED:
+        if name not in _FIELDS and name != "namespace":
             return
         self._parser.CharacterDataHandler = None
         content = "".join(self._pieces)
-        if name == "text":
-            self._page.text = content
-        elif name == "title":
-            self._page.title = content
-        elif name == "ns":
-            self._page.namespace = content
-        elif name == "model":
-            self._page.model = content
+        if name in _FIELDS:
+            setattr(self._page, _FIELDS[name], content)
         elif self._namespace_key in _FILE_AND_CATEGORY_KEYS:
             self.namespaces.add(content.lower())
 

@@ -59,7 +59,6 @@ def extract_passages(text: str, namespaces: Collection[str] = FILES_AND_CATEGORI
     parentheses that held nothing else are removed.
 
     Args:
-        text: wikitext of one page.
         namespaces: lower-case names of the namespaces whose links show no text.
 
     Raises:

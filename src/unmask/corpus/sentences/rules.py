@@ -135,7 +135,6 @@ def _stop_pattern(first: str, more: str = "", gap: str = r"\s++") -> str:
     match only at its first stop, which keeps the time linear.
 
     Args:
-        first: the first stop.
         more: what the run may contain besides stops.
         gap: what separates sentences.
     """
@@ -181,9 +180,6 @@ _STOP_OR_CHAT = re.compile(f"{_CHAT_STOP}|{_CHAT_ENDING}")
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
     """Splits a document into sentences.
-
-    Args:
-        text: one document; every line break ends a sentence.
 
     Returns:
         The half-open character offsets of the sentences, in order. They begin and end with characters that are not

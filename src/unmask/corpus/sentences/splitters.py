@@ -16,10 +16,6 @@ _LONGEST_LINE = 20_000
 """Most characters of a line that Kiwi splits, which takes it a second at most."""
 
 
-def _load_rules() -> Callable[[str], list[tuple[int, int]]]:
-    return split_sentences
-
-
 def _load_kiwi_splitter() -> Callable[[str], list[tuple[int, int]]]:
     kiwi = load_kiwi()
 
@@ -47,7 +43,7 @@ def _load_kiwi_splitter() -> Callable[[str], list[tuple[int, int]]]:
 
 
 SENTENCE_SPLITTERS: dict[str, Callable[[], Callable[[str], list[tuple[int, int]]]]] = {
-    "rules": _load_rules,
+    "rules": lambda: split_sentences,
     "kiwi": _load_kiwi_splitter,
 }
 """Name -> a function that loads the splitter: from a document to the bounds of its sentences, as `split_sentences`.

@@ -28,21 +28,15 @@ section 4.1. Other optimizers are treated as AdamW."""
 
 @dataclass(frozen=True)
 class PretrainingPlan:
-    """The work that a recipe amounts to; None for what cannot be known.
-
-    Args:
-        tokens_per_step: the mean number of tokens shown in an optimizer step.
-        steps, tokens, epochs: in all.
-        seconds: of training, according to the measured probe.
-    """
+    """The work that a recipe amounts to; None for what cannot be known."""
 
     sizes: EncoderSettings
     num_parameters: int
-    tokens_per_step: float
-    steps: float | None
+    tokens_per_step: float  # the mean number of tokens shown in an optimizer step
+    steps: float | None  # in all, as tokens and epochs are
     tokens: float | None
     epochs: float | None
-    seconds: float | None
+    seconds: float | None  # of training, according to the measured probe
 
 
 def budget_of(train: TrainSettings) -> str:

@@ -88,20 +88,14 @@ def any_vocabulary(size: int) -> Vocabulary:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that training takes at its peak.
-
-    Args:
-        casts: copies of the weights in bfloat16, if products are computed in it.
-        activations: what a micro-batch keeps for its backward pass.
-        logits: gradients of the logits over the vocabulary, while the backward pass works on them.
-    """
+    """Bytes that training takes at its peak."""
 
     weights: int
     gradients: int
     optimizer: int
-    casts: int
-    activations: int
-    logits: int
+    casts: int  # copies of the weights in bfloat16, if products are computed in it
+    activations: int  # what a micro-batch keeps for its backward pass
+    logits: int  # gradients of the logits over the vocabulary, while the backward pass works on them
 
     @property
     def fixed(self) -> int:

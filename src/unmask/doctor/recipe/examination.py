@@ -59,11 +59,6 @@ _MEMORY_FOR_PROBE = 0.6
 def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_samples: int) -> Diagnosis:
     """Diagnoses a pre-training recipe.
 
-    Args:
-        name: a file, or the name of a recipe that comes with `unmask`.
-        probe_s: about how long the measured probe may take; 0 measures no speed.
-        num_samples: decoded sequences to show.
-
     Raises:
         UserError: the recipe is wrong, or what it names cannot be used.
     """
@@ -246,8 +241,7 @@ def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: Firs
     if text is None:
         note = "A store takes 2 bytes a token (4 from 65,537 entries on), 4 a sentence, 8 a document."
         return FigureTable("Disk", tuple(rows), note=note)
-    size = sum(file["bytes"] for file in text.store.manifest["files"].values())
-    store = ("store", f"{human_bytes(size)}: {text.store.num_tokens:,} tokens of 2 bytes, and offsets")
+    store = ("store", f"{human_bytes(text.store.size_bytes)}: {text.store.num_tokens:,} tokens of 2 bytes, and offsets")
     return FigureTable("Disk", (store, *rows))
 
 

@@ -43,10 +43,6 @@ ONE_SIDED, MUCH_CUT = 0.9, 0.1
 def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -> Diagnosis:
     """Diagnoses a fine-tuning recipe; of a search, its first run.
 
-    Args:
-        name: a file, or the name of a recipe that comes with `unmask`.
-        probe_s: about how long steps are measured; 0 measures none.
-
     Raises:
         SettingsError: the recipe is wrong.
     """
@@ -109,22 +105,15 @@ def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Fin
 
 @dataclass(frozen=True)
 class FinetuningPlan:
-    """The work that a recipe amounts to; None for what cannot be known.
-
-    Attributes:
-        steps, epochs: of one run.
-        trials: runs in all.
-        step_s: seconds of one step, measured.
-        seconds: of training, for all runs together.
-    """
+    """The work that a recipe amounts to; None for what cannot be known."""
 
     num_parameters: int
     num_trained: int
-    steps: float | None
+    steps: float | None  # of one run, as epochs are
     epochs: float | None
-    trials: int
-    step_s: float | None
-    seconds: float | None
+    trials: int  # runs in all
+    step_s: float | None  # seconds of one step, measured
+    seconds: float | None  # of training, for all runs together
 
     @classmethod
     def of(cls, settings: FinetuneRecipe, run: TaskInputs, step_s: float | None, trials: int) -> FinetuningPlan:

@@ -108,18 +108,12 @@ def _why_not_read(settings: PretrainRecipe, corpus: Sequence[str]) -> str | None
 
 @dataclass(frozen=True)
 class Material:
-    """What a recipe trains, and on what.
-
-    Args:
-        objective: masks the batches.
-        sizes: the encoder's.
-        text: None if random tokens replace it.
-    """
+    """What a recipe trains, and on what."""
 
     start: Start
-    objective: Objective
-    sizes: EncoderSettings
-    text: FirstStep | None
+    objective: Objective  # masks the batches
+    sizes: EncoderSettings  # the encoder's
+    text: FirstStep | None  # None if random tokens replace it
 
     @classmethod
     def of(cls, start: Start, text: FirstStep | None) -> Material:

@@ -36,19 +36,12 @@ MOST_STEPS = 200
 
 @dataclass(frozen=True)
 class SpeedProbe:
-    """What was measured.
+    """What was measured."""
 
-    Args:
-        sequences: in a step of the probe.
-        tokens: in a step of the probe, the median.
-        steps_s: the seconds of each measured step, the optimizer included.
-        optimizer_s: the median seconds of the optimizer alone.
-    """
-
-    sequences: int
-    tokens: float
-    steps_s: tuple[float, ...]
-    optimizer_s: float
+    sequences: int  # in a step of the probe
+    tokens: float  # in a step of the probe, the median
+    steps_s: tuple[float, ...]  # the seconds of each measured step, the optimizer included
+    optimizer_s: float  # the median seconds of the optimizer alone
 
     @property
     def step_s(self) -> float:
@@ -92,8 +85,6 @@ def probe_speed(
         batches: gives endless unprepared batches of a given number of sequences.
         limit_s: about how long the probe may take; two steps of two sequences are always finished.
         most_sequences: in a micro-batch: as in the recipe, or fewer if they do not fit into memory.
-        advance: called after each step.
-        clock: monotonic seconds.
     """
     began = clock()
     timer = _Timer(settings, module, objective, compute, advance, clock)

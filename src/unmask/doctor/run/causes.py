@@ -48,20 +48,13 @@ _NUM_BATCHES = 4
 
 @dataclass(frozen=True)
 class Record:
-    """What a run has written about itself.
-
-    Attributes:
-        directory: the run's.
-        training, evaluations: rows of `metrics.jsonl`.
-        checkpoint: the newest intact one; None if there is none.
-        damage: what is wrong with the checkpoints if none is intact.
-    """
+    """What a run has written about itself."""
 
     directory: Path
-    training: list[Row]
+    training: list[Row]  # rows of `metrics.jsonl`
     evaluations: list[Row]
-    checkpoint: Checkpoint | None = None
-    damage: str | None = None
+    checkpoint: Checkpoint | None = None  # the newest intact one
+    damage: str | None = None  # what is wrong with the checkpoints if none is intact
 
     @property
     def rows(self) -> list[Row]:
@@ -89,24 +82,15 @@ def read_record(directory: Path) -> Record:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The inputs of a run, opened.
-
-    Attributes:
-        tokenizer: the store's.
-        model_tokenizer: that of the run's model; None if it has none.
-        is_held_out: whether the floors are for held-out targets; else for those of the training documents.
-        floors: of the figures.
-        growth: how many times as large as initial ones the weights are; None if that is not known.
-        start_loss: the loss over the vocabulary before the first step, of a run that starts from a model without a
-            tokenizer.
-    """
+    """The inputs of a run, opened."""
 
     store: TokenStore
-    tokenizer: Tokenizer
-    model_tokenizer: Tokenizer | None
-    is_held_out: bool
-    floors: list[Floor]
-    growth: float | None
+    tokenizer: Tokenizer  # the store's
+    model_tokenizer: Tokenizer | None  # that of the run's model; None if it has none
+    is_held_out: bool  # whether the floors are for held-out targets; else for those of the training documents
+    floors: list[Floor]  # of the figures
+    growth: float | None  # how many times as large as initial ones the weights are; None if that is not known
+    # the loss over the vocabulary before the first step, of a run that starts from a model without a tokenizer
     start_loss: float | None
 
 

@@ -187,7 +187,6 @@ def more_tokens(losses: Sequence[tuple[int, float | None]], unigram: float, no_c
     It mentions a plateau only if one can be recognised: between the two floors, with enough rows and hardly a slope.
 
     Args:
-        losses: of training, by step.
         unigram: the loss of knowing frequencies alone, in nats.
         no_context: the loss of knowing the token shown at each target as well.
     """

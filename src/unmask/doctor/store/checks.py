@@ -17,7 +17,7 @@ from unmask.packing.formats import documents_needed
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.store.manifest import verify_file
 from unmask.store.store import TokenStore
-from unmask.store.unknown_tokens import MUCH, MUCH_OF_WORDS, NOTABLE, NOTABLE_OF_WORDS, TOO_MUCH
+from unmask.store.unknown_tokens import MUCH, MUCH_OF_WORDS, NOTABLE, NOTABLE_OF_WORDS, TOO_MUCH, unknown_share
 from unmask.tokenization.opening import Tokenizer
 
 QUANTILES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
@@ -29,7 +29,6 @@ _SHOWN_TOKENS = 24
 
 def check_store(
     store: TokenStore,
-    tokenizer: Tokenizer,
     statistics: StoreStatistics,
     duplicates: Duplicates,
     *,
@@ -40,7 +39,6 @@ def check_store(
     """Looks for what spoils a pre-training run.
 
     Args:
-        packing: how sequences are made from the store.
         text_length: tokens of text in a sequence.
         objective: what is learnt from them.
 
@@ -50,18 +48,11 @@ def check_store(
     return [
         _check_files(store),
         check_duplicates(duplicates, store.manifest.get("mixture", {})),
-        (_check_unknown_words if store.has_words else _check_unknown)(unknown_share(statistics, tokenizer)),
+        (_check_unknown_words if store.has_words else _check_unknown)(unknown_share(store)),
         _check_use(int(np.count_nonzero(statistics.token_counts)), store.vocab_size),
         *_check_lengths(statistics, packing, text_length),
         *_check_documents(store.num_documents, statistics.num_single, packing, objective),
     ]
-
-
-def unknown_share(statistics: StoreStatistics, tokenizer: Tokenizer) -> float:
-    """The share of the tokens for which the vocabulary has no entry; 0 if it can spell everything."""
-    if tokenizer.unk_id is None:
-        return 0.0
-    return float(statistics.token_counts[tokenizer.unk_id] / max(1, statistics.token_counts.sum()))
 
 
 def _check_files(store: TokenStore) -> Finding:
@@ -71,7 +62,7 @@ def _check_files(store: TokenStore) -> Finding:
     for name, expected in files.items():
         if not name.startswith(read):
             verify_file(store.directory / name, expected)
-    size = human_bytes(sum(file["bytes"] for file in files.values()))
+    size = human_bytes(store.size_bytes)
     return Finding("checksums", "good", f"all {len(files)} files, {size}, are byte for byte what was written")
 
 
@@ -170,16 +161,15 @@ def _check_documents(
 def store_facts(store: TokenStore) -> dict[str, Any]:
     """Sizes and provenance, as plain numbers and texts."""
     manifest = store.manifest
-    text_bytes = manifest.get("text_bytes", manifest["text"]["utf8_bytes"])
     return {
         "documents": store.num_documents,
         "sentences": manifest["sentences"],
         "tokens": store.num_tokens,
         "vocab_size": store.vocab_size,
-        "text_bytes": text_bytes,
-        "bytes_per_token": text_bytes / max(1, store.num_tokens),
+        "text_bytes": manifest["text_bytes"],
+        "bytes_per_token": manifest["text_bytes"] / max(1, store.num_tokens),
         "shards": len(manifest["shards"]),
-        "size_bytes": sum(file["bytes"] for file in manifest["files"].values()),
+        "size_bytes": store.size_bytes,
     }
 
 

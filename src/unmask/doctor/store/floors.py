@@ -16,21 +16,13 @@ from unmask.objectives.floors import SHOWN, UNIFORM, UNIGRAM, Floor, unigram_ent
 
 @dataclass(frozen=True)
 class StoreFloors:
-    """What a loss has to pass, in nats per target.
+    """What a loss has to pass, in nats per target."""
 
-    Attributes:
-        vocab_size: of the store.
-        unigram: the entropy of the entries: only their frequencies are known.
-        commonest: the share of the commonest entry: the accuracy of a model that always says it.
-        learns: what learns a loss over the vocabulary, in words.
-        further: of the objective, beside these.
-    """
-
-    vocab_size: int
-    unigram: float
-    commonest: float
-    learns: str
-    further: Sequence[Floor]
+    vocab_size: int  # of the store
+    unigram: float  # the entropy of the entries: only their frequencies are known
+    commonest: float  # the share of the commonest entry: the accuracy of a model that always says it
+    learns: str  # what learns a loss over the vocabulary, in words
+    further: Sequence[Floor]  # of the objective, beside these
 
     @classmethod
     def of(cls, token_counts: NDArray[np.int64], learns: str, objective: Objective | None) -> StoreFloors:

@@ -1,35 +1,29 @@
 """What a token store holds, in numbers: lengths, counts of entries, duplicates.
 
-Everything is read once, piece by piece, from the memory-mapped shards: memory grows with the hashes of documents alone.
+Everything is read once from the memory-mapped shards: memory grows with the hashes and lengths of documents alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.store.shard import Shard
 from unmask.store.store import TokenStore
 
-_PIECE = 1 << 22
-"""How many numbers are read at once."""
 _NUM_LONGEST = 3
 _NUM_EXAMPLES = 3
 
 
 @dataclass
 class LengthCounts:
-    """How often each length occurs.
+    """How often each length occurs."""
 
-    Args:
-        counts: (longest length + 1,) by length.
-    """
-
+    # (longest length + 1,) by length
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
 
     def add(self, lengths: NDArray[np.integer[Any]]) -> None:
@@ -78,17 +72,11 @@ class LongSentence:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Documents that are in the store more than once, token for token.
+    """Documents that are in the store more than once, token for token."""
 
-    Args:
-        num_documents: of the store.
-        copies: number of copies -> how many distinct documents have it: {1: 80, 3: 2} are 86 documents.
-        examples: the places of some documents and of their first copies.
-    """
-
-    num_documents: int
-    copies: dict[int, int]
-    examples: tuple[tuple[int, int], ...]
+    num_documents: int  # of the store
+    copies: dict[int, int]  # number of copies -> how many distinct documents have it: {1: 80, 3: 2} are 86 documents
+    examples: tuple[tuple[int, int], ...]  # the places of some documents and of their first copies
 
     @property
     def num_distinct(self) -> int:
@@ -111,55 +99,41 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class StoreStatistics:
-    """What one reading of a store finds.
+    """What one reading of a store finds."""
 
-    Args:
-        token_counts: (vocabulary,) how often each entry occurs.
-        sentence_lengths: of the sentences, in tokens.
-        document_lengths: of the documents, in tokens.
-        num_single: documents of one sentence.
-        longest: the longest sentences, the longest first.
-    """
-
-    token_counts: NDArray[np.int64]
-    sentence_lengths: LengthCounts
-    document_lengths: LengthCounts
-    num_single: int
-    longest: tuple[LongSentence, ...]
+    token_counts: NDArray[np.int64]  # (vocabulary,) how often each entry occurs
+    sentence_lengths: LengthCounts  # of the sentences, in tokens
+    document_lengths: LengthCounts  # of the documents, in tokens
+    num_single: int  # documents of one sentence
+    longest: tuple[LongSentence, ...]  # the longest sentences, the longest first
 
 
 def count_store(store: TokenStore, advance: Callable[[float], None] = lambda count: None) -> StoreStatistics:
     """Reads a whole store; each file's checksum is verified on the way.
 
     Args:
-        store: an opened store.
-        advance: called with the number of tokens read since its last call.
+        advance: see `TokenStore.token_counts`.
 
     Raises:
         StoreError: a file differs from what was written.
     """
-    token_counts = np.zeros(store.vocab_size, dtype=np.int64)
-    num_single = first_document = 0
-    sentences, documents = LengthCounts(), LengthCounts()
-    longest: list[LongSentence] = []
+    token_counts = store.token_counts(advance)
+    documents, num_sentences = store.sizes()
+    sentences, longest, first_document = LengthCounts(), list[LongSentence](), 0
     for shard in store.shards:
-        for start in range(0, len(shard.tokens), _PIECE):
-            token_counts += np.bincount(shard.tokens[start : start + _PIECE], minlength=len(token_counts))
-            advance(len(shard.tokens[start : start + _PIECE]))
-        for first_sentence, lengths in _differences(shard.sentences):
-            sentences.add(lengths)
-            largest = np.argpartition(lengths, -min(_NUM_LONGEST, len(lengths)))[-_NUM_LONGEST:]
-            found = [_sentence(shard, first_document, first_sentence + int(place)) for place in largest]
-            longest = sorted([*longest, *found], key=lambda sentence: -len(sentence.tokens))[:_NUM_LONGEST]
-        ends_of_documents = shard.documents["sentence_end"]
-        num_single += sum(int(np.count_nonzero(lengths == 1)) for _, lengths in _differences(ends_of_documents))
-        last = 0
-        for start in range(0, len(ends_of_documents), _PIECE):
-            ends = shard.sentences[ends_of_documents[start : start + _PIECE].astype(np.int64) - 1].astype(np.int64)
-            documents.add(np.diff(ends, prepend=last))
-            last = int(ends[-1])
-        first_document += len(ends_of_documents)
-    return StoreStatistics(token_counts, sentences, documents, num_single, tuple(longest))
+        lengths = np.diff(shard.sentences, prepend=0)
+        sentences.add(lengths)
+        ends = shard.documents["sentence_end"]
+        for place in np.argsort(-lengths, kind="stable")[:_NUM_LONGEST].tolist():
+            document = first_document + int(np.searchsorted(ends, place, side="right"))
+            end = int(shard.sentences[place])
+            longest.append(LongSentence(document, shard.tokens[end - int(lengths[place]) : end]))
+        first_document += len(ends)
+    longest.sort(key=lambda sentence: -len(sentence.tokens))
+    num_single = int(np.count_nonzero(num_sentences == 1))
+    return StoreStatistics(
+        token_counts, sentences, LengthCounts(np.bincount(documents)), num_single, tuple(longest[:_NUM_LONGEST])
+    )
 
 
 def find_duplicates(store: TokenStore) -> Duplicates:
@@ -177,18 +151,3 @@ def find_duplicates(store: TokenStore) -> Duplicates:
         copies.update(len(equal) for equal in same.values())
         examples += [(equal[0], equal[1]) for equal in same.values() if len(equal) > 1][: _NUM_EXAMPLES - len(examples)]
     return Duplicates(store.num_documents, {times: count for times, count in copies.items() if count}, tuple(examples))
-
-
-def _differences(ends: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """The differences between successive ends, in pieces, each with the place of its first."""
-    last = 0
-    for start in range(0, len(ends), _PIECE):
-        piece = ends[start : start + _PIECE].astype(np.int64)
-        yield start, np.diff(piece, prepend=last)
-        last = int(piece[-1])
-
-
-def _sentence(shard: Shard, first_document: int, place: int) -> LongSentence:
-    start = int(shard.sentences[place - 1]) if place else 0
-    document = int(np.searchsorted(shard.documents["sentence_end"], place, side="right"))
-    return LongSentence(first_document + document, shard.tokens[start : int(shard.sentences[place])])

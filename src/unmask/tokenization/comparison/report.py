@@ -41,6 +41,7 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import InputError, SettingsError
 from unmask.io.progress import Progress
 from unmask.tokenization.encoding.plain_text import plain_copy
+from unmask.tokenization.kinds.alphabet import count_characters
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer
 from unmask.tokenization.learning.word_counts import count_words
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -58,25 +59,16 @@ _UNUSED = re.compile(r"\[unused\d+\]")
 
 @dataclass(frozen=True)
 class TextFacts:
-    """The text that tokenizers were compared on.
+    """The text that tokenizers were compared on."""
 
-    Attributes:
-        sources: its files.
-        num_bytes_read: bytes of UTF-8 read.
-        num_bytes: bytes of the passages that were counted.
-        num_characters, num_utf8_bytes: of the pre-tokens, including the space before each.
-        num_words, num_distinct_words: see the module.
-        letters: letters within words, by Unicode script, the most frequent first.
-    """
-
-    sources: tuple[str, ...]
-    num_bytes_read: int
-    num_bytes: int
-    num_characters: int
-    num_utf8_bytes: int
+    sources: tuple[str, ...]  # its files
+    num_bytes_read: int  # bytes of UTF-8 read
+    num_bytes: int  # bytes of the passages that were counted
+    num_characters: int  # of the pre-tokens, including the space before each
+    num_utf8_bytes: int  # likewise
     num_words: int
     num_distinct_words: int
-    letters: Mapping[str, int]
+    letters: Mapping[str, int]  # letters within words, by Unicode script, the most frequent first
 
 
 @dataclass(frozen=True)
@@ -92,56 +84,35 @@ class CutWord:
 class TokenizerFigures:
     """One tokenizer, and how it does on the text.
 
-    Attributes:
-        name: the end of its path, long enough to distinguish it from the others.
-        path: where it was opened.
-        kind: `wordpiece`, `bpe` or `byte_bpe`.
-        lowercase: True if it makes no difference between upper and lower case.
-        segmenter: what cuts the text into morphemes beforehand, or "none".
-        vocab_size: how many ids it has.
-        num_entries_used: ids that occur in the text.
-        num_unused_slots: entries `[unused0]` ...
-        special_tokens: the other entries that stand for no text.
-        num_tokens, num_unknown_tokens: in the text.
-        num_word_tokens: in its words.
-        words_by_pieces: words of 1, 2, 3 ... pieces, the last count for `MOST_PIECES` and more, unknown words left out.
-        num_unknown_words: words with an unknown token in them.
-        lost_letters: letters that unknown tokens stand for, by script.
-        longest_words: those cut into most pieces, among those in the script of most of the text.
-        costliest_words: those that take most tokens in the text beyond one each, among those that occur more than once.
-        unknown_words: the most frequent ones.
-        tokens_per_word, tokens_per_character, bytes_per_token: the lower the first two and the higher the last, the
-            shorter the sequences. WordPiece makes one token of an unknown word: where many are unknown, this flatters.
-        whole_word_share: of the words, those that are one known piece.
-        unknown_word_share, unknown_token_share: of the words, of the tokens.
-        lost_letter_shares: of each script's letters.
+    The lower `tokens_per_word` and `tokens_per_character` and the higher `bytes_per_token`, the shorter the sequences.
+    WordPiece makes one token of an unknown word: where many are unknown, this flatters.
     """
 
-    name: str
-    path: str
-    kind: str
-    lowercase: bool
-    segmenter: str
-    vocab_size: int
-    num_entries_used: int
-    num_unused_slots: int
-    special_tokens: tuple[str, ...]
-    num_tokens: int
-    num_unknown_tokens: int
-    num_word_tokens: int
-    words_by_pieces: tuple[int, ...]
-    num_unknown_words: int
-    lost_letters: Mapping[str, int]
-    longest_words: tuple[CutWord, ...]
-    costliest_words: tuple[CutWord, ...]
-    unknown_words: tuple[CutWord, ...]
+    name: str  # the end of its path, long enough to distinguish it from the others
+    path: str  # where it was opened
+    kind: str  # `wordpiece`, `bpe` or `byte_bpe`
+    lowercase: bool  # True if it makes no difference between upper and lower case
+    segmenter: str  # what cuts the text into morphemes beforehand, or "none"
+    vocab_size: int  # how many ids it has
+    num_entries_used: int  # ids that occur in the text
+    num_unused_slots: int  # entries `[unused0]` ...
+    special_tokens: tuple[str, ...]  # the other entries that stand for no text
+    num_tokens: int  # in the text
+    num_unknown_tokens: int  # in the text
+    num_word_tokens: int  # in its words
+    words_by_pieces: tuple[int, ...]  # words of 1, 2 ... `MOST_PIECES` and more pieces, unknown words left out
+    num_unknown_words: int  # words with an unknown token in them
+    lost_letters: Mapping[str, int]  # letters that unknown tokens stand for, by script
+    longest_words: tuple[CutWord, ...]  # those cut into most pieces, in the script of most of the text
+    costliest_words: tuple[CutWord, ...]  # of those that occur again: most tokens in the text beyond one each
+    unknown_words: tuple[CutWord, ...]  # the most frequent ones
     tokens_per_word: float
     tokens_per_character: float
     bytes_per_token: float
-    whole_word_share: float
-    unknown_word_share: float
-    unknown_token_share: float
-    lost_letter_shares: Mapping[str, float]
+    whole_word_share: float  # of the words, those that are one known piece
+    unknown_word_share: float  # of the words
+    unknown_token_share: float  # of the tokens
+    lost_letter_shares: Mapping[str, float]  # of each script's letters
 
 
 @dataclass(frozen=True)
@@ -258,12 +229,8 @@ def _word_pattern() -> re.Pattern[str]:
 
 def _letters(texts: Mapping[str, int]) -> dict[str, int]:
     """Letters by script in texts with their counts, the most frequent script first."""
-    characters: Counter[str] = Counter()
-    for text, count in texts.items():
-        for character in text:
-            characters[character] += count
     letters: Counter[str] = Counter()
-    for character, count in characters.items():
+    for character, count in count_characters(texts).items():
         for script in letters_by_script(character):
             letters[script] += count
     return dict(sorted(letters.items(), key=lambda item: (-item[1], item[0])))

@@ -58,17 +58,11 @@ def readable(word: CutWord) -> str:
 
 @dataclass(frozen=True)
 class WordList:
-    """One of the lists of words.
+    """One of the lists of words."""
 
-    Args:
-        title: what the words have in common.
-        words_of: takes them from a tokenizer's figures.
-        as_text: writes a word for a line of text, with the figure that put it there.
-    """
-
-    title: str
-    words_of: Callable[[TokenizerFigures], tuple[CutWord, ...]]
-    as_text: Callable[[CutWord], str]
+    title: str  # what the words have in common
+    words_of: Callable[[TokenizerFigures], tuple[CutWord, ...]]  # takes them from a tokenizer's figures
+    as_text: Callable[[CutWord], str]  # writes a word for a line of text, with the figure that put it there
 
 
 WORDS = (

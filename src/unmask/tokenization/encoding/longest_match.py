@@ -27,7 +27,6 @@ def longest_match(
         prefix: of entries that continue a word, `##`.
         unknown: the bytes for a word that cannot be made of entries, or is longer than `most_characters`.
         most_characters: most characters of a known word.
-        lowercase: True looks up words in lower case.
     """
     first = {entry: index for entry, index in vocab.items() if not entry.startswith(prefix)}
     continuing = {entry.removeprefix(prefix): index for entry, index in vocab.items() if entry.startswith(prefix)}

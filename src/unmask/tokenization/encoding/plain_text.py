@@ -60,7 +60,6 @@ def plain_copy(backend: Tokenizer, *, normalized: bool = False) -> Tokenizer:
     """A copy of a tokenizer that reads special tokens in a text as ordinary characters.
 
     Args:
-        backend: any tokenizer.
         normalized: True leaves its normaliser out, for texts that are already normalised.
     """
     definition = json.loads(backend.to_str())

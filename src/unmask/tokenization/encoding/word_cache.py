@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from unmask.tokenization.definition import SPACE, in_order
 from unmask.tokenization.encoding.longest_match import longest_match
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder, plain_copy, splits_han, unchanged_characters
 
@@ -35,27 +36,19 @@ _WORDS_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class WordRules:
-    """How to cut texts into pre-tokens that can be encoded separately, for one tokenizer.
+    """How to cut texts into pre-tokens that can be encoded separately, for one tokenizer."""
 
-    Attributes:
-        cut: returns the pre-tokens of each text; or None for a text that has to be encoded whole.
-        words: returns the words of a pre-token, each of them a pre-token too; or None if it has to be encoded whole.
-        is_word: whether a pre-token is one word.
-        match: returns the ids of a word, as bytes; None if words are left to `encoder`.
-        join: makes one text in which `encoder` finds each of some words, in order.
-        encoder: encodes such a text.
-        is_edge: (vocabulary,) bool, True for edges: exactly one id of each word is an edge, its first or its last.
-        edge_is_last: True if it is the last.
-    """
-
+    # returns the pre-tokens of each text; or None for a text that has to be encoded whole
     cut: Callable[[Sequence[str]], list[list[str] | None]]
+    # returns the words of a pre-token, each of them a pre-token too; or None if it has to be encoded whole
     words: Callable[[str], list[str] | None]
-    is_word: Callable[[str], object]
-    match: Callable[[str], bytes] | None
-    join: Callable[[Iterable[str]], str]
-    encoder: Tokenizer
+    is_word: Callable[[str], object]  # whether a pre-token is one word
+    match: Callable[[str], bytes] | None  # returns the ids of a word, as bytes; None if words are left to `encoder`
+    join: Callable[[Iterable[str]], str]  # makes one text in which `encoder` finds each of some words, in order
+    encoder: Tokenizer  # encodes such a text
+    # (vocabulary,) bool, True for edges: exactly one id of each word is an edge, its first or its last
     is_edge: NDArray[np.bool_]
-    edge_is_last: bool
+    edge_is_last: bool  # True if it is the last
 
 
 class WordCache:
@@ -67,7 +60,6 @@ class WordCache:
         Args:
             backend: copied.
             dtype: of the ids in the returned arrays.
-            max_pre_tokens: most pre-tokens to cache.
         """
         self._dtype = dtype
         self._max_stretches = max_pre_tokens
@@ -207,7 +199,7 @@ def _white_space_rules(backend: Tokenizer, model: dict[str, Any], dtype: np.dtyp
     lowercase, unchanged = unchanged_characters(backend)
     if "!" not in unchanged:  # even printable ASCII is not left unchanged
         return None
-    entries = _entries(backend)
+    entries = in_order(backend.get_vocab(with_added_tokens=True))
     prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
     match = None
     if model["type"] == "WordPiece" and prefix:
@@ -253,7 +245,7 @@ def _byte_level_rules(backend: Tokenizer, model: dict[str, Any], prefix_space: b
     """
     if model["type"] != "BPE" or model.get("dropout") or model.get("end_of_word_suffix"):
         return None
-    is_edge = np.array([entry.startswith("Ġ") for entry in _entries(backend)])  # a space, in byte-level BPE
+    is_edge = np.array([entry.startswith(SPACE) for entry in in_order(backend.get_vocab(with_added_tokens=True))])
 
     def cut(texts: Sequence[str]) -> list[list[str] | None]:
         return [cut_one(text) for text in texts]
@@ -272,11 +264,3 @@ def _byte_level_rules(backend: Tokenizer, model: dict[str, Any], prefix_space: b
         return [pre_token] if pre_token[0] == " " else None
 
     return WordRules(cut, words, words, None, "".join, plain_copy(backend), is_edge, edge_is_last=False)
-
-
-def _entries(backend: Tokenizer) -> list[str]:
-    vocab = backend.get_vocab(with_added_tokens=True)
-    entries = [""] * (max(vocab.values()) + 1)
-    for entry, index in vocab.items():
-        entries[index] = entry
-    return entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from unmask.errors import TooLittleTextError
@@ -25,7 +26,7 @@ _HANGUL_AND_HAN = (
 )
 
 
-def count_characters(words: Counter[str]) -> Counter[str]:
+def count_characters(words: Mapping[str, int]) -> Counter[str]:
     """How often each character occurs in words with counts."""
     characters: Counter[str] = Counter()
     for word, count in words.items():

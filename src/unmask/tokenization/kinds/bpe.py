@@ -18,6 +18,7 @@ from functools import partial
 from unmask.tokenization.definition import (
     Definition,
     bert_normalizer,
+    bpe_model,
     make_definition,
     special_added_tokens,
     template,
@@ -38,6 +39,9 @@ SPECIAL_TOKENS = {
     "cls_token": "_classify_",
 }
 
+ROLES = ("bos_token", "sep_token", "cls_token")
+"""The roles of start, delimiter and extract."""
+
 
 def define(
     vocab: dict[str, int],
@@ -47,32 +51,20 @@ def define(
     normalizer: Definition | None,
 ) -> Definition:
     """The definition of a tokenizer, which frames its input if it has the three tokens for fine-tuning."""
-    framed = {"bos_token", "sep_token", "cls_token"} <= set(special_tokens)
-    post_processor = None
-    if framed:
-        start, delimiter, extract = (special_tokens[f"{role}_token"] for role in ("bos", "sep", "cls"))
-        post_processor = template(
-            vocab, f"{start}:0 $A:0 {extract}:0", f"{start}:0 $A:0 {delimiter}:0 $B:0 {extract}:0"
-        )
     return make_definition(
         added_tokens=special_added_tokens(vocab, [*special_tokens.values(), *others]),
         normalizer=normalizer,
         pre_tokenizer=PRE_TOKENIZER,
-        post_processor=post_processor,
+        post_processor=frame(vocab, special_tokens) if set(ROLES) <= set(special_tokens) else None,
         decoder={"type": "BPEDecoder", "suffix": END_OF_WORD},
-        model={
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": special_tokens["unk_token"],
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": END_OF_WORD,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": vocab,
-            "merges": [list(pair) for pair in merges or []],
-        },
+        model=bpe_model(vocab, merges or (), special_tokens["unk_token"], END_OF_WORD),
     )
+
+
+def frame(vocab: Mapping[str, int], special_tokens: Mapping[str, str]) -> Definition:
+    """The post-processor for fine-tuning."""
+    start, delimiter, extract = (special_tokens[role] for role in ROLES)
+    return template(vocab, f"{start}:0 $A:0 {extract}:0", f"{start}:0 $A:0 {delimiter}:0 $B:0 {extract}:0")
 
 
 def _base(alphabet: list[str], split: Split) -> list[str]:

@@ -14,17 +14,12 @@ stands for a word with its space.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
-from unmask.tokenization.definition import Definition, make_definition, special_added_tokens
-from unmask.tokenization.kinds.kind import Split, TokenizerKind
+from unmask.tokenization.definition import Definition, bpe_model, make_definition, special_added_tokens
+from unmask.tokenization.kinds.kind import TokenizerKind
 from unmask.tokenization.learning.library_training import grow_bpe
-
-if TYPE_CHECKING:
-    from unmask.tokenization.settings import TokenizerSettings
 
 SPECIAL_TOKENS = {
     "cls_token": "<s>",
@@ -76,41 +71,12 @@ def define(
         pre_tokenizer=byte_level,
         post_processor=post_processor,
         decoder=_PRE_TOKENIZER | {"add_prefix_space": True},
-        model={
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": vocab,
-            "merges": [list(pair) for pair in merges or []],
-        },
+        model=bpe_model(vocab, merges or (), None, ""),
     )
 
 
-def _normalizer(lowercase: bool) -> Definition | None:
-    return {"type": "Lowercase"} if lowercase else None
-
-
-def _pre_tokens(text: str) -> list[str]:
-    """Cuts before white space that follows anything else: no word spans such a cut."""
-    return _BEFORE_WHITE_SPACE.split(text)
-
-
 _BEFORE_WHITE_SPACE = re.compile(r"(?<=\S)(?=[ \t\n\r])")
-
-
-def _alphabet(characters: Counter[str], settings: TokenizerSettings) -> list[str]:
-    """All bytes, whatever the text holds."""
-    return list(BYTES)
-
-
-def _base(alphabet: list[str], split: Split) -> list[str]:
-    return alphabet
-
+"""Before white space that follows anything else: no word spans such a cut."""
 
 BYTE_BPE = TokenizerKind(
     special_tokens=SPECIAL_TOKENS,
@@ -118,11 +84,11 @@ BYTE_BPE = TokenizerKind(
     has_segments=False,
     lowercase=False,
     max_word_characters=None,
-    normalizer=_normalizer,
+    normalizer=lambda lowercase: {"type": "Lowercase"} if lowercase else None,
     pre_tokenizer=_PRE_TOKENIZER,
-    pre_tokens=_pre_tokens,
-    alphabet=_alphabet,
-    base=_base,
+    pre_tokens=_BEFORE_WHITE_SPACE.split,
+    alphabet=lambda characters, settings: list(BYTES),  # whatever the text holds
+    base=lambda alphabet, split: alphabet,
     grow=partial(grow_bpe, suffix=""),
     define=define,
 )

@@ -9,18 +9,14 @@ one, they are appended under the names of the released code, and the model must 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
-from unmask.tokenization.definition import special_added_tokens, template
+from unmask.tokenization.definition import json_bytes, special_added_tokens
 from unmask.tokenization.directory import read_directory
-from unmask.tokenization.kinds.bpe import SPECIAL_TOKENS
+from unmask.tokenization.kinds.bpe import ROLES, SPECIAL_TOKENS, frame
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer, load_word_tokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
-
-ROLES = ("bos_token", "sep_token", "cls_token")
-"""The roles of start, delimiter and extract."""
 
 
 def unframed(tokenizer: Tokenizer) -> Tokenizer:
@@ -57,24 +53,17 @@ def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]
     new = tuple(dict.fromkeys(special_tokens[role] for role in ROLES if special_tokens[role] not in entries))
     entries |= {entry: len(entries) + number for number, entry in enumerate(new)}
     definition = json.loads(opened.files["tokenizer.json"])
-    start, delimiter, extract = (special_tokens[role] for role in ROLES)
     kept = [token for token in definition.get("added_tokens") or [] if token["content"] not in special_tokens.values()]
     added = [*kept, *special_added_tokens(entries, special_tokens.values())]
     definition["added_tokens"] = sorted(added, key=lambda token: token["id"])
-    definition["post_processor"] = template(
-        entries, f"{start}:0 $A:0 {extract}:0", f"{start}:0 $A:0 {delimiter}:0 $B:0 {extract}:0"
-    )
+    definition["post_processor"] = frame(entries, special_tokens)
     config = json.loads(opened.files.get("tokenizer_config.json", b"{}"))
     config.pop("added_tokens_decoder", None)  # tokenizer.json has them
     # GPT-1's own class would rebuild the steps, without the frame.
     config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
     files = {
-        "tokenizer.json": _json_bytes(definition),
-        "tokenizer_config.json": _json_bytes(config | special_tokens),
-        "special_tokens_map.json": _json_bytes(special_tokens),
+        "tokenizer.json": json_bytes(definition),
+        "tokenizer_config.json": json_bytes(config | special_tokens),
+        "special_tokens_map.json": json_bytes(special_tokens),
     }
     return TextTokenizer(files, special_tokens, opened.segmenter, path), new
-
-
-def _json_bytes(value: Mapping[str, object]) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()

@@ -19,14 +19,10 @@ Split = Callable[[str], list[str]]
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of learning.
+    """The result of learning."""
 
-    Attributes:
-        entries: the vocabulary without special tokens, in the order of the ids.
-        merges: the pairs of entries that are joined, in the order learned; None for WordPiece, which has none.
-    """
-
-    entries: list[str]
+    entries: list[str]  # the vocabulary without special tokens, in the order of the ids
+    # the pairs of entries that are joined, in the order learned; None for WordPiece, which has none
     merges: list[tuple[str, str]] | None = None
 
     @classmethod
@@ -71,35 +67,22 @@ class Define(Protocol):
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """One kind of tokenizer that can be trained.
+    """One kind of tokenizer that can be trained."""
 
-    Attributes:
-        special_tokens: role in `tokenizer_config.json` -> entry, in the order of the ids; two roles may share one.
-        slots_after_first: how many unused slots follow the first special token; further ones follow the last.
-        has_segments: True if the model takes `token_type_ids`.
-        lowercase: whether the published tokenizer lowercases.
-        max_word_characters: longer words are unknown; None if there is no limit.
-        normalizer: of a definition, given whether to lowercase.
-        pre_tokenizer: of a definition.
-        pre_tokens: cuts a text where no word spans the cut, so that equal pre-tokens are split into words only once.
-        alphabet: the characters to keep, from their counts.
-        base: the entries that need no learning, from the alphabet.
-        grow: learns the other entries.
-        define: makes the definition of the learned tokenizer.
-    """
-
+    # role in `tokenizer_config.json` -> entry, in the order of the ids; two roles may share one
     special_tokens: Mapping[str, str]
-    slots_after_first: int
-    has_segments: bool
-    lowercase: bool
-    max_word_characters: int | None
-    normalizer: Callable[[bool], dict[str, Any] | None]
-    pre_tokenizer: dict[str, Any]
+    slots_after_first: int  # how many unused slots follow the first special token; further ones follow the last
+    has_segments: bool  # True if the model takes `token_type_ids`
+    lowercase: bool  # whether the published tokenizer lowercases
+    max_word_characters: int | None  # longer words are unknown; None if there is no limit
+    normalizer: Callable[[bool], dict[str, Any] | None]  # of a definition, given whether to lowercase
+    pre_tokenizer: dict[str, Any]  # of a definition
+    # cuts a text where no word spans the cut, so that equal pre-tokens are split into words only once
     pre_tokens: Callable[[str], list[str]]
-    alphabet: Callable[[Counter[str], TokenizerSettings], list[str]]
-    base: Callable[[list[str], Split], list[str]]
-    grow: Grow
-    define: Define
+    alphabet: Callable[[Counter[str], TokenizerSettings], list[str]]  # the characters to keep, from their counts
+    base: Callable[[list[str], Split], list[str]]  # the entries that need no learning, from the alphabet
+    grow: Grow  # learns the other entries
+    define: Define  # makes the definition of the learned tokenizer
 
     def reserved_entries(self, unused_slots: int, others: tuple[str, ...]) -> list[str]:
         """The entries at the beginning of a vocabulary: special tokens, unused slots, further special tokens."""

@@ -26,10 +26,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from unmask.errors import ModelError, SettingsError
+from unmask.errors import ModelError
 from unmask.io.writing import writing
 from unmask.tokenization.definition import Framing, Piece
-from unmask.tokenization.tokenizer import EncodedInput, truncated_lengths
+from unmask.tokenization.tokenizer import EncodedInput, assemble
 from unmask.tokenization.vocabulary import Vocabulary
 
 SETTINGS_FILE, WORDS_FILE = "word_tokenizer.json", "words.txt"
@@ -77,14 +77,10 @@ class WordTokenizer:
 
     Attributes:
         reads_words: True: an id is of a whole word, which is read by its characters.
-        kind: "word".
-        segmenter: "none".
         vocab_size: words of the output vocabulary; higher ids are those of other words met so far.
-        pad_id: None, as there is no padding.
         special_ids: of `<S>`, `</S>` and `<UNK>`, ascending.
         token_strings: the output vocabulary.
         continuation: (vocab_size,) bool, all False.
-        marks_words: True.
         framing: `<S> A </S>`, and `<S> A </S> <S> B </S>`, where B is marked as segment 1 though ELMo has no segments.
         max_characters: of a word, including the marks of its beginning and end; longer words are cut.
         lowercase: whether words are lowercased.
@@ -95,7 +91,7 @@ class WordTokenizer:
     kind = "word"
     segmenter = "none"
     marks_words = True
-    pad_id: int | None = None
+    pad_id: int | None = None  # there is no padding
 
     def __init__(
         self,
@@ -215,24 +211,7 @@ class WordTokenizer:
             SettingsError: `max_length` leaves no room for the special words.
         """
         encoded = [(self.encode_batch([a])[0], None if b is None else self.encode_batch([b])[0]) for a, b in pairs]
-        return [self._assemble(a, b, max_length) for a, b in encoded]
-
-    def _assemble(self, a: list[int], b: list[int] | None, max_length: int | None) -> EncodedInput:
-        pieces = self.framing.single if b is None else self.framing.pair
-        num_special = sum(len(piece.ids) for piece in pieces)
-        length_a, length_b = len(a), len(b or [])
-        if max_length is not None:
-            if max_length < num_special:
-                raise SettingsError(
-                    f"a maximal length of {max_length} tokens has no room for the {num_special} special tokens of an "
-                    f"input: give at least {num_special + 1}"
-                )
-            length_a, length_b = truncated_lengths(length_a, length_b, max_length - num_special)
-        kept = {"A": a[:length_a], "B": (b or [])[:length_b]}
-        ids_of = [kept[piece.text] if piece.text else list(piece.ids) for piece in pieces]
-        segments = [piece.segment for piece, ids in zip(pieces, ids_of, strict=True) for _ in ids]
-        is_truncated = length_a < len(a) or length_b < len(b or [])
-        return EncodedInput([index for ids in ids_of for index in ids], segments, is_truncated)
+        return [assemble(self.framing, a, b, max_length) for a, b in encoded]
 
     def decode(self, ids: Sequence[int], *, skip_specials: bool = False) -> str:
         """Words with spaces between them; `skip_specials` leaves special words out."""

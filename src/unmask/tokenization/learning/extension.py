@@ -18,43 +18,31 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
 from unmask.io.reading import open_input
 from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
-from unmask.tokenization.directory import OpenedDirectory, read_directory
+from unmask.tokenization.definition import json_bytes
+from unmask.tokenization.directory import KEPT_FILES, OpenedDirectory, read_directory
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer
 from unmask.tokenization.opening import has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
-_OWN_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja"),
-)
 _WHOLE_WORD = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 _MOST_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Extension:
-    """What became of a list of words.
+    """What became of a list of words."""
 
-    Attributes:
-        tokenizer: with the new entries.
-        added: the new entries, in order.
-        known: words that were entries already.
-        num_repeated: lines whose normalised word was on an earlier line.
-        unknown: of `added`, those that the tokenizer could not encode before: they were `[UNK]`.
-    """
-
-    tokenizer: TextTokenizer
-    added: tuple[str, ...]
-    known: tuple[str, ...]
-    num_repeated: int
-    unknown: tuple[str, ...]
+    tokenizer: TextTokenizer  # with the new entries
+    added: tuple[str, ...]  # the new entries, in order
+    known: tuple[str, ...]  # words that were entries already
+    num_repeated: int  # lines whose normalised word was on an earlier line
+    unknown: tuple[str, ...]  # of `added`, those that the tokenizer could not encode before: they were `[UNK]`
 
     def summary(self) -> str:
         """What was done, for a terminal."""
@@ -89,7 +77,7 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
     """
     directory, words, out = _tokenizer_directory(Path(source)), Path(words), Path(out)
     refuse_existing(out, overwrite)
-    refuse_foreign(out, _OWN_FILES, "a tokenizer")
+    refuse_foreign(out, KEPT_FILES, "a tokenizer")
     opened = read_directory(directory, None)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, directory)
     if "" in tokenizer.token_strings:
@@ -184,7 +172,7 @@ def _with_entries(opened: OpenedDirectory, entries: tuple[str, ...], new: tuple[
     entries += new
     definition = json.loads(opened.files["tokenizer.json"])
     definition["model"]["vocab"] |= {entry: index for index, entry in enumerate(entries)}
-    files = {"tokenizer.json": _json_bytes(definition)}
+    files = {"tokenizer.json": json_bytes(definition)}
     if "vocab.txt" in opened.files:
         files["vocab.txt"] = "".join(f"{entry}\n" for entry in entries).encode()
     return opened.files | files
@@ -199,17 +187,13 @@ def _with_added_tokens(opened: OpenedDirectory, entries: tuple[str, ...], new: t
         *(definition.get("added_tokens") or []),
         *({"id": index, "content": word, **_WHOLE_WORD} for word, index in ids.items()),
     ]
-    files = {"tokenizer.json": _json_bytes(definition)}
+    files = {"tokenizer.json": json_bytes(definition)}
     if "added_tokens_decoder" in config:
         config["added_tokens_decoder"] |= {str(index): {"content": word, **_WHOLE_WORD} for word, index in ids.items()}
-        files["tokenizer_config.json"] = _json_bytes(config)
+        files["tokenizer_config.json"] = json_bytes(config)
     if "added_tokens.json" in opened.files:
-        files["added_tokens.json"] = _json_bytes(json.loads(opened.files["added_tokens.json"]) | ids)
+        files["added_tokens.json"] = json_bytes(json.loads(opened.files["added_tokens.json"]) | ids)
     return opened.files | files
-
-
-def _json_bytes(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
 def _listed(words: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unmask.corpus.segmenters import SEGMENTERS
@@ -30,37 +30,51 @@ TOKENIZERS: dict[str, TokenizerKind] = {
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """The data and the results of a training.
+    """The data and the results of a training."""
 
-    Attributes:
-        vocab_size: entries, special tokens included.
-        asked_vocab_size: entries requested; more than `vocab_size` if there was too little text.
-        alphabet_size: characters kept; bytes, for `byte_bpe`.
-        num_characters_dropped: distinct characters seen but not kept.
-        dropped_character_count: their occurrences.
-        dropped_character_share: their occurrences as a share of all characters but white space.
-        num_words: words seen, punctuation marks included.
-        num_distinct_words: distinct words among them.
-        unknown_word_count: words seen that encode to an unknown token, because of a dropped character or their length.
-        num_documents: documents learned from.
-        num_bytes: bytes of UTF-8 learned from.
-        num_documents_read: documents read, including those left out of the sample.
-        num_bytes_read: likewise bytes.
-    """
-
-    vocab_size: int
-    asked_vocab_size: int
-    alphabet_size: int
-    num_characters_dropped: int
-    dropped_character_count: int
-    dropped_character_share: float
-    num_words: int
-    num_distinct_words: int
+    vocab_size: int  # entries, special tokens included
+    asked_vocab_size: int  # entries requested; more than `vocab_size` if there was too little text
+    alphabet_size: int  # characters kept; bytes, for `byte_bpe`
+    num_characters_dropped: int  # distinct characters seen but not kept
+    dropped_character_count: int  # their occurrences
+    dropped_character_share: float  # their occurrences as a share of all characters but white space
+    num_words: int  # words seen, punctuation marks included
+    num_distinct_words: int  # distinct words among them
+    # words seen that encode to an unknown token, because of a dropped character or their length
     unknown_word_count: int
-    num_documents: int
-    num_bytes: int
-    num_documents_read: int
-    num_bytes_read: int
+    num_documents: int  # documents learned from
+    num_bytes: int  # bytes of UTF-8 learned from
+    num_documents_read: int  # documents read, including those left out of the sample
+    num_bytes_read: int  # likewise bytes
+
+    @classmethod
+    def of(
+        cls,
+        counts: WordCounts,
+        vocab_size: int,
+        asked_vocab_size: int,
+        alphabet_size: int,
+        num_known_words: int,
+        dropped: Counter[str],
+        num_characters: int,
+    ) -> TrainingReport:
+        """Of the words counted, those known, and the characters dropped of all that were seen."""
+        num_words = counts.words.total()
+        return cls(
+            vocab_size=vocab_size,
+            asked_vocab_size=asked_vocab_size,
+            alphabet_size=alphabet_size,
+            num_characters_dropped=len(dropped),
+            dropped_character_count=dropped.total(),
+            dropped_character_share=dropped.total() / num_characters,
+            num_words=num_words,
+            num_distinct_words=len(counts.words),
+            unknown_word_count=num_words - num_known_words,
+            num_documents=counts.num_documents,
+            num_bytes=counts.num_bytes,
+            num_documents_read=counts.num_documents_read,
+            num_bytes_read=counts.num_bytes_read,
+        )
 
     def summary(self) -> str:
         """The report in a few lines of prose."""
@@ -82,16 +96,12 @@ def train_tokenizer(
     texts: Iterable[str],
     settings: TokenizerSettings,
     seed: int = 0,
-    on_progress: Callable[[str, int], None] | None = None,
 ) -> tuple[TextTokenizer, TrainingReport]:
     """Trains a tokenizer; the same texts, settings and seed give the same bytes.
 
     Args:
         texts: one document each; iterated once.
-        settings: kind, size, casing ...
         seed: of the sample that is taken if the texts exceed `settings.sample_bytes`.
-        on_progress: called with ("reading", bytes read so far) after each document, and with ("learning", bytes
-            learned from) once everything is read and the vocabulary is about to grow.
 
     Raises:
         InputError: there is no text, or no character is frequent enough.
@@ -108,11 +118,7 @@ def train_tokenizer(
     def pre_tokens(text: str) -> list[str]:
         return family.pre_tokens(segment(text))
 
-    def report_reading(num_bytes: int) -> None:
-        if on_progress is not None:
-            on_progress("reading", num_bytes)
-
-    counts = count_words(texts, split, settings.sample_bytes, seed, report_reading, pre_tokens)
+    counts = count_words(texts, split, settings.sample_bytes, seed, pre_tokens)
     if not counts.words:
         raise TooLittleTextError(
             f"no text to train on: {counts.num_documents_read} documents were read and none of them holds a word"
@@ -121,8 +127,6 @@ def train_tokenizer(
     alphabet = family.alphabet(characters, settings)
     base = family.base(alphabet, split)
     room = _room(settings, family, len(reserved), base, alphabet)
-    if on_progress is not None:
-        on_progress("learning", counts.num_bytes)
     known = _known_words(counts.words, alphabet, family.max_word_characters)
     learned = family.grow(known, base, num_entries=room, min_pair_count=settings.min_pair_count)
     if learned.merges is not None and settings.num_merges is not None and len(learned.merges) >= settings.num_merges:
@@ -138,7 +142,9 @@ def train_tokenizer(
     }
     files = new_files(definition, family.special_tokens, config, family.has_segments, settings.segmenter)
     tokenizer = TextTokenizer(files, family.special_tokens, settings.segmenter)
-    return tokenizer, _report(counts, known, characters, alphabet, len(vocab), len(reserved) + room)
+    dropped = Counter({character: characters[character] for character in characters.keys() - set(alphabet)})
+    sizes = (len(vocab), len(reserved) + room, len(alphabet))
+    return tokenizer, TrainingReport.of(counts, *sizes, known.total(), dropped, characters.total())
 
 
 def _refuse_words(tokens: tuple[str, ...], split: Split) -> None:
@@ -175,33 +181,4 @@ def _known_words(words: Counter[str], alphabet: list[str], longest: int | None) 
             for word, count in words.items()
             if (longest is None or len(word) <= longest) and kept.issuperset(word)
         }
-    )
-
-
-def _report(
-    counts: WordCounts,
-    known: Counter[str],
-    characters: Counter[str],
-    alphabet: list[str],
-    vocab_size: int,
-    asked_vocab_size: int,
-) -> TrainingReport:
-    num_characters = characters.total()
-    kept = [character for character in alphabet if character in characters]
-    dropped = num_characters - sum(characters[character] for character in kept)
-    num_words = counts.words.total()
-    return TrainingReport(
-        vocab_size=vocab_size,
-        asked_vocab_size=asked_vocab_size,
-        alphabet_size=len(alphabet),
-        num_characters_dropped=len(characters) - len(kept),
-        dropped_character_count=dropped,
-        dropped_character_share=dropped / num_characters,
-        num_words=num_words,
-        num_distinct_words=len(counts.words),
-        unknown_word_count=num_words - known.total(),
-        num_documents=counts.num_documents,
-        num_bytes=counts.num_bytes,
-        num_documents_read=counts.num_documents_read,
-        num_bytes_read=counts.num_bytes_read,
     )

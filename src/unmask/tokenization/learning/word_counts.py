@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from unmask.errors import InputError
-
 
 @dataclass
 class _Level:
@@ -25,21 +23,13 @@ class _Level:
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Words with their counts, and how much text they come from.
+    """Words with their counts, and how much text they come from."""
 
-    Attributes:
-        words: occurrences of each word.
-        num_documents: documents counted.
-        num_bytes: bytes of UTF-8 counted.
-        num_documents_read: documents read, including those left out of the sample.
-        num_bytes_read: likewise bytes.
-    """
-
-    words: Counter[str]
-    num_documents: int
-    num_bytes: int
-    num_documents_read: int
-    num_bytes_read: int
+    words: Counter[str]  # occurrences of each word
+    num_documents: int  # documents counted
+    num_bytes: int  # bytes of UTF-8 counted
+    num_documents_read: int  # documents read, including those left out of the sample
+    num_bytes_read: int  # likewise bytes
 
 
 def count_words(
@@ -47,7 +37,6 @@ def count_words(
     split: Callable[[str], list[str]],
     sample_bytes: int,
     seed: int,
-    on_progress: Callable[[int], None] | None = None,
     pre_tokens: Callable[[str], list[str]] = str.split,
 ) -> WordCounts:
     """Counts the words of `texts`.
@@ -57,18 +46,13 @@ def count_words(
         split: splits a pre-token of text into words; called once for every distinct pre-token, which is many times
             cheaper than once for every text.
         sample_bytes: most bytes of text to count; a single document may exceed it.
-        seed: of the sample.
-        on_progress: called after each document with the bytes read so far.
         pre_tokens: cuts a text where no word spans the cut; by default at white space.
-
-    Raises:
-        InputError: a text cannot be encoded as UTF-8.
     """
     levels: dict[int, _Level] = {}
     lowest = 0
     num_documents = num_bytes = 0
     for index, text in enumerate(texts):
-        size = _utf8_size(text, index)
+        size = len(text.encode())
         num_documents += 1
         num_bytes += size
         number = _level_of_document(seed, index)
@@ -80,8 +64,6 @@ def count_words(
             while len(levels) > 1 and sum(level.num_bytes for level in levels.values()) > sample_bytes:
                 lowest = min(levels) + 1
                 del levels[lowest - 1]
-        if on_progress is not None:
-            on_progress(num_bytes)
     return WordCounts(
         words=_split_pre_tokens([level.pre_tokens for level in levels.values()], split),
         num_documents=sum(level.num_documents for level in levels.values()),
@@ -96,16 +78,6 @@ def _level_of_document(seed: int, index: int) -> int:
     digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
     bits = int.from_bytes(digest, "big")
     return (bits & -bits).bit_length() - 1 if bits else 64
-
-
-def _utf8_size(text: str, index: int) -> int:
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"document {index + 1}: character {error.start + 1} is half of a surrogate pair, which no UTF-8 text can "
-            "hold; fix the program that wrote this text"
-        ) from error
 
 
 def _split_pre_tokens(levels: list[Counter[str]], split: Callable[[str], list[str]]) -> Counter[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 
 from unmask.errors import SettingsError, TooLittleTextError
 from unmask.tokenization.kinds.word_characters import MAX_CHARACTERS, SPECIAL_WORDS, WordTokenizer
@@ -19,7 +20,6 @@ def train_word_tokenizer(
     texts: Iterable[str],
     settings: TokenizerSettings,
     seed: int = 0,
-    on_progress: Callable[[str, int], None] | None = None,
 ) -> tuple[WordTokenizer, TrainingReport]:
     """Trains a tokenizer; the same texts, settings and seed give the same bytes.
 
@@ -27,7 +27,6 @@ def train_word_tokenizer(
         texts: one document each; iterated once.
         settings: `vocab_size`, special words included, `lowercase` (None keeps both cases) and `sample_bytes`.
         seed: of the sample that is taken if the texts exceed `settings.sample_bytes`.
-        on_progress: as in `unmask.tokenization.learning.train.train_tokenizer`.
 
     Raises:
         InputError: there is no text, or no word occurs twice.
@@ -35,14 +34,7 @@ def train_word_tokenizer(
     """
     _refuse_others(settings)
     tokenizer = WordTokenizer(SPECIAL_WORDS, MAX_CHARACTERS, bool(settings.lowercase))
-
-    def report_reading(num_bytes: int) -> None:
-        if on_progress is not None:
-            on_progress("reading", num_bytes)
-
-    counts = count_words(texts, tokenizer.words, settings.sample_bytes, seed, report_reading)
-    if on_progress is not None:
-        on_progress("learning", counts.num_bytes)
+    counts = count_words(texts, tokenizer.words, settings.sample_bytes, seed)
     room = settings.vocab_size - len(SPECIAL_WORDS)
     by_frequency = sorted(counts.words.items(), key=lambda item: (-item[1], item[0]))
     kept = [(word, count) for word, count in by_frequency[:room] if count >= _MIN_COUNT]
@@ -51,22 +43,8 @@ def train_word_tokenizer(
             f"too little text to train on: {counts.num_documents_read} document(s) were read, and no word stands in "
             f"them {_MIN_COUNT} times, which is what it takes to be an entry (no setting changes that): give more text"
         )
-    num_words = counts.words.total()
-    report = TrainingReport(
-        vocab_size=len(SPECIAL_WORDS) + len(kept),
-        asked_vocab_size=settings.vocab_size,
-        alphabet_size=_NUM_BYTES,
-        num_characters_dropped=0,
-        dropped_character_count=0,
-        dropped_character_share=0.0,
-        num_words=num_words,
-        num_distinct_words=len(counts.words),
-        unknown_word_count=num_words - sum(count for _, count in kept),
-        num_documents=counts.num_documents,
-        num_bytes=counts.num_bytes,
-        num_documents_read=counts.num_documents_read,
-        num_bytes_read=counts.num_bytes_read,
-    )
+    sizes = (len(SPECIAL_WORDS) + len(kept), settings.vocab_size, _NUM_BYTES)
+    report = TrainingReport.of(counts, *sizes, sum(count for _, count in kept), Counter(), num_characters=1)
     return WordTokenizer([*SPECIAL_WORDS, *(word for word, _ in kept)], MAX_CHARACTERS, tokenizer.lowercase), report
 
 

@@ -16,7 +16,6 @@ from unmask.doctor.store.checks import (
     length_histograms,
     length_table,
     longest_table,
-    unknown_share,
 )
 from unmask.doctor.store.floors import StoreFloors
 from unmask.doctor.store.statistics import StoreStatistics, count_store, find_duplicates
@@ -26,6 +25,7 @@ from unmask.objectives.table import new_objective
 from unmask.packing.settings import PackingSettings
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
+from unmask.store.unknown_tokens import unknown_share
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.tokenization.vocabulary import Vocabulary
 
@@ -52,8 +52,8 @@ def looked_at_for(max_length: int) -> dict[str, Any]:
 
 
 def check(directory: Path, tokenizer: Path, documents: list[str], max_length: int = 128) -> dict[str, Finding]:
-    store, opened, statistics = make(directory, tokenizer, documents)
-    found = check_store(store, opened, statistics, find_duplicates(store), **looked_at_for(max_length))
+    store, _, statistics = make(directory, tokenizer, documents)
+    found = check_store(store, statistics, find_duplicates(store), **looked_at_for(max_length))
     return {finding.name: finding for finding in found}
 
 
@@ -84,8 +84,8 @@ def test_unknown_tokens(tmp_path: Path, tiny_model: Path) -> None:
 
 
 def test_unknown_share_by_hand(tmp_path: Path, tiny_model: Path) -> None:
-    _, tokenizer, statistics = make(tmp_path, tiny_model, ["수 man man man.", "man 수 수 수."])
-    assert unknown_share(statistics, tokenizer) == 4 / 10
+    store, *_ = make(tmp_path, tiny_model, ["수 man man man.", "man 수 수 수."])
+    assert unknown_share(store) == 4 / 10
 
 
 def test_a_vocabulary_for_another_text(tmp_path: Path, tiny_model: Path) -> None:
@@ -163,11 +163,10 @@ def test_floors_of_other_objectives() -> None:
 
 
 def test_one_document_is_enough_for_sequences_of_one_segment(tmp_path: Path, tiny_model: Path) -> None:
-    store, tokenizer, statistics = make(tmp_path, tiny_model, [*varied(1), "man " * 200 + "."][:1])
+    store, _, statistics = make(tmp_path, tiny_model, [*varied(1), "man " * 200 + "."][:1])
     single: dict[str, Any] = {"packing": PackingSettings(format="single_segment", max_length=16), "text_length": 14}
     found = check_store(
         store,
-        tokenizer,
         statistics,
         find_duplicates(store),
         **single,

@@ -138,12 +138,6 @@ def test_cased_keeps_case_and_accents() -> None:
     assert tokenizer.encode_batch(["the"]) != tokenizer.encode_batch(["The"])
 
 
-def test_progress_is_told() -> None:
-    seen: list[tuple[str, int]] = []
-    train_tokenizer(["abab", "abab"], TokenizerSettings(), on_progress=lambda stage, size: seen.append((stage, size)))
-    assert seen == [("reading", 4), ("reading", 8), ("learning", 8)]
-
-
 def test_the_report_tells_of_a_sample() -> None:
     texts = ["some words in a text"] * 1000
     _, report = train_tokenizer(texts, TokenizerSettings(sample_bytes=5000), seed=1)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
-from unmask.errors import InputError
 from unmask.tokenization.learning.word_counts import count_words
 
 
@@ -53,14 +50,3 @@ def test_the_sample_is_a_function_of_the_seed() -> None:
 def test_one_document_above_the_budget_is_kept() -> None:
     counts = count_words(["word " * 1000], lambda chunk: [chunk], sample_bytes=10, seed=0)
     assert counts.words == Counter({"word": 1000})
-
-
-def test_progress_is_told_in_bytes() -> None:
-    seen: list[int] = []
-    count_words(["ab", "é"], lambda chunk: [chunk], sample_bytes=100, seed=0, on_progress=seen.append)
-    assert seen == [2, 4]
-
-
-def test_half_a_surrogate_pair_is_refused() -> None:
-    with pytest.raises(InputError, match=r"document 2: character 3 is half of a surrogate pair"):
-        count_words(["fine", "ab\ud800"], lambda chunk: [chunk], sample_bytes=100, seed=0)
