@@ -66,7 +66,7 @@ def run(recipe: str, store: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def test_its_settings_are_read_and_refused_by_name(recipe: str) -> None:
     settings = load_pretrain_recipe(recipe, ["corpus=a.txt", "objective.distance=3"])
-    assert settings.objective.model_dump() == {"name": "previous_token", "distance": 3}
+    assert settings.objective.model_dump() == {"name": "previous_token", "output_bias": "zero", "distance": 3}
     for word, told in (
         ("objective.distanse=3", "unknown key objective.distanse; did you mean objective.distance"),
         ("objective.distance=far", "objective.distance=far: expected a whole number"),

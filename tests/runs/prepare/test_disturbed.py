@@ -55,13 +55,13 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
     """Does something between the estimate of what the store needs and the reading of the text."""
 
     def arrange(change: Callable[[], object]) -> None:
-        estimate = preparation._tell_and_check_disk
+        estimate = preparation._report_and_check_disk
 
         def estimate_and_change(*arguments: Any) -> None:
             estimate(*arguments)
             change()
 
-        monkeypatch.setattr(preparation, "_tell_and_check_disk", estimate_and_change)
+        monkeypatch.setattr(preparation, "_report_and_check_disk", estimate_and_change)
 
     return arrange
 

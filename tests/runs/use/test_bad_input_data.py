@@ -101,7 +101,7 @@ def test_text_of_characters_that_are_no_tokens_is_refused(unmask: Command, place
     [
         ("nowhere", "nowhere does not exist: expected a directory with tokenizer.json or vocab.txt"),
         ("folder", "folder holds no tokenizer: expected tokenizer.json or vocab.txt in it"),
-        ("broken", "broken/tokenizer.json, line 1: not JSON"),
+        ("broken", "broken/tokenizer.json: not JSON ("),
     ],
 )
 def test_a_bad_tokenizer_is_refused(unmask: Command, place: Path, given: str, message: str) -> None:
