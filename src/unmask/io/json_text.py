@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from unmask.errors import InputError, UserError
-from unmask.io.input_files import InputFiles
 from unmask.io.rows import Row
+
+if TYPE_CHECKING:
+    from unmask.io.input_files import InputFiles
 
 _CHUNK_BYTES = 2**20
 _BLANK = re.compile(r"[ \t\r\n]*")
