@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.errors import InputError
 from unmask.io.encodings import fitting_encoding
-from unmask.io.settings import TableSettings
 
 if TYPE_CHECKING:
     from pyarrow import DataType
+
+    from unmask.io.settings import TableSettings
 
 Refuse = Callable[[str, str, str], None]
 """Is called with the place of a record that cannot be read, a fixed short reason, and what is wrong with it in full;
