@@ -113,6 +113,19 @@ def test_long_inputs_are_cut_and_told_or_refused(
         list(predict(strict, [{"text": text} for text in TEXTS]))
 
 
+def test_a_length_that_the_model_has_not_seen_is_told(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = save_classifier(tmp_path / "model", tiny_model, ColumnSettings(text="text"), max_length=16)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 24}))
+    predictor = load_predictor(model)
+    predictor.with_options(settings={"max_length": 24})
+    assert not caplog.text
+    predictor.with_options(settings={"max_length": 25})
+    assert "task.max_length is 25, and the model has seen no sequence over 24: its positions beyond" in caplog.text
+
+
 def test_texts_that_the_vocabulary_does_not_cover_are_told(
     single: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
