@@ -33,6 +33,9 @@ _SCRIPTS = {
 _ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 """A byte beyond ASCII between two of ASCII, as in European languages."""
 
+LFS_POINTER = "version https://git-lfs"
+"""How a file begins that Git LFS has put in place of a large one."""
+
 codecs.register_error("unmask.mark", lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
 
 
@@ -81,7 +84,8 @@ def read_utf8_lines(
             of their invalid bytes; None refuses them.
 
     Raises:
-        InputError: a line does not decode; names the first byte that does not, and an encoding that fits.
+        InputError: a line does not decode; names the first byte that does not, and an encoding that fits. Or the first
+            one shows that this is a pointer of Git LFS.
     """
     offset, first, lines = 0, b"", iter(lines)
     for number, line in enumerate(lines, start=1):
@@ -95,6 +99,10 @@ def read_utf8_lines(
             undecoded.append(number)
             text = line.decode("utf-8", "surrogateescape")
         offset += len(line)
+        if number == 1 and text.startswith(LFS_POINTER):
+            raise InputError(
+                f"{name} is a pointer of Git LFS, not the file: fetch it with `git lfs pull` in that clone"
+            )
         first = first or line
         yield number, text.removeprefix("\ufeff") if number == 1 else text
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
+from unmask.io.encodings import LFS_POINTER
 from unmask.tokenization.definition import Definition, bert_normalizer, read_facts
 from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
@@ -219,6 +220,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(_read_text(path))
     except json.JSONDecodeError as error:
+        if error.doc.startswith(LFS_POINTER):
+            raise ModelError(
+                f"{path} is a pointer of Git LFS, not the file: fetch it with `git lfs pull` in that clone"
+            ) from error
         raise ModelError(f"{path}, line {error.lineno}: not JSON ({error.msg}); is the file complete?") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found a {type(value).__name__}")

@@ -130,3 +130,12 @@ def test_lines_are_utf8_and_their_byte_order_mark_goes() -> None:
     ]
     with pytest.raises(InputError, match=r"^a:2: not UTF-8 at byte 6 of the text \(0xff\): expected text in UTF-8"):
         list(read_utf8_lines([b"one\n", b"tw\xff"], "a"))
+
+
+def test_a_pointer_of_git_lfs_is_no_text() -> None:
+    pointer = [b"version https://git-lfs.github.com/spec/v1\n", b"oid sha256:0000\n", b"size 17\n"]
+    with pytest.raises(
+        InputError, match=r"^a\.txt is a pointer of Git LFS, not the file: fetch it with `git lfs pull`"
+    ):
+        list(read_utf8_lines(pointer, "a.txt"))
+    assert len(list(read_utf8_lines([b"see:\n", *pointer], "a.txt"))) == 4
