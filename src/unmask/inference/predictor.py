@@ -114,16 +114,16 @@ class Predictor:
         """
         check_task_settings(settings or {}, use)
         num_positions = self.module.encoder.settings.num_positions
-        longest, trained = (settings or {}).get("max_length"), self.trained_length
-        if trained is not None and type(longest) is int and longest > max(trained, self.task.max_length):
+        task = adjusted_task(self.task, columns, settings or {}, num_positions)
+        if self.trained_length is not None and task.max_length > max(self.trained_length, self.task.max_length):
             logger.warning(
                 "task.max_length is %s, and the model has seen no sequence over %s: its positions beyond are untrained",
-                longest,
-                trained,
+                task.max_length,
+                self.trained_length,
             )
         return replace(
             self,
-            task=adjusted_task(self.task, columns, settings or {}, num_positions),
+            task=task,
             others=tuple(member.with_options(columns, settings, use) for member in self.others),
         )
 

@@ -20,6 +20,7 @@ from unmask.finetuning.run import save_finetuned
 from unmask.inference.evaluation import evaluate, evaluate_predictions
 from unmask.inference.inputs import read_inputs
 from unmask.inference.predictor import Predictor, load_predictor, predict, predict_file, write_predictions
+from unmask.inference.task_options import read_task_settings
 from unmask.inference.windows import WINDOW
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
@@ -120,9 +121,9 @@ def test_a_length_that_the_model_has_not_seen_is_told(
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 24}))
     predictor = load_predictor(model)
-    predictor.with_options(settings={"max_length": 24})
+    predictor.with_options(settings=read_task_settings(["task.max_length=24"]))
     assert not caplog.text
-    predictor.with_options(settings={"max_length": 25})
+    predictor.with_options(settings=read_task_settings(["task.max_length=25"]))
     assert "task.max_length is 25, and the model has seen no sequence over 24: its positions beyond" in caplog.text
 
 
