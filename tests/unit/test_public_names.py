@@ -51,3 +51,6 @@ def test_a_pointer_of_git_lfs_is_called_one(tiny_model: Path, tmp_path: Path) ->
     (directory / "model.safetensors").write_text(pointer)
     with pytest.raises(ModelError, match="is a pointer of Git LFS, not the weights: fetch them with `git lfs pull`"):
         unmask.load_model(directory)
+    (directory / "tokenizer.json").write_text(pointer)
+    with pytest.raises(ModelError, match=r"tokenizer\.json is a pointer of Git LFS, not the file: fetch it with"):
+        unmask.load_tokenizer(directory)

@@ -265,13 +265,21 @@ def similarity_command(
     layers: OneVectorLayers = "last",
     pool: Pool = "mean",
     columns: Columns = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
 ) -> None:
     """Say how alike texts are: the cosine of their embeddings, one JSON object a line."""
     from unmask.inference.features.similarity import compare
     from unmask.recipe.loading import read_columns
 
-    named = read_columns(columns or [])
-    print_json_lines(compare(model, texts or [], query, corpus, columns=named, top_k=top_k, layers=layers, pool=pool))
+    named, written = read_columns(columns or []), (encoding, separator, header, quoted)
+    given: list[Any] = list(texts or [])
+    if len(given) == 1 and (given[0] == "-" or Path(given[0]).exists()):
+        given = [given_files(given[0], *written)]
+    asked, among = (None if path is None else given_files(path, *written) for path in (query, corpus))
+    print_json_lines(compare(model, given, asked, among, columns=named, top_k=top_k, layers=layers, pool=pool))
 
 
 @app.command("split")

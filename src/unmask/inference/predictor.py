@@ -28,6 +28,7 @@ from unmask.io.input_files import DataPath
 from unmask.io.paths import model_directory
 from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, writing
+from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.directory import load_finetuned
 from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.qa.task import QaTask
@@ -50,6 +51,7 @@ class Predictor:
         compute: device and precision.
         others: the other members of an ensemble in which not all have the same tokenizer; each reads the examples in
             its own tokens.
+        trained_length: the longest sequence that the model has seen; None: as long as it has positions.
     """
 
     task: Task[Any]
@@ -57,6 +59,7 @@ class Predictor:
     tokenizer: Tokenizer
     compute: Compute
     others: tuple[Predictor, ...] = ()
+    trained_length: int | None = None
 
     @property
     def num_segments(self) -> int:
@@ -108,9 +111,18 @@ class Predictor:
         """
         check_task_settings(settings or {}, use)
         num_positions = self.module.encoder.settings.num_positions
+        task = adjusted_task(self.task, columns, settings or {}, num_positions)
+        if self.trained_length is not None and task.settings.max_length > max(
+            self.trained_length, self.task.settings.max_length
+        ):
+            logger.warning(
+                "task.max_length is %s, and the model has seen no sequence over %s: its positions beyond are untrained",
+                task.settings.max_length,
+                self.trained_length,
+            )
         return replace(
             self,
-            task=adjusted_task(self.task, columns, settings or {}, num_positions),
+            task=task,
             others=tuple(member.with_options(columns, settings, use) for member in self.others),
         )
 
@@ -177,7 +189,14 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     module: Any = recalled.module(loaded.encoder, loaded.head)
     if loaded.head_weights is not None:
         module.head.load_state_dict(loaded.head_weights)
-    return Predictor(recalled, module.to(compute.device).eval(), tokenizer, compute)
+    trained = (loaded.config or {}).get(TRAINED_LENGTH)
+    return Predictor(
+        recalled,
+        module.to(compute.device).eval(),
+        tokenizer,
+        compute,
+        trained_length=trained if type(trained) is int else None,
+    )
 
 
 def predict(

@@ -33,6 +33,17 @@ _SCRIPTS = {
 _ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 """A byte beyond ASCII between two of ASCII, as in European languages."""
 
+LFS_POINTER = "version https://git-lfs"
+"""How a file begins that Git LFS has put in place of a large one."""
+
+_PACKED = {
+    b"\x1f\x8b": "gzip (.gz)",
+    b"\x28\xb5\x2f\xfd": "zstandard (.zst)",
+    b"\xfd7zXZ": "xz (.xz)",
+    b"PK\x03\x04": "zip (.zip, .xlsx)",
+}
+"""How files begin that hold no text as they are, and what they are."""
+
 codecs.register_error("unmask.mark", lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
 
 
@@ -88,10 +99,16 @@ def read_utf8_lines(
             of their invalid bytes; None refuses them.
 
     Raises:
-        InputError: a line does not decode; names the first byte that does not, and an encoding that fits.
+        InputError: a line does not decode; names the first byte that does not, and an encoding that fits. Or the first
+            one shows that this is compressed, or a pointer of Git LFS.
     """
     offset, first, lines = 0, b"", iter(lines)
     for number, line in enumerate(lines, start=1):
+        if number == 1 and (packed := next((kind for mark, kind in _PACKED.items() if line.startswith(mark)), None)):
+            raise InputError(
+                f"{name}:1: no text but {packed}: expected text, or a name that ends in .gz, .bz2, .xz or .zst where "
+                "it is compressed so; of a workbook save the sheet as .csv"
+            )
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -102,6 +119,10 @@ def read_utf8_lines(
             undecoded.append(number)
             text = line.decode("utf-8", "surrogateescape")
         offset += len(line)
+        if number == 1 and text.startswith(LFS_POINTER):
+            raise InputError(
+                f"{name}:1: a pointer of Git LFS, not the file: fetch it with `git lfs pull` in that clone"
+            )
         first = first or line
         yield number, text.removeprefix("\ufeff") if number == 1 else text
 

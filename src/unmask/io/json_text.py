@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from unmask.errors import InputError, UserError
+from unmask.io.encodings import LFS_POINTER
 from unmask.io.rows import Row
 
 if TYPE_CHECKING:
@@ -185,10 +186,14 @@ def read_object(path: Path, error: type[UserError] = InputError) -> dict[str, An
         error: the file cannot be read, is not JSON, or holds something else.
     """
     try:
-        value = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        value = json.loads(content)
     except OSError as cause:
         raise error(f"{path}: cannot be read ({cause.strerror})") from cause
     except (ValueError, RecursionError) as cause:
+        if content.startswith(LFS_POINTER.encode()):
+            message = f"{path} is a pointer of Git LFS, not the file: fetch it with `git lfs pull` in that clone"
+            raise error(message) from cause
         raise error(f"{path}: not JSON ({cause}); is the file complete?") from cause
     if not isinstance(value, dict):
         raise error(f"{path}: expected a JSON object, found a {type(value).__name__}")

@@ -37,6 +37,10 @@ _ADVICE = {
 }
 
 
+_DECLARED = re.compile("sep=(.)")
+"""The line before the header by which a `.csv` tells Excel what separates its cells."""
+
+
 def read_rows(
     path: DataPath,
     txt_format: str | None = None,
@@ -132,9 +136,16 @@ def open_table(
     quoted = form == ".csv" if settings.quoted is None else settings.quoted
     numbered = iter(lines)
     first = next((each for each in numbered if each[1].strip("\r\n")), None)
+    declared = _DECLARED.fullmatch(first[1].rstrip("\r\n")) if first and form == ".csv" else None
+    if declared is not None:  # Excel's own line before the header
+        first = next(numbered, None)
     if first is None:
         return None
-    separator = settings.separator or ("\t" if form == ".tsv" else _separator_of(first[1], settings))
+    separator = (
+        settings.separator
+        or (declared and declared[1])
+        or ("\t" if form == ".tsv" else _separator_of(first[1], settings))
+    )
     above, all_lines = first[0] - 1, chain([first], numbered)
     records = (
         _quoted_records(all_lines, name, above, separator, refuse) if quoted else _plain_records(all_lines, separator)

@@ -104,8 +104,8 @@ class TaskSettings(Settings):
 
     # Tagging.
     units: Literal["words", "characters"] | None = None
-    """What of a `text` gets a tag; null: words, or, where the training file has entities that begin or end inside a
-    word, such as Korean names before a particle, and for klue-ner, characters."""
+    """What of a `text` gets a tag; null: words, or, where 5 % of the training file's sentences or more have entities
+    that begin or end inside a word, such as Korean names before a particle, and for klue-ner, characters."""
     document_context: bool = False
     """True: the surrounding sentences fill each row on both sides, up to max_length (BERT, section 5.3)."""
     repair_tags: bool = True

@@ -55,6 +55,21 @@ def test_columns_are_named_in_one_way_everywhere(unmask: Command, place: Path, t
     assert "Name yours with --column text_a=... and --column text_b=..." in errors
 
 
+def test_similarity_takes_the_options_of_tables_that_its_messages_name(
+    unmask: Command, place: Path, task_models: Any
+) -> None:
+    (place / "pairs.csv").write_bytes("text_a|text_b\n한국 사람|a man\n".encode("cp949"))
+    (place / "text.csv").write_bytes("text\n한국 사람\n".encode("cp949"))
+    expected = succeeded(unmask("similarity", task_models.base, "한국 사람", "a man"))
+    told = "It reads as cp949: 'text_a|text_b': if that is right, give --encoding cp949"
+    assert told in unmask("similarity", task_models.base, "pairs.csv")[2]
+    written = ("--encoding", "cp949", "--separator", "|")
+    assert succeeded(unmask("similarity", task_models.base, "pairs.csv", *written)) == expected
+    searched = ("--query", "text.csv", "--corpus", "text.csv", "--encoding", "cp949")
+    (found,) = [json.loads(line) for line in succeeded(unmask("similarity", task_models.base, *searched)).splitlines()]
+    assert (found["query"], found["results"][0]["text"]) == ("한국 사람", "한국 사람")
+
+
 def test_settings_over_those_that_a_model_remembers(unmask: Command, place: Path, task_models: Any) -> None:
     data = write("data.jsonl", examples(task_models, "qa"))
     model = task_models.runs / "qa"

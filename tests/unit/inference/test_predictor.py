@@ -21,6 +21,7 @@ from unmask.finetuning.run import save_finetuned
 from unmask.inference.evaluation import evaluate, evaluate_predictions
 from unmask.inference.inputs import read_inputs
 from unmask.inference.predictor import Predictor, load_predictor, predict, predict_file, write_predictions
+from unmask.inference.task_options import read_task_settings
 from unmask.inference.windows import WINDOW
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
@@ -111,6 +112,19 @@ def test_long_inputs_are_cut_and_told_or_refused(
     strict = save_classifier(tmp_path / "strict", tiny_model, columns, max_length=8, truncation=False)
     with pytest.raises(InputError, match=r"input 3: \d+ tokens, over task.max_length 8"):
         list(predict(strict, [{"text": text} for text in TEXTS]))
+
+
+def test_a_length_that_the_model_has_not_seen_is_told(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = save_classifier(tmp_path / "model", tiny_model, ColumnSettings(text="text"), max_length=16)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 24}))
+    predictor = load_predictor(model)
+    predictor.with_options(settings=read_task_settings(["task.max_length=24"]))
+    assert not caplog.text
+    predictor.with_options(settings=read_task_settings(["task.max_length=25"]))
+    assert "task.max_length is 25, and the model has seen no sequence over 24: its positions beyond" in caplog.text
 
 
 def test_texts_that_the_vocabulary_does_not_cover_are_told(

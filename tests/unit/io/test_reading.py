@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import lzma
 import tracemalloc
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -118,3 +121,27 @@ def test_lines_are_utf8_and_their_byte_order_mark_goes() -> None:
     ]
     with pytest.raises(InputError, match=r"^a:2: not UTF-8 at byte 6 of the text \(0xff\): expected text in UTF-8"):
         list(read_utf8_lines([b"one\n", b"tw\xff"], "a"))
+
+
+def test_a_pointer_of_git_lfs_is_no_text() -> None:
+    pointer = [b"version https://git-lfs.github.com/spec/v1\n", b"oid sha256:0000\n", b"size 17\n"]
+    with pytest.raises(
+        InputError, match=r"^a\.txt:1: a pointer of Git LFS, not the file: fetch it with `git lfs pull`"
+    ):
+        list(read_utf8_lines(pointer, "a.txt"))
+    assert len(list(read_utf8_lines([b"see:\n", *pointer], "a.txt"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (gzip.compress(b"text\na\n"), r"gzip \(\.gz\)"),
+        (lzma.compress(b"text\na\n"), r"xz \(\.xz\)"),
+        (zstandard.compress(b"text\na\n"), r"zstandard \(\.zst\)"),
+        (b"PK\x03\x04\x14\0\x06\0\x08\0", r"zip \(\.zip, \.xlsx\)"),
+    ],
+    ids=["gzip", "xz", "zstandard", "zip"],
+)
+def test_what_is_packed_is_no_text_in_any_encoding(content: bytes, kind: str) -> None:
+    with pytest.raises(InputError, match=rf"^a\.csv:1: no text but {kind}: expected text, or a name that ends in \.gz"):
+        list(read_utf8_lines(content.splitlines(keepends=True), "a.csv"))

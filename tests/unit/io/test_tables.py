@@ -321,6 +321,16 @@ def test_a_csv_without_commas_is_read_by_what_separates_its_header(tmp_path: Pat
     assert fields(write(tmp_path / "b.csv", "text\na; b\n")) == [{"text": "a; b"}]
 
 
+@pytest.mark.parametrize("mark", [";", ",", "\t"])
+def test_the_separator_that_a_csv_declares_to_excel_is_read(tmp_path: Path, mark: str) -> None:
+    path = write(tmp_path / "a.csv", f"\ufeffsep={mark}\r\ntext{mark}label\r\na film{mark}good\r\nb\r\n")
+    with pytest.raises(InputError, match=r"a\.csv:4: 1 fields where the header has 2 \(text, label\)"):
+        fields(path)
+    path = write(tmp_path / "a.csv", f"sep={mark}\ntext{mark}label\na film{mark}good\n")
+    assert fields(path) == [{"text": "a film", "label": "good"}]
+    assert fields(write(tmp_path / "b.tsv", "sep=;\na\n")) == [{"sep=;": "a"}]
+
+
 def test_the_separator_may_be_named(tmp_path: Path) -> None:
     rows = write(tmp_path / "a.dat", 'text:label\n"a: b":x\n')
     assert fields(with_settings(rows, separator=":")) == [{"text": "a: b", "label": "x"}]

@@ -21,6 +21,7 @@ from unmask.inference.features.extraction import check_pool, load_feature_model,
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
 from unmask.inference.task_options import NOTHING_SAID
 from unmask.inference.windows import Coverage
+from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
 from unmask.models.heads.layer_mixture import CHOICES, LayerChoice
 from unmask.tasks.base import ExampleCounts
@@ -130,9 +131,9 @@ def search(
 
 def compare(
     model: str | Path,
-    texts: Sequence[str],
-    query: str | Path | None = None,
-    corpus: str | Path | None = None,
+    texts: Sequence[str | InputFiles],
+    query: str | DataPath | None = None,
+    corpus: str | DataPath | None = None,
     *,
     columns: ColumnSettings = NOTHING_SAID,
     top_k: int = 5,
@@ -161,7 +162,7 @@ def compare(
             "give two texts, or one file of pairs (.tsv, .csv or .jsonl with text_a and text_b), or both "
             "--query FILE and --corpus FILE"
         )
-    if len(texts) == 1 and texts[0] != "-" and not Path(texts[0]).exists():
+    if len(texts) == 1 and not isinstance(texts[0], InputFiles) and texts[0] != "-" and not Path(texts[0]).exists():
         raise InputError(
             f"{texts[0]}: no such file: expected one of pairs; two texts are compared where both are given"
         )
@@ -170,7 +171,7 @@ def compare(
         return iter(_search(opened, read_file(opened, query), read_file(opened, corpus), top_k, pool))
     if len(texts) == 1:
         return _similarities(opened, read_file(opened, texts[0]), pool)
-    two = FeatureInput(texts[0], texts[1], None, None, "the two texts")
+    two = FeatureInput(str(texts[0]), str(texts[1]), None, None, "the two texts")
     return _similarities(opened, [two], pool)
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from unmask.errors import ModelError
+from unmask.io.encodings import LFS_POINTER
 from unmask.io.writing import writing
 
 CONFIG = "config.json"
@@ -24,7 +25,7 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 HEAD_WEIGHTS = "head.safetensors"
 PICKLE = "pytorch_model.bin"
 
-_LFS_POINTER = b"version https://git-lfs"
+_LFS_POINTER = LFS_POINTER.encode()
 
 
 def read_config(directory: Path) -> dict[str, Any]:

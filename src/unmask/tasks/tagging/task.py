@@ -51,6 +51,9 @@ COLUMNS = ("tokens", "tags", "text", "predicate", "id")
 MOST_LABELS = 10_000
 """Most labels taken from a training file; more are hardly tags. `task.labels` may list any number."""
 
+_FEW = 0.05
+"""Share of sentences with an entity that ends inside a word, below which characters are not tagged unasked."""
+
 
 @dataclass(frozen=True)
 class Tagging:
@@ -87,21 +90,34 @@ class Tagging:
     # Reading.
 
     def fit_to(self, path: DataPath) -> Tagging:
-        """The task with what the training file shows: whether characters are tagged, since an entity ends inside a
-        word; its labels, unless they are known (O first, then B- and I- of each type; other tags sorted); and
-        `has_predicates`."""
+        """The task with what the training file shows: whether characters are tagged, since entities end inside words;
+        its labels, unless they are known (O first, then B- and I- of each type; other tags sorted); and
+        `has_predicates`.
+
+        Raises:
+            InputError: as in `Task`; or so few entities end inside a word that their places are probably wrong.
+        """
         if self.data_set is not None and has_published_layout(path):
             return self._with_labels(path)
-        task, has_predicates = self, False
+        task, has_predicates, num_sentences = self, False, 0
+        inside_words: list[EntityInsideWord] = []
         for row in self.load_rows(path):
             has_predicates |= names_predicate(row, self.columns)
-            try:
-                if task.settings.units is None:
-                    task._read(row, needs_tags=False)
-            except EntityInsideWord as found:
-                what = str(found).partition(", and words are tagged")[0]
-                logger.info("%s: so characters are tagged, not words (task.units=characters)", what)
-                task = replace(task, settings=task.settings.model_copy(update={"units": "characters"}))
+            if self.settings.units is None:
+                num_sentences += 1
+                try:
+                    self._read(row, needs_tags=False)
+                except EntityInsideWord as found:
+                    inside_words.append(found)
+        if inside_words:
+            what = str(inside_words[0]).partition(", and words are tagged")[0]
+            if len(inside_words) < _FEW * num_sentences:
+                raise InputError(
+                    f"{what}, as in {len(inside_words):,} of {num_sentences:,} sentences: correct such places, or tag "
+                    "characters in place of words with task.units=characters"
+                )
+            logger.info("%s: so characters are tagged, not words (task.units=characters)", what)
+            task = replace(task, settings=task.settings.model_copy(update={"units": "characters"}))
         return replace(task._with_labels(path), has_predicates=True) if has_predicates else task._with_labels(path)
 
     def _with_labels(self, path: DataPath) -> Tagging:

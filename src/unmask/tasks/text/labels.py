@@ -166,6 +166,9 @@ def check_values(first_lines: Mapping[str, str]) -> None:
 
     Args:
         first_lines: label -> where it first occurs.
+
+    Raises:
+        InputError: there is such a label; names its place.
     """
     numbers: dict[float, str] = {}
     for label, source in first_lines.items():

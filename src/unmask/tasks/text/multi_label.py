@@ -23,7 +23,7 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import TaskKind
 from unmask.tasks.text.examples import TextExample
-from unmask.tasks.text.labels import check_combined, check_spelling, read_flag, read_labels, unknown_label
+from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_flag, read_labels, unknown_label
 from unmask.tasks.text.metrics import LabelSetScore, f1_scores, warn_of_absent
 from unmask.tasks.text.text_task import TextTask
 
@@ -77,6 +77,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
                 "there or not, write it out as two labels and leave task.multi_label out"
             )
         check_spelling(found)
+        check_values(found)
         check_combined(found, self.settings.label_separator)
         return replace(fitted, labels=tuple(sorted(found)))
 

@@ -72,6 +72,22 @@ def test_characters_are_tagged_where_entities_end_inside_words(
         tagging_task(name="klue-ner", labels=None, units="words")
 
 
+def test_a_few_entities_that_end_inside_words_are_asked_about(tmp_path: Path) -> None:
+    right = json.dumps({"text": "in Oslo", "entities": [[3, 7, "LOC"]]}) + "\n"
+    wrong = json.dumps({"text": "in Oslo", "entities": [[3, 6, "LOC"]]}) + "\n"
+    path = write(tmp_path / "a.jsonl", right * 20 + wrong)
+    told = (
+        r"a\.jsonl:21: the entity 'Osl' \(LOC\) ends inside the word 'Oslo', as in 1 of 21 sentences: correct such "
+        r"places, or tag characters in place of words with task\.units=characters"
+    )
+    with pytest.raises(InputError, match=told):
+        tagging_task(labels=None).fit_to(path)
+    asked = tagging_task(labels=None, units="characters").fit_to(path)
+    assert asked.labels == ("O", "B-LOC", "I-LOC")
+    many = write(tmp_path / "b.jsonl", right * 19 + wrong)
+    assert tagging_task(labels=None).fit_to(many).settings.units == "characters"
+
+
 def test_a_possessive_leaves_the_units_of_a_file_at_words(tmp_path: Path) -> None:
     rows = [{"text": "in Oslo.", "entities": [[3, 7, "LOC"]]}, {"text": "Ada's cat", "entities": [[0, 3, "PER"]]}]
     path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

@@ -55,6 +55,12 @@ def test_labels_that_are_nothing_else_are_taken(tmp_path: Path, labels: list[str
     assert set(labels_of(tmp_path, labels)) == set(labels)
 
 
+def test_missing_values_are_asked_about_among_many_labels(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\.tsv:4: the label 'nan', as pandas writes a missing value: fill it in"):
+        labels_of(tmp_path, ["a", "a,b", "nan"], multi_label=True)
+    assert labels_of(tmp_path, ["a", "nan"], multi_label=True, labels=["a", "nan"]) == ("a", "nan")
+
+
 @pytest.mark.parametrize("mark", ["|", ";"])
 def test_a_wrong_separator_of_many_labels_is_asked_about(tmp_path: Path, mark: str) -> None:
     cells = ["a", f"a{mark}b", f"b{mark}c"]
