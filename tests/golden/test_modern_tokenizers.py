@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -163,6 +162,8 @@ def test_a_model_over_it_prepares_text_and_fills_in_masks(tmp_path: Path, name: 
     assert len(filled) == 3
 
     text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(TEXTS[:4]), encoding="utf-8")
-    store: Any = prepare([text], tmp_path / "model", tmp_path / "store")
-    assert store.num_documents == 4
+    documents = TEXTS[:3]
+    text.write_text("\n\n".join(documents), encoding="utf-8")
+    store = prepare([text], tmp_path / "model", tmp_path / "store")
+    assert store.num_documents == len(documents)
+    assert store.num_tokens == sum(map(len, tokenizer.encode_batch(documents)))
