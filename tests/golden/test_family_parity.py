@@ -8,38 +8,31 @@ from typing import Any, get_args
 import pytest
 import torch
 import transformers
-from torch import Tensor, nn
-from torch.nn import functional
-from transformers import AutoModel, PreTrainedModel
+from torch import nn
+from transformers import AutoModel
 
-from support.sizes import sizes_of
-from unmask.batch import Batch, pack
+from support.family_parity import (
+    FAMILY_SIZES,
+    LENGTHS,
+    TOLERANCE,
+    draw,
+    evaluated,
+    gradient_difference,
+    largest_difference,
+    new_theirs,
+    padded_inputs,
+    run_ours,
+    run_theirs,
+    save_again,
+    settings_of,
+    unpad,
+)
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.heads import HeadKind, needs_pooler, new_head
 from unmask.models.hub.config import config_of, find_class
-from unmask.models.hub.directory import NUM_LABELS, LoadedModel, load_encoder, load_model, save_model
-from unmask.models.hub.weight_names import hub_names, split
-from unmask.models.settings import Architecture, EncoderSettings
-from unmask.objectives.causal_lm import next_token_decoder
-
-transformers.utils.logging.set_verbosity_error()
-transformers.utils.logging.disable_progress_bar()
-
-TOLERANCE = 1e-5
-"""Activations are of order 1 to 3, so this is some 50 roundings of fp32 (6e-8 each); measured are at most 2e-6. A
-weight that is off by a thousandth of its scale is over it (`test_the_tolerance_can_fail`)."""
-
-PAD = 1
-SIZES = sizes_of(vocab=61, width=24, layers=2, heads=3, inner=96, positions=20, std=0.2, pad_token_id=PAD)
-FAMILY_SIZES: dict[Architecture, dict[str, Any]] = {
-    "bert": SIZES,
-    "roberta": {**SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-    "electra": {**SIZES, "embedding_size": 10},
-    "gpt1": SIZES,
-    "modernbert": {**SIZES, "num_hidden_layers": 3, "hidden_size": 30, "local_attention": 6},
-}
-LENGTHS = (9, 16, 1, 3, 16)
+from unmask.models.hub.directory import NUM_LABELS, load_encoder, load_model, save_model
+from unmask.models.settings import Architecture
 
 ODD_KINDS: dict[str, tuple[Architecture, dict[str, Any], tuple[int, ...]]] = {
     "roberta, lengths in several groups": ("roberta", {"max_position_embeddings": 130}, (128, 3, 90, 60, 61, 1, 127)),
@@ -55,157 +48,11 @@ ODD_KINDS: dict[str, tuple[Architecture, dict[str, Any], tuple[int, ...]]] = {
     "gpt1, all of length one": ("gpt1", {}, (1, 1)),
     "gpt1, relu": ("gpt1", {"hidden_act": "relu"}, LENGTHS),
     "gpt1, silu and a large epsilon": ("gpt1", {"hidden_act": "silu", "layer_norm_eps": 1e-2}, LENGTHS),
-    "modernbert, wide window": ("modernbert", {"local_attention": 128}, LENGTHS),
-    "modernbert, long sequences": ("modernbert", {"max_position_embeddings": 130}, (128, 3, 90, 60, 61, 1, 127)),
-    "modernbert, all layers global": ("modernbert", {"global_attn_every_n_layers": 1}, LENGTHS),
-    "modernbert, all biases": (
-        "modernbert",
-        {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True},
-        LENGTHS,
-    ),
-    "modernbert, silu and other thetas": (
-        "modernbert",
-        {"hidden_act": "silu", "global_rope_theta": 500.0, "local_rope_theta": 100.0},
-        LENGTHS,
-    ),
     "gpt1, heads of size 1": ("gpt1", {"hidden_size": 6, "num_attention_heads": 6, "intermediate_size": 24}, LENGTHS),
 }
 """The family, what differs from its sizes, and the lengths of the batch."""
 
 LABELS = ("no", "yes", "나쁨")
-
-
-def settings_of(family: Architecture, **changes: Any) -> EncoderSettings:
-    return EncoderSettings(architecture=family, **FAMILY_SIZES[family] | changes)
-
-
-def draw(settings: EncoderSettings, lengths: tuple[int, ...]) -> Batch:
-    """Random tokens, none of them the padding token, which RoBERTa's positions leave out in `transformers`."""
-    generator = torch.Generator().manual_seed(len(lengths))
-
-    def numbers(low: int, high: int) -> list[list[int]]:
-        return [torch.randint(low, high, (length,), generator=generator).tolist() for length in lengths]
-
-    return pack(numbers(6, settings.vocab_size), numbers(0, max(1, settings.type_vocab_size)))
-
-
-def padded_inputs(batch: Batch, settings: EncoderSettings) -> dict[str, Tensor]:
-    def pad(packed: Tensor, value: int) -> Tensor:
-        rows = list(packed.split(batch.lengths))
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
-
-    assert settings.pad_token_id is not None
-    inputs = {
-        "input_ids": pad(batch.input_ids, settings.pad_token_id),
-        "attention_mask": pad(torch.ones_like(batch.input_ids), 0),
-    }
-    if settings.type_vocab_size:
-        inputs["token_type_ids"] = pad(batch.token_type_ids, 0)
-    return inputs
-
-
-def unpad(padded: Tensor, batch: Batch) -> Tensor:
-    return torch.cat([row[:length] for row, length in zip(padded, batch.lengths, strict=True)])
-
-
-def new_theirs(class_name: str, settings: EncoderSettings, **config: Any) -> PreTrainedModel:
-    """Random weights, biases and norms included, in eval mode."""
-    torch.manual_seed(0)
-    model_class = getattr(transformers, class_name)
-    theirs: PreTrainedModel = model_class(model_class.config_class(**config_of(settings), **config)).eval()
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            if parameter.ndim == 1:  # fresh biases and norms are all 0 and 1, and hide mistakes
-                parameter.add_(torch.randn_like(parameter) * settings.initializer_range)
-            elif "embed" in name:
-                parameter.normal_(0, settings.initializer_range)
-    return theirs
-
-
-def run_theirs(theirs: PreTrainedModel, batch: Batch, settings: EncoderSettings) -> dict[str, Tensor]:
-    """Outputs over packed tokens, or over sequences; a batch's sequences are the choices of one question."""
-    inputs = padded_inputs(batch, settings)
-    is_choice = type(theirs).__name__.endswith("MultipleChoice")
-    if is_choice:
-        inputs = {name: tensor[None] for name, tensor in inputs.items()}
-    outputs = {name: tensor for name, tensor in theirs(**inputs).items() if isinstance(tensor, Tensor)}
-    if is_choice:
-        return {name: tensor.reshape(-1, 1) for name, tensor in outputs.items()}
-    by_token = inputs["input_ids"].shape
-    return {name: unpad(tensor, batch) if tensor.shape[:2] == by_token else tensor for name, tensor in outputs.items()}
-
-
-def run_ours(model: LoadedModel, batch: Batch) -> dict[str, Tensor]:
-    """The same outputs, under the names that they have in `transformers`."""
-    encoder, head = model.encoder, model.head
-    if model.head_kind in ("sequence_classification", "multiple_choice"):
-        return {"logits": head(encoder.summary(batch))}
-    hidden = encoder(batch)
-    if model.head_kind == "token_classification":
-        return {"logits": head(hidden)}
-    if model.head_kind == "question_answering":
-        start, end = head(hidden).unbind(-1)
-        return {"start_logits": start, "end_logits": end}
-    if model.discriminator_head is not None:
-        return {"logits": model.discriminator_head(hidden)}
-    if model.architecture == "OpenAIGPTLMHeadModel":
-        return {"logits": functional.linear(*next_token_decoder(encoder, None, hidden))}
-    if model.masked_lm_head is not None:
-        logits = model.masked_lm_head(hidden, encoder.word_embeddings)
-        if model.next_sentence_head is None:
-            return {"logits": logits}
-        return {
-            "prediction_logits": logits,
-            "seq_relationship_logits": model.next_sentence_head(encoder.summary(batch)),
-        }
-    return {"last_hidden_state": hidden} | ({"pooler_output": encoder.summary(batch)} if encoder.pooler else {})
-
-
-def modules_of(model: LoadedModel) -> list[nn.Module]:
-    modules = (model.encoder, model.masked_lm_head, model.next_sentence_head, model.discriminator_head, model.head)
-    return [module for module in modules if module is not None]
-
-
-def save_again(directory: Path, model: LoadedModel) -> None:
-    """Saves what has been loaded."""
-    heads = {name: getattr(model, name) for name in ("masked_lm_head", "next_sentence_head", "discriminator_head")}
-    head = {"head": model.head, "head_kind": model.head_kind, "labels": model.labels}
-    save_model(directory, model.encoder, causal_lm=model.is_causal_lm, **heads, **head)
-
-
-def evaluated(model: LoadedModel) -> LoadedModel:
-    for module in modules_of(model):
-        module.eval()
-    return model
-
-
-def largest_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    assert ours.keys() == theirs.keys()
-    for name, tensor in theirs.items():
-        assert ours[name].shape == tensor.shape, name
-    return max(float((ours[name] - tensor).detach().abs().max()) for name, tensor in theirs.items())
-
-
-def gradient_difference(model: LoadedModel, theirs: PreTrainedModel, batch: Batch) -> float:
-    """Of the summed squares of all outputs; relative to the largest of a parameter's gradient.
-
-    Small ones are sums of large terms that cancel, down to the keys' biases, whose are zero but for rounding: they are
-    compared with a hundredth of the largest of all. Measured are at most 2e-6.
-    """
-    for loss_of in (run_ours(model, batch), run_theirs(theirs, batch, model.encoder.settings)):
-        torch.stack([tensor.square().sum() for tensor in loss_of.values()]).sum().backward()
-    ours: dict[str, Tensor] = {}
-    for parameter, place in hub_names(model.encoder, model.heads).items():
-        assert parameter.grad is not None
-        ours |= split(place, parameter.grad)
-    prefix = model.encoder.settings.family.weights.prefix if theirs.base_model is theirs else ""
-    expected = {prefix + name: parameter.grad for name, parameter in theirs.named_parameters()}
-    assert ours.keys() == expected.keys()
-    floor = 1e-2 * max(float(gradient.abs().max()) for gradient in expected.values())
-    return max(
-        float((ours[name] - gradient).abs().max()) / max(float(gradient.abs().max()), floor)
-        for name, gradient in expected.items()
-    )
 
 
 @pytest.mark.parametrize("class_name", [name for family in FAMILY_SIZES for name in ARCHITECTURES[family].classes])
@@ -280,34 +127,6 @@ def test_the_tolerance_can_fail(tmp_path: Path, family: Architecture) -> None:
         ours.encoder.get_parameter("blocks.0.attention.output.weight")[5, 5] += 2e-4
     batch = draw(settings, LENGTHS)
     assert largest_difference(run_ours(ours, batch), run_theirs(theirs, batch, settings)) > TOLERANCE
-
-
-MODERN_HEADS: dict[str, tuple[str, dict[str, Any]]] = {
-    "a decoder of its own": ("ModernBertForMaskedLM", {"tie_word_embeddings": False}),
-    "a decoder without bias": ("ModernBertForMaskedLM", {"decoder_bias": False}),
-    "head by tanh": ("ModernBertForMaskedLM", {"classifier_activation": "tanh"}),
-    "the mean of a text": ("ModernBertForSequenceClassification", {"classifier_pooling": "mean"}),
-    "the mean of a choice": ("ModernBertForMultipleChoice", {"classifier_pooling": "mean"}),
-    "biases in the head": ("ModernBertForTokenClassification", {"classifier_bias": True, "norm_bias": True}),
-}
-
-
-@pytest.mark.parametrize("variant", MODERN_HEADS)
-def test_the_heads_of_modernbert_in_all_variants(tmp_path: Path, variant: str) -> None:
-    class_name, changes = MODERN_HEADS[variant]
-    settings = settings_of("modernbert", **changes)
-    theirs = new_theirs(class_name, settings)
-    theirs.save_pretrained(tmp_path / "theirs")
-    batch = draw(settings, LENGTHS)
-    expected = run_theirs(theirs, batch, settings)
-    ours = evaluated(load_model(tmp_path / "theirs"))
-    assert ours.encoder.settings == settings
-    assert largest_difference(run_ours(ours, batch), expected) < TOLERANCE
-    assert gradient_difference(ours, theirs, batch) < TOLERANCE
-    save_again(tmp_path / "ours", ours)
-    again, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(report.values()), report
-    assert largest_difference(run_theirs(again.eval(), batch, settings), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("kind", get_args(HeadKind))

@@ -153,9 +153,10 @@ class ModernBertEncoder(nn.Module):
             first: Tensor = self(batch, batch.first_tokens)
             return first
         hidden = self(batch)
-        sums = hidden.new_zeros(batch.num_sequences, hidden.shape[1]).index_add(0, batch.sequence_of_token(), hidden)
+        sums = hidden.new_zeros(batch.num_sequences, hidden.shape[1], dtype=torch.float32)  # of up to 8,192 numbers
+        sums = sums.index_add(0, batch.sequence_of_token(), hidden.float())
         means: Tensor = sums / (batch.bounds[1:] - batch.bounds[:-1])[:, None]
-        return means
+        return means.to(hidden.dtype)
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each block's, the last one normalised, the same as `forward`'s; each (tokens,

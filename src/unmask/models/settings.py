@@ -166,6 +166,11 @@ class EncoderSettings(BaseModel):
                 f"max_position_embeddings {self.max_position_embeddings} leaves no position: {family.title}'s start "
                 f"after pad_token_id {self.pad_token_id}"
             )
+        if "global_rope_theta" in family.keys and self.head_size % 2:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} and num_attention_heads {self.num_attention_heads} make heads of "
+                f"{self.head_size}: {family.title}'s rotary positions turn pairs of numbers, so it has to be even"
+            )
         if family.activations and self.hidden_act not in family.activations.values():
             known = ", ".join(family.activations.values())
             raise ValueError(f"hidden_act {self.hidden_act!r}: {family.title} has one of {known}")

@@ -18,6 +18,9 @@ Definition = dict[str, Any]
 SPACE = "Ġ"
 """A space before a word, as byte-level BPE writes it (Radford et al. 2019)."""
 
+SENTENCEPIECE_SPACE = "▁"
+"""The same, as SentencePiece writes it (Kudo and Richardson 2018)."""
+
 
 def json_bytes(value: Mapping[str, object]) -> bytes:
     """A JSON file of a tokenizer's directory."""
@@ -160,7 +163,9 @@ _UNFRAMED = Framing((_A,), (_A, Piece("B", (), 1)))
 class Facts:
     """Facts about a tokenizer, from its definition."""
 
-    kind: str  # a key of `unmask.tokenization.learning.train.TOKENIZERS`
+    # a key of `unmask.tokenization.learning.train.TOKENIZERS`, or `sentencepiece` for its BPE, which is only opened:
+    # characters that are no entries become bytes
+    kind: str
     framing: Framing  # what is added around texts
     entries: tuple[str, ...]  # the entry of each id, added tokens included; the empty string for an unused id
     special_ids: frozenset[int]  # of the added tokens that are special
@@ -247,9 +252,11 @@ def _read_kind(definition: Definition, where: object) -> str:
         return "bpe"
     if kind == "BPE" and "ByteLevel" in splitters:
         return "byte_bpe"
+    if kind == "BPE" and definition["model"].get("byte_fallback"):
+        return "sentencepiece"
     raise ModelError(
         f"{where}: the model's type is {kind!r}; expected WordPiece as of the BERT family, BPE with an end-of-word "
-        "mark as of GPT-1, or byte-level BPE as of GPT-2 and RoBERTa"
+        "mark as of GPT-1, byte-level BPE as of GPT-2, RoBERTa and ModernBERT, or SentencePiece's BPE as of mmBERT"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from unmask.errors import ModelError
 from unmask.io.json_text import read_object
-from unmask.tokenization.definition import Definition, bert_normalizer, in_order, json_bytes, read_facts
+from unmask.tokenization.definition import Definition, Facts, bert_normalizer, in_order, json_bytes, read_facts
 from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
 SEGMENTER_KEY = "unmask_segmenter"
@@ -37,6 +37,14 @@ KEPT_FILES = (
     "chat_template.jinja",
 )
 _ROLES = ("pad_token", "unk_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token")
+_USUAL_NAMES = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "cls_token": ("[CLS]", "<s>", "<bos>"),
+    "sep_token": ("[SEP]", "</s>", "<eos>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+"""Special tokens of ModernBERT, RoBERTa and mmBERT in their roles."""
 _GPT2_SPECIAL_TOKENS = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
 
 
@@ -108,10 +116,19 @@ def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirec
     definition = _read_json(path)
     facts = read_facts(definition, path)
     entries = {entry: index for index, entry in enumerate(facts.entries)}
-    usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else {}
+    usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else _usual_roles(facts)
     special_tokens = _special_tokens(path, entries, config, usual)
     files = {name: (directory / name).read_bytes() for name in KEPT_FILES if (directory / name).is_file()}
     return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
+
+
+def _usual_roles(facts: Facts) -> dict[str, str]:
+    """The special tokens of a `tokenizer.json` by role, from their names, where no other file says it."""
+    if facts.kind not in ("byte_bpe", "sentencepiece"):
+        return {}
+    special = {facts.entries[index] for index in facts.special_ids}
+    named = ((role, next((name for name in names if name in special), None)) for role, names in _USUAL_NAMES.items())
+    return {role: name for role, name in named if name is not None}
 
 
 def _read_vocab_txt(path: Path, config: dict[str, Any], lowercase: bool | None) -> OpenedDirectory:

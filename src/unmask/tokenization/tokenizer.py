@@ -22,7 +22,7 @@ from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import MODEL
 from unmask.io.writing import writing
-from unmask.tokenization.definition import SPACE, Framing, json_bytes, read_facts
+from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, Framing, json_bytes, read_facts
 from unmask.tokenization.directory import SEGMENTER_KEY, read_directory
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
@@ -44,7 +44,7 @@ class TextTokenizer:
     Attributes:
         reads_words: False: an id is of a piece of text.
         backend: the library's tokenizer, for what this class does not offer (offsets of characters ...).
-        kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`.
+        kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`, or `sentencepiece`, which is not trained here.
         segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none".
         vocab_size: number of ids, added tokens included.
         unk_id: the id of unknown characters or words; None for byte-level BPE, to which nothing is unknown.
@@ -52,8 +52,8 @@ class TextTokenizer:
         special_ids: ids of all special tokens, ascending.
         token_strings: the entry of each id.
         continuation: (vocab_size,) bool, True for entries that continue a word: in WordPiece those with `##`, in
-            byte-level BPE those without a leading space, special tokens excepted; there the first word of a text can
-            only be seen from its place. All False where `marks_words` is False.
+            byte-level BPE and SentencePiece's those without a leading space, special tokens excepted; there the first
+            word of a text can only be seen from its place. All False where `marks_words` is False.
         framing: where special tokens stand, in an input of one text and in one of two.
         marks_words: False for BPE with an end-of-word mark, where the preceding entry decides whether a word begins.
     """
@@ -100,8 +100,9 @@ class TextTokenizer:
     def _continuations(self, prefix: str) -> npt.NDArray[np.bool_]:
         if self.kind == "wordpiece":
             return np.array([entry.startswith(prefix) and entry != prefix for entry in self.token_strings])
-        if self.kind == "byte_bpe":
-            continuation = np.array([not entry.startswith(SPACE) for entry in self.token_strings])
+        if self.kind in ("byte_bpe", "sentencepiece"):
+            space = SPACE if self.kind == "byte_bpe" else SENTENCEPIECE_SPACE
+            continuation = np.array([not entry.startswith(space) for entry in self.token_strings])
             continuation[list(self.special_ids)] = False
             return continuation
         return np.zeros(self.vocab_size, dtype=np.bool_)

@@ -38,6 +38,9 @@ ALONE = {"sentence_objective": "none"}
 ELECTRA = {"architecture": "electra", "embedding_size": 16}
 
 
+MODERNBERT = {"architecture": "modernbert", "num_hidden_layers": 2, "local_attention": 8}
+
+
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "masked_lm": {
         "tokens, NSP on segment pairs": {},
@@ -65,7 +68,17 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "ModernBERT, spans": {
             "objective": {"masking": "span", **ALONE},
             "packing": {"format": "full_sentences"},
-            "model": {"architecture": "modernbert", "num_hidden_layers": 2, "local_attention": 8},
+            "model": MODERNBERT,
+        },
+        "ModernBERT, spans and boundaries": {
+            "objective": {"masking": "span", "span_boundary": True, **ALONE},
+            "packing": {"format": "single_segment"},
+            "model": MODERNBERT,
+        },
+        "ModernBERT, whole words, static": {
+            "objective": {"masking": "whole_word", "masking_mode": "static", **ALONE},
+            "packing": {"format": "full_sentences"},
+            "model": {**MODERNBERT, "tie_word_embeddings": False},
         },
         "ELECTRA on doc sentences": {"objective": ALONE, "packing": {"format": "doc_sentences"}, "model": ELECTRA},
     },

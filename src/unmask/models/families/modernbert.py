@@ -7,6 +7,9 @@ from typing import Any, get_args
 
 from unmask.models.family import Family, HeadKind, ModelClass, Part, WeightNames
 
+_ROPE_KEYS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+"""Kinds of layers in `rope_parameters`, and the key for the theta of each in the released models."""
+
 _KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
 
 _RENAMED = {
@@ -20,33 +23,58 @@ _RENAMED = {
 
 
 def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`config.json` with the keys of the released models, from that which `transformers` writes since version 5.
+    """`config.json` with the keys of the released models, from those of any version of `transformers`.
 
-    It has the kind of each layer and a dictionary of rotary settings in place of `global_attn_every_n_layers`,
-    `global_rope_theta` and `local_rope_theta`.
+    Since version 5 it has the kind of each layer and a dictionary of rotary settings in place of
+    `global_attn_every_n_layers`, `global_rope_theta` and `local_rope_theta`. `position_embedding_type` says nothing:
+    ModernBERT has "absolute", Ettin and mmBERT have "sans_pos", and all have rotary positions.
 
     Raises:
         ValueError: the layers are not global every n-th time, or the rotary positions are scaled.
     """
     flat = dict(config)
+    flat.pop("position_embedding_type", None)
     kinds = flat.pop("layer_types", None)
     if kinds is not None:
-        every = next((number for number, kind in enumerate(kinds) if number and kind == "full_attention"), len(kinds))
-        expected = ["sliding_attention" if number % every else "full_attention" for number in range(len(kinds))]
-        if kinds != expected:
-            raise ValueError(
-                f"layer_types is {kinds!r}; expected full_attention at the first layer and every n-th after it, and "
-                "sliding_attention elsewhere"
-            )
-        flat["global_attn_every_n_layers"] = every
+        flat["global_attn_every_n_layers"] = _every_n(kinds, flat.get("num_hidden_layers"))
+    _refuse_scaling("rope_scaling", flat.pop("rope_scaling", None) or {})
     ropes = flat.pop("rope_parameters", None) or {}
-    for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
-        rope = ropes.get(kind) or {}
-        if rope.get("rope_type", "default") != "default":
-            raise ValueError(f"rope_parameters of {kind} has rope_type {rope['rope_type']!r}; expected 'default'")
-        if "rope_theta" in rope:
-            flat[key] = rope["rope_theta"]
+    if not isinstance(ropes, dict) or not ropes.keys() <= _ROPE_KEYS.keys():
+        raise ValueError(f"rope_parameters is {ropes!r}; expected a dictionary of {' and '.join(_ROPE_KEYS)}")
+    for kind, rope in ropes.items():
+        _refuse_scaling(f"rope_parameters of {kind}", rope or {})
+        if rope and "rope_theta" in rope:
+            flat[_ROPE_KEYS[kind]] = rope["rope_theta"]
+    if flat.get("local_rope_theta", 0) is None:  # version 4.48 then has one theta for all layers
+        del flat["local_rope_theta"]
+        if "global_rope_theta" in flat:
+            flat["local_rope_theta"] = flat["global_rope_theta"]
     return flat
+
+
+def _every_n(kinds: Any, num_layers: Any) -> int:
+    """The n of `global_attn_every_n_layers`, from `layer_types`."""
+    if not isinstance(kinds, list) or not kinds or len(kinds) != (num_layers or len(kinds)):
+        raise ValueError(
+            f"layer_types is {kinds!r}; expected a list with the kind of attention of each of {num_layers} layers"
+        )
+    every = next((number for number, kind in enumerate(kinds) if number and kind == "full_attention"), len(kinds))
+    for number, kind in enumerate(kinds):
+        expected = "sliding_attention" if number % every else "full_attention"
+        if kind != expected:
+            raise ValueError(
+                f"layer_types has {kind!r} for layer {number}; expected {expected!r}: full_attention at the first "
+                "layer and every n-th after it, and sliding_attention elsewhere"
+            )
+    return every
+
+
+def _refuse_scaling(key: str, rope: Any) -> None:
+    if not isinstance(rope, dict):
+        raise ValueError(f"{key} is {rope!r}; expected a dictionary, such as {{'rope_type': 'default'}}")
+    named = rope.get("rope_type", rope.get("type", "default"))
+    if named != "default":
+        raise ValueError(f"{key} has rope_type {named!r}; expected 'default': scaled positions do not load here")
 
 
 def _class(*parts: Part) -> ModelClass:

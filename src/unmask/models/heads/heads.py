@@ -209,6 +209,9 @@ def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: flo
             assert isinstance(settings, EncoderSettings), "ELMo has heads of its own"
             activation = settings.classifier_activation or settings.hidden_act
             norm = nn.LayerNorm(width, settings.layer_norm_eps, bias=settings.norm_bias)
-            return DeepClassifier(width, num_labels, activation, 0.0, prob, std, norm, settings.classifier_bias)
+            bias = settings.classifier_bias
+            head = DeepClassifier(width, num_labels, activation, 0.0, prob, std, norm, bias)
+            draw_truncated_normal(head.output.weight, width**-0.5)  # as in the released code
+            return head
         case "layers":
             raise AssertionError("texts read by ELMo have an `ElmoClassifier`")

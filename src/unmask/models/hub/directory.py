@@ -147,14 +147,15 @@ def save_model(
 def _head_config(
     head: nn.Module, kind: HeadKind | None, its: ModelClass, labels: Sequence[str] | None, problem_type: str | None
 ) -> dict[str, Any]:
-    """What `config.json` says of a fine-tuned head. Question answering has neither labels nor dropout."""
+    """What `config.json` says of a fine-tuned head. Question answering has no labels, and dropout in ModernBERT
+    alone."""
     config: dict[str, Any] = {}
     num_labels = getattr(head, "num_labels", None)
     if kind in LABELLED:
         names = list(labels) if labels is not None else [f"LABEL_{number}" for number in range(num_labels or 2)]
         assert num_labels in (None, len(names)), "one name a logit"
         config |= label_config(names)
-    if isinstance(head, Classifier | DeepClassifier) and kind != "question_answering":
+    if isinstance(head, Classifier | DeepClassifier) and (kind != "question_answering" or head.dropout_prob):
         config["classifier_dropout"] = config[its.dropout_key[0]] = head.dropout_prob
     if problem_type is not None:
         config["problem_type"] = problem_type

@@ -34,7 +34,7 @@ def _angles(layout: Layout, theta: float, head_size: int, dtype: torch.dtype) ->
     if key not in layout.angles:
         assert layout.position_ids is not None, "the layout of a batch has its positions"
         positions = layout.enter(layout.position_ids).float()
-        frequencies = theta ** -(torch.arange(0, head_size, 2, device=positions.device).float() / head_size)
+        frequencies = 1.0 / theta ** (torch.arange(0, head_size, 2, device=positions.device).float() / head_size)
         angles = (positions[:, None] * frequencies)[:, None, None]
         layout.angles[key] = angles.cos().to(dtype), angles.sin().to(dtype)
     return layout.angles[key]

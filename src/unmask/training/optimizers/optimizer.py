@@ -87,12 +87,13 @@ def depth(name: str, num_layers: int) -> int:
 
     Returns:
         0 for the embeddings and what projects them, i + 1 for layer i, num_layers + 2 for the pooler, as for the head.
+        The norm behind ModernBERT's last layer belongs to that layer.
     """
     part, _, rest = name.partition(".")
     if part == "blocks":
         block, _, inner = rest.partition(".")
         return int(inner.split(".")[1] if inner.startswith("layers.") else block) + 1
-    return num_layers + 2 if part == "pooler" else 0
+    return {"pooler": num_layers + 2, "final_norm": num_layers}.get(part, 0)
 
 
 def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:

@@ -205,3 +205,9 @@ def test_both_directions_of_an_elmo_are_as_deep() -> None:
     for direction in (0, 1):
         assert [depth(f"blocks.{direction}.layers.{layer}.bias", 2) for layer in (0, 1)] == [1, 2]
     assert depth("embeddings.convolutions.3.weight", 2) == 0
+
+
+def test_the_norm_behind_the_last_layer_is_of_that_layer() -> None:
+    """ModernBERT's: frozen, transferred and trained with it."""
+    assert depth("final_norm.weight", 3) == depth("blocks.2.feed_forward_norm.weight", 3) == 3
+    assert depth("embeddings.norm.weight", 3) == 0
