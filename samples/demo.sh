@@ -29,14 +29,14 @@ step 'The same text as a token store: tokenized once, for every later run.' \
 step 'What is in that store, and is anything wrong with it? (The whole, with decoded samples, is on the page.)' \
     'unmask doctor runs/demo/store --out runs/demo/store.html | head -n 32'
 
-step 'Pre-training a tiny BERT: masked words and next sentences.' \
-    'unmask pretrain pretrain/bert_tiny store=runs/demo/store --out runs/demo/pretrained'
+step 'Pre-training a tiny encoder: masked words, and half of the sequences read from left to right.' \
+    'unmask pretrain pretrain/modern_tiny store=runs/demo/store --out runs/demo/pretrained'
 
 step 'What that run was.' \
     'unmask info runs/demo/pretrained'
 
 step 'The pre-trained model fills a gap.' \
-    'unmask fill-mask runs/demo/pretrained/model "the old man looked at [MASK] ."'
+    'unmask fill-mask runs/demo/pretrained/model "Alice [MASK] not know what to say ."'
 
 step 'Fine-tuning it to judge whether one sentence follows from another.' \
     'unmask finetune finetune/snli init_from=runs/demo/pretrained/model data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=5e-4 train.epochs=10 --out runs/demo/finetuned'
@@ -48,7 +48,7 @@ step 'What does it say about a pair of our own?' \
     'echo '\''{"text_a": "Two dogs run along the beach.", "text_b": "The animals are outdoors."}'\'' | unmask predict runs/demo/finetuned/model -'
 
 step 'Another kind of task: the names in tweets, three times with other heads and orders; the three then answer together.' \
-    'unmask finetune finetune/wnut17 init_from=runs/demo/pretrained/model data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=1e-3 train.epochs=4 search.restarts=3 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
+    'unmask finetune finetune/wnut17 init_from=runs/demo/pretrained/model data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=1e-3 train.epochs=8 search.restarts=3 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
 
 step 'Which names do they find?' \
     'echo '\''{"text": "Off to Paris with Anna tomorrow !"}'\'' | unmask predict runs/demo/names/ensemble -'
@@ -60,6 +60,6 @@ cat <<'END'
 
 Done. Open the report.html of runs/demo/pretrained, finetuned and names in a browser for the curves and the runs,
 and runs/demo/store.html for what the model was shown.
-A model this small, trained for a minute on seven books and 600 examples, is not a good one: three labels mean that guessing
-scores about 0.33. The same commands on more text, with a larger recipe, make one that is.
+Guessing among three labels scores about 0.33, and a model this small has seen seven books for a minute and 600 examples.
+The same commands on more text, with a larger recipe, make a better one.
 END
