@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from unmask.errors import CheckpointError, ModelError, SettingsError
@@ -28,6 +29,7 @@ from unmask.models.hub.source import ModelSource, open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitPosition, concatenate
+from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
 from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
@@ -117,6 +119,7 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
         [window.encoded.without_alignment() for window in read_windows(task, "train", train, tokenizer, module)]
     )
     task.check(training, train)
+    standardise(settings, module, training)
     num_positions = module.encoder.settings.num_positions
     measured = {
         split: read_windows(
@@ -140,6 +143,14 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
     return TaskInputs(
         task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
     )
+
+
+def standardise(settings: FinetuneRecipe, module: TaskModule, training: EncodedExamples) -> None:
+    """Lets the head of a regression on a user's own values learn them on a scale of 1, whatever theirs is. Published
+    data sets keep their scale, as in the released code and in `transformers`."""
+    if settings.task.name == "regression":
+        assert isinstance(module, SequenceModule), "of a regression"
+        module.standardise(training.unit_columns["labels"].astype(np.float64), is_kept=settings.keep_head)
 
 
 def build_module(

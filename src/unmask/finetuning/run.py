@@ -7,6 +7,7 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
@@ -34,6 +35,7 @@ from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import write_report
 from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule, positive_label
 from unmask.tasks.encoded import EncodedExamples, concatenate
+from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.tagging.module import FEATURES
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
@@ -150,7 +152,8 @@ class Measurement:
 
     def __call__(self) -> dict[str, float]:
         """The module's loss and the task's metrics."""
-        loss, self.score = measure(self.task, self.module, self.windows, self.compute)
+        with self.module.rescaled() if isinstance(self.module, SequenceModule) else nullcontext():
+            loss, self.score = measure(self.task, self.module, self.windows, self.compute)
         warn_if_degenerate(self.score, self.name)
         self.figures = {"loss": loss, **self.score.metrics()}
         return self.figures
@@ -199,6 +202,8 @@ def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: 
             evaluate=dev,
         )
         module.eval()
+        if isinstance(module, SequenceModule):
+            module.rescale()
         results: dict[str, Any] = {"num_parameters": num_parameters}
         results |= {} if positive is None else {"positive_label": positive}
         if dev is not None and run.dev is not None:

@@ -9,9 +9,12 @@ classifies texts from all its layers (`unmask.models.elmo.classifier`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -48,6 +51,49 @@ class SequenceModule(nn.Module):
         self.head = head
         self._summed_loss = summed_loss
         self._auxiliary_lm_weight = auxiliary_lm_weight
+        self._mean, self._deviation = 0.0, 1.0
+
+    def standardise(self, values: NDArray[np.float64], is_kept: bool = False) -> None:
+        """Lets a head with one output learn values with mean 0 and standard deviation 1, whatever the scale of the
+        labels; `rescale` then makes it answer on their scale.
+
+        Args:
+            values: the labels of the training examples; NaN where there is none.
+            is_kept: whether the head answers on the scale of the labels already.
+        """
+        has_bias = _last_layer(self.head).bias is not None
+        mean = float(np.nanmean(values)) if has_bias else 0.0  # without a bias (GPT-1) all answers would be far off
+        self._mean, self._deviation = mean, float(np.sqrt(np.nanmean(np.square(values - mean)))) or 1.0
+        if is_kept:
+            _rescale(self.head, -self._mean / self._deviation, 1 / self._deviation)
+
+    @property
+    def _is_rescaled(self) -> bool:
+        return (self._mean, self._deviation) == (0.0, 1.0)
+
+    def rescale(self) -> None:
+        """Makes the head answer, and the loss count, on the scale of the labels."""
+        if self._is_rescaled:
+            return
+        _rescale(self.head, self._mean, self._deviation)
+        self._mean, self._deviation = 0.0, 1.0
+
+    @contextmanager
+    def rescaled(self) -> Iterator[None]:
+        """As after `rescale` inside the context, and as before after it, to the bit."""
+        if self._is_rescaled:
+            yield
+            return
+        scale, layer = (self._mean, self._deviation), _last_layer(self.head)
+        kept = [parameter.detach().clone() for parameter in layer.parameters()]
+        self.rescale()
+        try:
+            yield
+        finally:
+            self._mean, self._deviation = scale
+            with torch.no_grad():
+                for parameter, before in zip(layer.parameters(), kept, strict=True):
+                    parameter.copy_(before)
 
     @property
     def paddings(self) -> Paddings | None:
@@ -86,6 +132,8 @@ class SequenceModule(nn.Module):
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """The term `task` alone, as measured; `lm` is used only in training."""
         labels = batch.columns["labels"]
+        if not self._is_rescaled:
+            labels = (labels - self._mean) / self._deviation
         return [LossTerm("task", self._summed_loss(outputs.float(), labels), _num_targets(labels))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -94,6 +142,19 @@ class SequenceModule(nn.Module):
         if self._auxiliary_lm_weight:
             counts["lm"] = num_continued(batch)
         return counts
+
+
+def _last_layer(head: nn.Module) -> nn.Linear:
+    return [part for part in head.modules() if isinstance(part, nn.Linear)][-1]
+
+
+@torch.no_grad()
+def _rescale(head: nn.Module, mean: float, deviation: float) -> None:
+    """Makes a head with one output answer `deviation` times as much, plus `mean`."""
+    output = _last_layer(head)
+    output.weight *= deviation
+    if output.bias is not None:
+        output.bias.mul_(deviation).add_(mean)
 
 
 def num_continued(batch: Batch) -> int:

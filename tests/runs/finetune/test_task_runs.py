@@ -325,3 +325,21 @@ def test_a_bilstm_on_frozen_features(
     scored = measured(unmask, "--predictions", run / "said.jsonl", "--data", "tagging-dev.jsonl", "--task", "tagging")
     assert scored == figures
     assert "tagging" in unmask("info", run).output
+
+
+def test_numbers_of_any_scale_are_learned(unmask: Command, place: Path, task_models: Any) -> None:
+    """Prices: as they are, a head would need thousands of steps to reach their mean. Evaluations on the way, and the
+    best weights among them, answer on that scale too."""
+    rows = [json.loads(row) for row in task_models.examples["regression"].splitlines()]
+    priced = [json.dumps(row | {"label": 300_000 + 50_000 * row["label"]}) + "\n" for row in rows]
+    (place / "prices.jsonl").write_text("".join(priced), "utf-8")
+    words = task_models.words("regression", "prices.jsonl", "data.dev=prices.jsonl", "train.steps=60", *FAST)
+    found = {}
+    for out, more in (("whole", []), ("best", ["train.eval_every=20", "train.patience=5"])):
+        assert unmask("finetune", "finetune/regression", *words, *more, "--out", out).code == 0
+        found[out] = json.loads((place / out / "results.json").read_text())
+    assert found["whole"]["dev"]["mse"] < 0.7 * found["whole"]["floors"]["dev.mse"]["mean of the training file"]
+    assert found["best"]["dev"]["pearson"] >= found["whole"]["dev"]["pearson"]
+    for out, results in found.items():
+        measured = json.loads(unmask("evaluate", out, "--data", "prices.jsonl", "--json").output)["metrics"]
+        assert measured == {name: results["dev"][name] for name in measured}

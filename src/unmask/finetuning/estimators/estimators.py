@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, pstdev
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self
 
@@ -23,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.config import build_settings
 from unmask.errors import OutputError, UserError, ValuesError
@@ -37,7 +36,7 @@ from unmask.finetuning.estimators.inputs import (
     rows_of,
     tags_of_texts,
 )
-from unmask.finetuning.inputs import build_module
+from unmask.finetuning.inputs import build_module, standardise
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import Predictor, load_predictor
@@ -172,6 +171,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             counts = ExampleCounts()
             windows = encode_windows(task, examples, tokenizer, counts, segments)
             training = concatenate([window.encoded.without_alignment() for window in windows])
+            standardise(settings, module, training)
             if counts.anything_to_report:
                 logger.warning("X: %s", counts.summary())
             self._trained_length = settings.task.max_length if settings.from_scratch else source.trained_length
@@ -326,23 +326,14 @@ class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
         """
         rows = rows_of(X)
         values = numbers_of(y, len(rows))
-        mean, deviation = fmean(values), pstdev(values) or 1.0
-        standardised = [(value - mean) / deviation for value in values]
-        self._train(self._settings(list(rows[0].fields), {"name": "regression"}), rows, standardised)
-        _rescale(self.predictor_.module.head, mean, deviation)
+        self._train(self._settings(list(rows[0].fields), {"name": "regression"}), rows, values)
+        module: Any = self.predictor_.module
+        module.rescale()
         return self
 
     def predict(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
         """(texts,) one value each; raises as `TextClassifier.predict`."""
         return self._outputs(X).squeeze(-1).double().numpy()
-
-
-@torch.no_grad()
-def _rescale(head: nn.Module, mean: float, deviation: float) -> None:
-    """Makes a head with one output answer `deviation` times as much, plus `mean`."""
-    output = [part for part in head.modules() if isinstance(part, nn.Linear)][-1]
-    output.weight *= deviation
-    output.bias.mul_(deviation).add_(mean)
 
 
 def _check_place(directory: Path, overwrite: bool) -> None:
