@@ -209,11 +209,7 @@ def measure_memory(corpus: Path, megabytes: float, tokenizer: Path, out: Path, w
     what = f"{workers} workers, {megabytes:.0f} MB"
     return [
         Row(
-            f"peak memory, {what}",
-            peak,
-            unit="GiB",
-            target=f"under {MOST_MEMORY_GIB} GiB",
-            met=peak < MOST_MEMORY_GIB,
+            f"peak memory, {what}", peak, unit="GiB", target=f"under {MOST_MEMORY_GIB} GiB", met=peak < MOST_MEMORY_GIB
         ),
         Row(
             f"bytes a token, {what} (with sentences, documents, tokenizer: {all_bytes:.3f})",

@@ -244,10 +244,7 @@ def run_command(words: Sequence[str], deadline: float) -> tuple[list[tuple[float
     if began >= deadline:
         raise NotReachedError
     process = subprocess.Popen(
-        [sys.executable, "-m", "unmask", *words],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "unmask", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     timer = Timer(deadline - began, process.kill)
     timer.start()

@@ -9,17 +9,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from systems.plan import (
-    MEASURES,
-    POINT_TASKS,
-    SYSTEMS,
-    System,
-    flops_per_token,
-    folder_of,
-    points_of,
-    run_of,
-    store_of,
-)
+from systems.plan import MEASURES, POINT_TASKS, SYSTEMS, System, flops_per_token, folder_of, points_of, run_of, store_of
 
 
 @dataclass(frozen=True)

@@ -92,9 +92,7 @@ def _find_cuts(piece: str, morphemes: list[tuple[int, int]]) -> list[int]:
     return cuts
 
 
-SEGMENTERS: dict[str, Callable[[], Callable[[str], str]]] = {
-    "kiwi": _load_kiwi_segmenter,
-}
+SEGMENTERS: dict[str, Callable[[], Callable[[str], str]]] = {"kiwi": _load_kiwi_segmenter}
 """Name -> a function that loads the segmenter, which inserts spaces into a text and changes nothing else.
 
 A segmenter needs composed text (NFC). It leaves lines without Hangul unchanged, and its result for a text does not

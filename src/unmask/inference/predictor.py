@@ -121,9 +121,7 @@ class Predictor:
                 self.trained_length,
             )
         return replace(
-            self,
-            task=task,
-            others=tuple(member.with_options(columns, settings, use) for member in self.others),
+            self, task=task, others=tuple(member.with_options(columns, settings, use) for member in self.others)
         )
 
 

@@ -22,12 +22,7 @@ NumberedLines = Iterable[tuple[int, str]]
 SAMPLE_BYTES = 64 * 1024
 """Most bytes looked at to find which encoding fits."""
 
-_SCRIPTS = {
-    "cp949": ("HANGUL",),
-    "cp932": ("HIRAGANA", "KATAKANA", "CJK"),
-    "gb18030": ("CJK",),
-    "cp1252": ("LATIN",),
-}
+_SCRIPTS = {"cp949": ("HANGUL",), "cp932": ("HIRAGANA", "KATAKANA", "CJK"), "gb18030": ("CJK",), "cp1252": ("LATIN",)}
 """Encodings to try, in order, and what nearly all letters beyond ASCII are in text that is written in them."""
 
 _ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")

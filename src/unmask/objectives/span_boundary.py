@@ -18,11 +18,7 @@ from torch import Tensor, nn
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.models.buckets import LAST_TOKEN, Padding, Paddings
 from unmask.models.encoder import TokenEncoder
-from unmask.models.heads.span_boundary_head import (
-    POSITION_SIZE,
-    SpanBoundaryHead,
-    restore_span_boundary,
-)
+from unmask.models.heads.span_boundary_head import POSITION_SIZE, SpanBoundaryHead, restore_span_boundary
 from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors

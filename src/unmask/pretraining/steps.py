@@ -140,11 +140,7 @@ class PretrainingSteps:
 
 
 def build_loader(
-    start: Start,
-    store: TokenStore,
-    tokenizer: Tokenizer,
-    held_out: bool,
-    phase: PhaseSettings | None = None,
+    start: Start, store: TokenStore, tokenizer: Tokenizer, held_out: bool, phase: PhaseSettings | None = None
 ) -> SequenceLoader | StreamLoader:
     """The loader of the training documents, or of the held-out ones, in a phase of the run or as the recipe says.
 
@@ -176,11 +172,7 @@ def stream_loader(
 
 
 def sequence_loader(
-    start: Start,
-    store: TokenStore,
-    tokenizer: TextTokenizer,
-    held_out: bool,
-    phase: PhaseSettings | None = None,
+    start: Start, store: TokenStore, tokenizer: TextTokenizer, held_out: bool, phase: PhaseSettings | None = None
 ) -> SequenceLoader:
     """The loader of formats whose sequences do not depend on each other; see `build_loader`."""
     settings = start.recipe

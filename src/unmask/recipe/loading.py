@@ -17,13 +17,7 @@ from unmask.recipe.names import find_recipe
 from unmask.recipe.tree import CorpusOptions, FinetuneRecipe, PretrainRecipe, TokenizerOptions
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.settings import PRESETS
-from unmask.training.settings import (
-    BUDGETS,
-    ONLY_OF_OPTIMIZERS,
-    ONLY_OF_SCHEDULES,
-    OptimizerSettings,
-    ScheduleSettings,
-)
+from unmask.training.settings import BUDGETS, ONLY_OF_OPTIMIZERS, ONLY_OF_SCHEDULES, OptimizerSettings, ScheduleSettings
 
 ALTERNATIVES = (
     tuple(f"train.{name}" for name in BUDGETS),

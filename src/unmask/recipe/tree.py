@@ -20,12 +20,7 @@ from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
 from unmask.recipe.pairings import contradiction, cut_of, overflow, too_many_tokens
 from unmask.tasks.settings import DataSettings, EvaluationSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.training.settings import (
-    OptimizerSettings,
-    ScheduleSettings,
-    SearchSettings,
-    TrainSettings,
-)
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]

@@ -293,14 +293,7 @@ def number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-WORDS = {
-    "mlm": "MLM",
-    "lm": "LM",
-    "nsp": "NSP",
-    "sop": "SOP",
-    "sbo": "SBO",
-    "eval": "held-out",
-}
+WORDS = {"mlm": "MLM", "lm": "LM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO", "eval": "held-out"}
 """Parts of keys and the words to show for them."""
 
 

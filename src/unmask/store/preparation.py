@@ -161,12 +161,7 @@ def _open_complete(job: Job) -> TokenStore:
 
 
 def _prepare(
-    job: Job,
-    tokenizer: Tokenizer,
-    encoder: Encoder,
-    workers: int,
-    ray_address: str | None,
-    interruption: Interruption,
+    job: Job, tokenizer: Tokenizer, encoder: Encoder, workers: int, ray_address: str | None, interruption: Interruption
 ) -> TokenStore:
     out = job.out
     counts = CorpusCounts()

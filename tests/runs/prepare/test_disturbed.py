@@ -67,10 +67,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
 
 
 def test_a_file_that_vanishes_after_the_estimate(
-    unmask: Command,
-    place: Path,
-    tokenizer: Path,
-    between: Callable[[Callable[[], object]], None],
+    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None]
 ) -> None:
     write_files({"a.txt": GOOD, "b.txt": GOOD})
     between(lambda: Path("b.txt").unlink(missing_ok=True))
@@ -87,10 +84,7 @@ def test_a_file_that_vanishes_after_the_estimate(
 
 
 def test_a_file_that_vanishes_before_the_estimate(
-    unmask: Command,
-    place: Path,
-    tokenizer: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files({"a.txt": GOOD, "b.txt": GOOD})
     find = preparation.find_corpora

@@ -13,12 +13,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 ROWS = [
     {"sentence_good": "He went home.", "sentence_bad": "He home went.", "UID": "order", "linguistics_term": "<term>"},
-    {
-        "sentence_good": "She is old.",
-        "sentence_bad": "She are old.",
-        "UID": "agreement",
-        "linguistics_term": "<term>",
-    },
+    {"sentence_good": "She is old.", "sentence_bad": "She are old.", "UID": "agreement", "linguistics_term": "<term>"},
 ]
 
 

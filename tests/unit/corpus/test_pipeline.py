@@ -116,11 +116,7 @@ CLEANING = st.builds(
 @settings(max_examples=150)
 @given(texts=TEXTS, cleaning=CLEANING, files=st.integers(1, 3), batch=st.integers(1, 4))
 def test_the_account_adds_up_at_every_moment(
-    texts: list[str],
-    cleaning: CleaningSettings,
-    files: int,
-    batch: int,
-    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[str], cleaning: CleaningSettings, files: int, batch: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.getbasetemp()
     paths = [write_jsonl(directory / f"{number}.jsonl", texts[number::files]) for number in range(files)]

@@ -70,8 +70,7 @@ def draw_batch(lengths: tuple[int, ...] = LENGTHS) -> Batch:
         segments.append([0] * (length // 2 + 1) + [1] * (length - length // 2 - 1))
     batch = pack(rows, segments, keys=list(range(len(rows))))
     return batch.with_columns(
-        special_tokens_mask=batch.input_ids < 5,
-        next_sentence_label=torch.randint(2, (len(rows),), generator=generator),
+        special_tokens_mask=batch.input_ids < 5, next_sentence_label=torch.randint(2, (len(rows),), generator=generator)
     )
 
 

@@ -248,12 +248,9 @@ def test_micro_batches_are_the_batch_in_pieces(loader: SequenceLoader, micro_bat
     whole = list(islice(replace(loader, micro_batch_size=6).steps(), 8))
     pieces = list(islice(replace(loader, micro_batch_size=micro_batch_size).steps(), 8))
     for one, several in zip(whole, pieces, strict=True):
-        assert [batch.num_sequences for batch in several.batches] == {
-            1: [1] * 6,
-            4: [4, 2],
-            6: [6],
-            100: [6],
-        }[micro_batch_size]
+        assert [batch.num_sequences for batch in several.batches] == {1: [1] * 6, 4: [4, 2], 6: [6], 100: [6]}[
+            micro_batch_size
+        ]
         assert sequences_of(several) == sequences_of(one)
         for name in ("special_tokens_mask", "next_sentence_label"):
             assert torch.equal(torch.cat([b.columns[name] for b in several.batches]), one.batches[0].columns[name])

@@ -215,10 +215,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("model.causal=true", "objective.sentence_objective=none"),
         ("objective.name=masked_lm", "model.causal=true"),
     ),
-    "left to right on both sides": (
-        ("objective.name=causal_lm",),
-        ("objective.name=causal_lm", "model.causal=false"),
-    ),
+    "left to right on both sides": (("objective.name=causal_lm",), ("objective.name=causal_lm", "model.causal=false")),
     "bilm without a stream": (
         ("objective.name=bilm", "model.architecture=elmo"),
         ("objective.name=bilm", "packing.format=segment_pair", "take packing.format=stream"),

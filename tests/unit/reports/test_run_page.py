@@ -108,7 +108,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
 
     text, page = report_of(directory)
     assert re.findall("<h2>(.*?)</h2>", text) == [
-        *("Curves", "Results", "Sample predictions", "Settings", "Environment"),
+        *("Curves", "Results", "Sample predictions", "Settings", "Environment")
     ]
     tiles = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     # 200 thousand tokens at 500 a second are 400 seconds; the loss is the mean of the last four of 200 rows.

@@ -28,10 +28,7 @@ def test_templates_are_read() -> None:
     assert single == [((7,), 0), ("A", 0), ((9,), 0)]
     assert pair == [((7,), 0), ("A", 0), ((9,), 0), ("B", 1), ((9,), 1)]
     bert = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
-    assert framed(bert) == (
-        [((2,), 0), ("A", 0), ((3,), 0)],
-        [((2,), 0), ("A", 0), ((3,), 0), ("B", 1), ((3,), 1)],
-    )
+    assert framed(bert) == ([((2,), 0), ("A", 0), ((3,), 0)], [((2,), 0), ("A", 0), ((3,), 0), ("B", 1), ((3,), 1)])
     roberta = bert | {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False}
     assert framed(roberta)[1] == [((2,), 0), ("A", 0), ((3,), 0), ((3,), 0), ("B", 0), ((3,), 0)]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

@@ -218,11 +218,7 @@ class DiscriminatorScorer:
 
 
 def new_scorer(
-    encoder: Encoder,
-    parts: Mapping[str, Any],
-    tokenizer: Tokenizer,
-    compute: Compute,
-    mode: PllMode = "original",
+    encoder: Encoder, parts: Mapping[str, Any], tokenizer: Tokenizer, compute: Compute, mode: PllMode = "original"
 ) -> SentenceScorer | None:
     """The scorer of a model in eval mode on its device; None if it cannot say how likely a sentence is.
 

@@ -237,12 +237,7 @@ def _letters(texts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _measure(
-    name: str,
-    path: Path,
-    tokenizer: TextTokenizer,
-    text: TextFacts,
-    pre_tokens: Counter[str],
-    words: Counter[str],
+    name: str, path: Path, tokenizer: TextTokenizer, text: TextFacts, pre_tokens: Counter[str], words: Counter[str]
 ) -> TokenizerFigures:
     num_tokens = num_unknown_tokens = 0
     is_used = np.zeros(tokenizer.vocab_size, dtype=bool)

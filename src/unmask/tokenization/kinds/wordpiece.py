@@ -15,13 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from unmask.tokenization.definition import (
-    Definition,
-    bert_normalizer,
-    make_definition,
-    special_added_tokens,
-    template,
-)
+from unmask.tokenization.definition import Definition, bert_normalizer, make_definition, special_added_tokens, template
 from unmask.tokenization.kinds.alphabet import choose_alphabet
 from unmask.tokenization.kinds.kind import Split, TokenizerKind
 from unmask.tokenization.learning.library_training import grow_wordpiece

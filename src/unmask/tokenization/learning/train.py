@@ -20,11 +20,7 @@ from unmask.tokenization.library import word_splitter
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
-TOKENIZERS: dict[str, TokenizerKind] = {
-    "wordpiece": WORDPIECE,
-    "bpe": BPE,
-    "byte_bpe": BYTE_BPE,
-}
+TOKENIZERS: dict[str, TokenizerKind] = {"wordpiece": WORDPIECE, "bpe": BPE, "byte_bpe": BYTE_BPE}
 """`TokenizerSettings.kind` -> the family to train."""
 
 
@@ -93,9 +89,7 @@ class TrainingReport:
 
 
 def train_tokenizer(
-    texts: Iterable[str],
-    settings: TokenizerSettings,
-    seed: int = 0,
+    texts: Iterable[str], settings: TokenizerSettings, seed: int = 0
 ) -> tuple[TextTokenizer, TrainingReport]:
     """Trains a tokenizer; the same texts, settings and seed give the same bytes.
 

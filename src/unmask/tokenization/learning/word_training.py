@@ -17,9 +17,7 @@ _NUM_BYTES = 256
 
 
 def train_word_tokenizer(
-    texts: Iterable[str],
-    settings: TokenizerSettings,
-    seed: int = 0,
+    texts: Iterable[str], settings: TokenizerSettings, seed: int = 0
 ) -> tuple[WordTokenizer, TrainingReport]:
     """Trains a tokenizer; the same texts, settings and seed give the same bytes.
 

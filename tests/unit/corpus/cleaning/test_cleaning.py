@@ -50,11 +50,7 @@ def removed(draft: Draft) -> dict[str, int]:
     [
         ("plain\ttext\n", "plain\ttext\n", {}),
         ("a\x00b\x07c\x7fd\x9be", "abcde", {"control characters": 4}),
-        (
-            "a\r\nb\rc\x0cd\x0be\x85f\u2028g\u2029h\ni",
-            "a\nb\nc\nd\ne\nf\ng\nh\ni",
-            {"line breaks made newlines": 7},
-        ),
+        ("a\r\nb\rc\x0cd\x0be\x85f\u2028g\u2029h\ni", "a\nb\nc\nd\ne\nf\ng\nh\ni", {"line breaks made newlines": 7}),
         ("\ufeffze\u200bro\u2060 wi\u00addth\u200e", "zero width", {"zero-width characters": 5}),
         ("e\u0301", "é", {"documents composed (NFC)": 1}),
         ("e\u200b\u0301", "é", {"zero-width characters": 1, "documents composed (NFC)": 1}),

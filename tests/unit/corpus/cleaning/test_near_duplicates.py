@@ -9,12 +9,7 @@ import pytest
 
 import unmask.corpus.cleaning.near_duplicates as near_duplicates
 from unmask.corpus.cleaning.draft import Draft
-from unmask.corpus.cleaning.near_duplicates import (
-    drop_near_duplicates,
-    estimate_memory,
-    num_bands,
-    shingles,
-)
+from unmask.corpus.cleaning.near_duplicates import drop_near_duplicates, estimate_memory, num_bands, shingles
 from unmask.errors import SettingsError
 
 
@@ -80,13 +75,7 @@ def test_dropped_documents_are_neither_kept_nor_compared() -> None:
 
 
 def test_short_texts_are_compared_whole() -> None:
-    assert decide(["one two", "one three", "one  two", "three", "four"]) == [
-        None,
-        None,
-        "near-duplicate",
-        None,
-        None,
-    ]
+    assert decide(["one two", "one three", "one  two", "three", "four"]) == [None, None, "near-duplicate", None, None]
 
 
 def test_shingles_are_runs_of_five_words() -> None:

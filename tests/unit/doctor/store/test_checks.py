@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 
 from unmask.doctor.findings import Finding
-from unmask.doctor.store.checks import (
-    check_store,
-    entries_table,
-    length_histograms,
-    length_table,
-    longest_table,
-)
+from unmask.doctor.store.checks import check_store, entries_table, length_histograms, length_table, longest_table
 from unmask.doctor.store.floors import StoreFloors
 from unmask.doctor.store.statistics import StoreStatistics, count_store, find_duplicates
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
@@ -166,11 +160,7 @@ def test_one_document_is_enough_for_sequences_of_one_segment(tmp_path: Path, tin
     store, _, statistics = make(tmp_path, tiny_model, [*varied(1), "man " * 200 + "."][:1])
     single: dict[str, Any] = {"packing": PackingSettings(format="single_segment", max_length=16), "text_length": 14}
     found = check_store(
-        store,
-        statistics,
-        find_duplicates(store),
-        **single,
-        objective=MaskedLMSettings(sentence_objective="none"),
+        store, statistics, find_duplicates(store), **single, objective=MaskedLMSettings(sentence_objective="none")
     )
     assert not {"too-few-documents", "few-documents", "long-sentences"} & {finding.name for finding in found}
 

@@ -20,13 +20,7 @@ from unmask.store.store import TokenStore
 Documents = Sequence[Sequence[Sequence[int]]]
 """Documents of sentences of ids."""
 
-FIVE: Documents = [
-    [[1, 2, 3], [4]],
-    [[5, 5]],
-    [[1, 2, 3], [4]],
-    [[6], [7, 8, 9, 10, 11, 12], [9]],
-    [[5, 5]],
-]
+FIVE: Documents = [[[1, 2, 3], [4]], [[5, 5]], [[1, 2, 3], [4]], [[6], [7, 8, 9, 10, 11, 12], [9]], [[5, 5]]]
 
 
 def write_store(

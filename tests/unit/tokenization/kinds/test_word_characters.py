@@ -11,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError, ModelError, SettingsError
-from unmask.tokenization.kinds.word_characters import (
-    SPECIAL_WORDS,
-    WordTokenizer,
-    load_word_tokenizer,
-)
+from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer, load_word_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -131,11 +127,7 @@ def test_save_and_load(tmp_path: Path) -> None:
         ("words.txt", b"\xff", "damaged"),
         ("word_tokenizer.json", "{", "damaged"),
         ("word_tokenizer.json", '{"kind": "word"}', "expected the keys"),
-        (
-            "word_tokenizer.json",
-            '{"kind": "word", "max_characters": 2, "lowercase": false}',
-            "max_characters is 2",
-        ),
+        ("word_tokenizer.json", '{"kind": "word", "max_characters": 2, "lowercase": false}', "max_characters is 2"),
     ],
 )
 def test_damaged_directories_are_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
