@@ -26,7 +26,7 @@ from support.gpu_training import (
 from unmask.training.recorded.stepper import CapturedStepper
 
 ON_BOTH = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-COMPILED_ON_BOTH = pytest.mark.parametrize(
+SLOW_ON_THE_CPU = pytest.mark.parametrize(
     "device", [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
 
@@ -53,7 +53,7 @@ def test_steps_are_those_computed_as_they_come(work: Any, device: str) -> None:
     torch.testing.assert_close(eager.weights(), captured.weights(), rtol=0, atol=1.3e-2)
 
 
-@ON_BOTH
+@SLOW_ON_THE_CPU
 def test_a_curve_of_200_steps_ends_where_that_of_fp32_does(store: Path, device: str) -> None:
     """The mean of the last fifty losses is within half a per cent of fp32's, and of autocast's."""
     small = work_of_objective("masked LM and NSP", store, batch_size=4)
@@ -113,7 +113,7 @@ def test_a_run_that_continues_is_bit_for_bit_one_that_never_stopped(masked_lm: A
 # Compiled
 
 
-@COMPILED_ON_BOTH
+@SLOW_ON_THE_CPU
 @pytest.mark.filterwarnings("ignore")  # of PyTorch's compiler about itself
 def test_compiled_blocks_compute_the_same_and_are_compiled_once(masked_lm: Any, device: str) -> None:
     """On the CPU in fp32: 1e-4 of each loss; on a GPU in bf16. Numbers of tokens, sequences and targets that have not
