@@ -137,7 +137,7 @@ def why_not_captured(
 def why_not_padded(module: nn.Module) -> str | None:
     """Why a module's batches cannot be padded to recurring shapes, in words; None if they can."""
     if not _blocks(module):
-        return "the encoder is no Transformer"
+        return "captured steps are for blocks as BERT has them"
     if getattr(module, "paddings", None) is None:
         return "the shapes of this model's batches follow from their lengths"
     if len(getattr(module, "stages", (1.0,))) > 1:
