@@ -14,6 +14,8 @@ alone, with the generator frozen. Nothing is tied there, since shared embeddings
 change it. The paper does not say whether a frozen generator uses dropout: here it is in eval mode, like everything
 frozen. The heads differ, so the discriminator's starts fresh. Its loss is then the only one, and has no weight.
 
+With `discriminator_after` there are two stages as well: the generator alone, then both.
+
 Departure: the targets of a sequence are all different, while the released code draws them with replacement.
 """
 
@@ -98,7 +100,7 @@ class ReplacedToken:
         return masked.with_columns(sample_fractions=uniform(keys, batch.position_ids[targets], _SAMPLE))
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `generator` and of `discriminator`; with two stages, each trains one of them."""
+        """Targets of `generator` and of `discriminator`; a stage may train one of them only."""
         return {"generator": len(batch.columns["target_positions"]), "discriminator": batch.num_tokens}
 
     def build(self, encoder: Encoder) -> ReplacedTokenModule:
@@ -151,8 +153,8 @@ class ReplacedToken:
         return floors + discriminator_floors(self._settings.target_prob, evaluation)
 
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
-        """For both models; in two stages each is trained for half of the run, the generator then frozen and run
-        forward."""
+        """For both models as they are trained over the run; in two stages each is for half of it, the generator then
+        frozen and run forward."""
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"
         settings = self._settings
         targets, is_joint = settings.target_prob, settings.schedule == "joint"
@@ -160,7 +162,7 @@ class ReplacedToken:
         generator = base.encoder_operations(small, length, targets) + targets * base.head_operations(small)
         discriminator = base.encoder_operations(sizes, length, 1.0) + 2 * (sizes.hidden_size**2 + sizes.hidden_size)
         if is_joint:
-            return 3 * (generator + discriminator)
+            return 3 * (generator + (1 - settings.discriminator_after) * discriminator)
         return (3 * generator + generator + 3 * discriminator) / 2
 
     def describe_sequences(self, batch: Batch, most: int) -> list[str]:
@@ -191,8 +193,8 @@ class ReplacedTokenModule(nn.Module):
         settings: of the objective.
 
     Attributes:
-        stage: with two stages, 0 while the generator is trained and 1 while the discriminator is. It is part of the
-            `state_dict`, so a module restored from a checkpoint is in the stage that it was saved in.
+        stage: of two, 0 while the generator is trained alone. It is part of the `state_dict`, so a module restored from
+            a checkpoint is in the stage that it was saved in.
     """
 
     def __init__(self, encoder: ElectraEncoder, settings: ReplacedTokenSettings) -> None:
@@ -207,12 +209,17 @@ class ReplacedTokenModule(nn.Module):
         self.generator_head = MaskedLMHead(sizes)
         if self.is_tied:
             share_embeddings(self.generator, encoder)
-        if settings.schedule == "two_stage":
+        if not self.is_joint:
             self.generator.load_state_dict(encoder.state_dict())
 
     @property
+    def is_joint(self) -> bool:
+        """Whether both models are trained at the end of the run."""
+        return self._settings.schedule == "joint"
+
+    @property
     def is_tied(self) -> bool:
-        return self._settings.tie_embeddings == "all" and self._settings.schedule == "joint"
+        return self._settings.tie_embeddings == "all" and self.is_joint
 
     @property
     def stages(self) -> tuple[float, ...]:
@@ -220,14 +227,14 @@ class ReplacedTokenModule(nn.Module):
 
     @property
     def trains_generator(self) -> bool:
-        return self._settings.schedule == "joint" or self.stage == 0
+        return self.is_joint or self.stage == 0
 
     @property
     def trains_discriminator(self) -> bool:
-        return self._settings.schedule == "joint" or self.stage == 1
+        return self.stage == len(self.stages) - 1
 
     def begin_stage(self, number: int) -> None:
-        """Enters a stage; at stage 1 the discriminator starts from the generator's weights.
+        """Enters a stage; where the generator is then frozen, the discriminator starts from its weights.
 
         It may be called before every step: if the module is in that stage already, nothing happens. Optimizers need no
         message, since what is not trained gets no gradient.
@@ -237,9 +244,9 @@ class ReplacedTokenModule(nn.Module):
         """
         if number == self.stage:
             return
-        assert self._settings.schedule == "two_stage", "there is one stage"
-        assert (self.stage, number) == (0, 1), "stages follow one another"
-        self.encoder.load_state_dict(self.generator.state_dict())
+        assert (self.stage, number) == (0, len(self.stages) - 1) == (0, 1), "stages follow one another"
+        if not self.is_joint:
+            self.encoder.load_state_dict(self.generator.state_dict())
         self.stage = number
         self.train(self.training)
 
@@ -271,7 +278,7 @@ class ReplacedTokenModule(nn.Module):
         }
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The terms `generator` and `discriminator`; with two stages, only that of the model being trained."""
+        """The terms `generator` and `discriminator`, of those that are being trained."""
         logits, originals = self.generator_logits(batch)
         terms = []
         if self.trains_generator:

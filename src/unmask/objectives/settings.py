@@ -274,6 +274,10 @@ class ReplacedTokenSettings(ObjectiveSettings):
     """`two_stage`: the generator alone for half of the run, then a discriminator of equal size that starts from its
     weights, with the generator frozen (section 3.2, where it does worse than `joint`)."""
 
+    discriminator_after: float = Field(0.0, ge=0, lt=1)
+    """The share of a `joint` run in which the generator learns alone; then both learn, by a schedule of their own. 0 in
+    the paper; a small discriminator learns nothing from a generator that knows no more than frequencies."""
+
     @classmethod
     def trains(cls, family: Family) -> bool:
         return family.has("discriminator_head")
@@ -284,7 +288,9 @@ class ReplacedTokenSettings(ObjectiveSettings):
 
     @property
     def stages(self) -> tuple[float, ...]:
-        return (0.5, 1.0) if self.schedule == "two_stage" else (1.0,)
+        if self.schedule == "two_stage":
+            return 0.5, 1.0
+        return (self.discriminator_after, 1.0) if self.discriminator_after else (1.0,)
 
     @property
     def why_large_gradients(self) -> str:
@@ -297,7 +303,8 @@ class ReplacedTokenSettings(ObjectiveSettings):
 
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> ReplacedTokenSettings:
-        _refuse_without_effect(self, {"discriminator_weight": ("schedule", "joint")})
+        joint = ("schedule", "joint")
+        _refuse_without_effect(self, {"discriminator_weight": joint, "discriminator_after": joint})
         return self
 
     @field_validator("generator_size")

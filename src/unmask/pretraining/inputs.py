@@ -129,10 +129,10 @@ def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
         unknown_warning(store, is_own=is_own, is_continued=settings.init_from is not None),
         batch_too_small(settings.optimizer, max(batch_sizes, default=settings.train.batch_size)),
     ]
-    steps, num_stages = settings.train.steps, len(settings.objective.stages)
+    steps, shortest = settings.train.steps, settings.objective.shortest_stage
     # The session reports what is wrong with a single schedule.
-    if steps is not None and num_stages > 1 and warmup_shortfall(settings.schedule, steps) is None:
-        warnings.append(warmup_shortfall(settings.schedule, steps, num_stages))
+    if steps is not None and shortest < 1 and warmup_shortfall(settings.schedule, steps) is None:
+        warnings.append(warmup_shortfall(settings.schedule, steps, shortest))
     for warning in filter(None, warnings):
         logger.warning(warning)
 

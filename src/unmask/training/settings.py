@@ -112,15 +112,15 @@ ONLY_OF_SCHEDULES: dict[str, tuple[str, ...]] = {"decay_ratio": ("wsd",)}
 """Keys of `schedule` that mean something only under some names."""
 
 
-def warmup_shortfall(schedule: ScheduleSettings, steps: float, stages: int = 1) -> str | None:
+def warmup_shortfall(schedule: ScheduleSettings, steps: float, shortest_stage: float = 1.0) -> str | None:
     """What is wrong with a warm-up in steps that is too long; None where it fits.
 
     Args:
         steps: of the run.
-        stages: equal parts of the run, each with a schedule of its own.
+        shortest_stage: of the stages, each with a schedule of its own, the shortest one's share of the run.
     """
-    warmup, steps_of_stage = schedule.warmup_steps or 0, steps / stages
-    part = "the run" if stages == 1 else f"each of its {stages} stages"
+    warmup, steps_of_stage = schedule.warmup_steps or 0, steps * shortest_stage
+    part = "the run" if shortest_stage == 1 else "a stage"
     too_long = f"schedule.warmup_steps={warmup:,} of the {steps_of_stage:,.0f} steps of {part}"
     if warmup >= steps_of_stage:
         return f"{too_long}: {part} ends before its learning rate is reached"

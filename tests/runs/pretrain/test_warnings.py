@@ -108,7 +108,7 @@ def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
         (["objective.schedule=joint"], None),
         (
             ["objective.schedule=two_stage", "objective.generator_size=1"],
-            "schedule.warmup_steps=3 of the 2 steps of each of its 2 stages: each of its 2 stages ends before",
+            "schedule.warmup_steps=3 of the 2 steps of a stage: a stage ends before",
         ),
         (["schedule.name=wsd", "schedule.decay_ratio=0.5"], "schedule.warmup_steps=3 of the 4 steps of the run, whose"),
     ],

@@ -63,6 +63,25 @@ def test_two_stages_train_the_generator_then_a_discriminator_that_starts_from_it
     assert {"generator_loss", "discriminator_loss"} <= module.scores(batch).keys()
 
 
+def test_a_discriminator_may_begin_late_beside_its_generator() -> None:
+    settings = {"discriminator_after": 0.25}
+    its, module = new_objective(**settings), new_module(**settings)
+    assert module.stages == (0.25, 1.0)
+    batch = its.prepare(random_batch())
+    shared = {"encoder.word_embeddings", "encoder.position_embeddings", "encoder.token_type_embeddings"}
+    changed = train_a_step(module, its, batch)
+    assert parts(changed) == {"generator", "generator_head", "encoder"}
+    assert all("embedding" in name for name in changed if name.startswith("encoder")), changed - shared
+    assert set(module.scores(batch)) == {"generator_loss", "generator_accuracy"}
+
+    before = copy.deepcopy(module.encoder.blocks.state_dict())
+    module.begin_stage(1)
+    assert all(torch.equal(weight, before[name]) for name, weight in module.encoder.blocks.state_dict().items())
+    assert [(term.name, term.coefficient) for term in module(batch)] == [("generator", 1.0), ("discriminator", 50.0)]
+    assert parts(train_a_step(module, its, batch)) >= {"generator", "generator_head", "encoder", "discriminator_head"}
+    assert module.train().generator.training
+
+
 def test_a_frozen_generator_stays_in_eval_mode() -> None:
     module = new_module(**TWO_STAGE).train()
     assert module.generator.training

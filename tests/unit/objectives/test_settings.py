@@ -76,6 +76,7 @@ WITHOUT_EFFECT: dict[str, tuple[type[Settings], dict[str, Any], dict[str, Any], 
     "max_span_words": (MaskedLMSettings, {"max_span_words": 5}, {"masking": "span"}, "masking is token"),
     "max_boundary_targets": (MaskedLMSettings, {"max_boundary_targets": 9}, {"span_boundary": True}, "is false"),
     "boundary_weight": (MaskedLMSettings, {"boundary_weight": 0.5}, {"span_boundary": True}, "is false"),
+    "discriminator_after": (ReplacedTokenSettings, {"discriminator_after": 0.5}, {}, "schedule is two_stage"),
     "discriminator_weight": (ReplacedTokenSettings, {"discriminator_weight": 1.0}, {}, "schedule is two_stage"),
 }
 """A key with a value that is not its default, the setting that it needs, and what a message says of its lack."""

@@ -6,16 +6,20 @@ with the columns `sentence_good` and `sentence_bad`. A file is a paradigm, unles
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from unmask.errors import InputError
 from unmask.io.input_files import InputFiles
 from unmask.io.reading import split_suffixes
 from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import FORMATS, read_rows
+
+logger = logging.getLogger("unmask")
 
 GOOD, BAD = "sentence_good", "sentence_bad"
 
@@ -51,17 +55,20 @@ class Paradigm:
 def read_paradigms(path: str | Path) -> list[Paradigm]:
     """Reads a file of pairs, or every such file of a folder, in the order of their names.
 
+    Warns of pairs that are twice the same sentence: BLiMP as published has seven.
+
     Raises:
-        InputError: there is none, a file has another layout, or a pair is empty or twice the same; file and line are
-            named, the first few together.
+        InputError: there is none, a file has another layout, a sentence is empty, or all pairs are twice the same;
+            file and line are named, the first few together.
     """
     faults = RowFaults()
     placed = [pair for file in _files(Path(path)) for pair in _read(file, faults)]
     faults.raise_any()
-    placed.sort(key=lambda pair: pair[0])  # stable: pairs keep their order
+    _report_equal(placed)
+    placed.sort(key=lambda each: each.paradigm)  # stable: pairs keep their order
     return [
-        Paradigm(name, members[0][1], tuple(pair for _, _, pair in members))
-        for name, members in ((name, list(group)) for name, group in groupby(placed, key=lambda pair: pair[0]))
+        Paradigm(name, members[0].term, tuple(each.pair for each in members))
+        for name, members in ((name, list(group)) for name, group in groupby(placed, key=lambda each: each.paradigm))
     ]
 
 
@@ -70,8 +77,27 @@ def sample(paradigms: Sequence[Paradigm], most: int) -> list[Paradigm]:
     return [Paradigm(each.name, each.term, each.pairs[:: max(1, len(each.pairs) // most)][:most]) for each in paradigms]
 
 
-_Placed = tuple[str, str, MinimalPair]
-"""The paradigm, its term and a pair."""
+class _Placed(NamedTuple):
+    paradigm: str
+    term: str
+    pair: MinimalPair
+    place: str
+    """File and line."""
+
+
+def _report_equal(pairs: Sequence[_Placed]) -> None:
+    equal = [each for each in pairs if each.pair.good == each.pair.bad]
+    if not equal:
+        return
+    first = f"{equal[0].place}: both sentences are {equal[0].pair.good[:60]!r}"
+    if len(equal) == len(pairs):
+        raise InputError(f"{first}, and so in every pair: expected two that differ")
+    logger.warning(
+        "%s; of %s pairs, %s are twice the same sentence: they count as wrong, as in published figures",
+        first,
+        f"{len(pairs):,}",
+        f"{len(equal):,}",
+    )
 
 
 def _files(path: Path) -> list[Path]:
@@ -103,10 +129,8 @@ def _read(path: Path, faults: RowFaults) -> Iterator[_Placed]:
         if not good or not bad:
             problem = f"the {'wrong' if good else 'right'} sentence is empty: expected two sentences"
             faults.add(InputError(f"{row.source}: {problem}"))
-        elif good == bad:
-            faults.add(InputError(f"{row.source}: both sentences are {good[:60]!r}: expected two that differ"))
         else:
-            yield name or stem, term, MinimalPair(good, bad)
+            yield _Placed(name or stem, term, MinimalPair(good, bad), row.source)
 
 
 def _zorro_rows(file: InputFiles) -> Iterator[Row]:

@@ -279,8 +279,8 @@ def _find_begun_part(recipe: Any, checkpoint: Checkpoint, share: float) -> str |
     if stage is None or stage["until"] == recipe.objective.stages[0]:
         return None
     stages = recipe.objective.stages
-    number = stages.index(stage["until"]) + 1
-    return f"stage {number} of {len(stages)}, of objective.schedule={recipe.objective.schedule}"
+    number = stages.index(stage["until"])
+    return f"stage {number + 1} of {len(stages)}, which begins at {stages[number - 1]:.0%} of the budget"
 
 
 def _budget_of(recipe: Settings) -> str:

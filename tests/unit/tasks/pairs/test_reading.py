@@ -60,6 +60,16 @@ def test_what_is_no_pair_is_refused_with_its_place(tmp_path: Path, name: str, te
         read_paradigms(tmp_path / name)
 
 
+def test_a_few_pairs_of_equal_sentences_are_kept_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in BLiMP's own files: passive_1 has two."""
+    path = blimp(tmp_path / "passive_1.jsonl", ("A.", "B."), ("Same.", "Same."))
+    [paradigm] = read_paradigms(path)
+    assert len(paradigm.pairs) == 2
+    assert "passive_1.jsonl:2: both sentences are 'Same.'; of 2 pairs, 1 are twice" in caplog.text
+
+
 def test_a_place_without_pairs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no file of minimal pairs in it"):
         read_paradigms(tmp_path)

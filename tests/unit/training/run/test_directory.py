@@ -152,7 +152,7 @@ PARTS: dict[str, tuple[dict[str, object], dict[str, int], Stage | None, str]] = 
         },
         {},
         Stage({"steps": 10, "tokens": 1000, "epochs": 0.5, "minutes": 1.0}, 1.0),
-        r"stage 2 of 2, of objective\.schedule=two_stage",
+        r"stage 2 of 2, which begins at 50% of the budget",
     ),
 }
 """Settings whose second part has begun after 12 of 20 steps; the position, the stage, and how the part is named."""
