@@ -166,7 +166,9 @@ class MaskedLM:
 
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"
-        targets = self._settings.target_prob
+        settings = self._settings
+        masked = (settings.target_prob + settings.last_target_prob) / 2
+        targets = masked + settings.causal_share * (1 - masked)
         parts = [part.operations(sizes, batch, length) for part in self._parts]
         read = targets + sum(share for share, _ in parts)
         heads = targets * head_operations(sizes) + sum(work for _, work in parts)
@@ -174,6 +176,8 @@ class MaskedLM:
 
     def describe_sequences(self, batch: Batch, most: int) -> list[str]:
         lines = [part.describe_sequences(batch, most) for part in self._parts]
+        if batch.left_to_right:
+            lines.append(["read from left to right" if one_way else "" for one_way in batch.left_to_right[:most]])
         lines += [describe_spans(batch, most)] if self._has_spans else []
         return [", ".join(filter(None, facts)) for facts in zip([""] * most, *lines, strict=True)]
 

@@ -4,7 +4,7 @@ and in micro-batches of any size."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unmask.batch import Batch
 from unmask.packing.annotation_columns import annotation_column, check_annotations
 from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
@@ -130,13 +131,17 @@ class PretrainingSteps:
             step = next(steps)
             phase = self._phases[step.after.phase]
             rates = objective.rates(progress, phase.causal_share)
-            columns = {name: torch.tensor(rate, dtype=torch.float64) for name, rate in rates.items()}
-            yield replace(step, batches=[batch.with_columns(**columns) for batch in step.batches]) if rates else step
+            yield replace(step, batches=[with_rates(batch, rates) for batch in step.batches])
 
     def _log_phase(self, number: int) -> None:
         if number not in self._begun:  # a phase begins again if its first step is made again
             self._begun.add(number)
             logger.info("phase %s of %s begins", number + 1, len(self._phases))
+
+
+def with_rates(batch: Batch, rates: Mapping[str, float]) -> Batch:
+    """The batch with what the objective does at some point of a run, as columns () float64."""
+    return batch.with_columns(**{name: torch.tensor(rate, dtype=torch.float64) for name, rate in rates.items()})
 
 
 def build_loader(

@@ -216,6 +216,14 @@ OTHERS = {
         *("objective.name=replaced_token", "objective.schedule=two_stage", "objective.generator_size=1"),
         *("model.architecture=electra", "packing.format=single_segment"),
     ],
+    "discriminator later": [
+        *("objective.name=replaced_token", "objective.discriminator_after=.3"),
+        *("model.architecture=electra", "packing.format=single_segment"),
+    ],
+    "half left to right": [
+        *("objective.sentence_objective=none", "objective.causal_share=.5", "objective.target_prob_end=.1"),
+        *("model.architecture=modernbert", "model.intermediate_size=24", "packing.format=full_sentences"),
+    ],
 }
 TOLD = {
     "sop": r"in order \(label 0\)|swapped \(label 1\)",
@@ -224,6 +232,8 @@ TOLD = {
     "lstm": "each token from those before it",
     "electra": "as the generator reads it",
     "two stages": "as the generator reads it",
+    "discriminator later": "as the generator reads it",
+    "half left to right": "read from left to right|$",
 }
 
 

@@ -16,7 +16,7 @@ from unmask.corpus.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.doctor.findings import Finding
 from unmask.doctor.recipe.estimates import any_vocabulary
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
-from unmask.doctor.samples import FirstStep, first_step
+from unmask.doctor.samples import FirstStep, first_rates, first_step
 from unmask.errors import InputError, SettingsError, StoreError
 from unmask.io.progress import human_bytes
 from unmask.models.encoder import new_encoder
@@ -25,7 +25,7 @@ from unmask.objectives.base import Objective
 from unmask.objectives.table import new_objective
 from unmask.pretraining.inputs import open_store
 from unmask.pretraining.start import Start, build_module
-from unmask.pretraining.steps import build_loader
+from unmask.pretraining.steps import build_loader, with_rates
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.settings import TokenizerSettings
@@ -150,6 +150,10 @@ class Material:
 
     def batches(self, sequences: int) -> Iterator[Batch]:
         """Endless batches of `sequences` sequences, not masked yet."""
+        rates = first_rates(self.settings)
+        return (with_rates(batch, rates) for batch in self._batches(sequences))
+
+    def _batches(self, sequences: int) -> Iterator[Batch]:
         if self.text is None:
             yield from random_batches(self.settings, self.sizes.vocab_size, sequences)
             return

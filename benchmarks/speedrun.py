@@ -1,0 +1,273 @@
+"""Claim: what a recipe's model is worth after a fixed time. In the same minutes of the same cores, on the same store:
+accuracy on minimal pairs (BLiMP) along the way, held-out loss, and scores after fine-tuning with fixed settings.
+
+    python benchmarks/speedrun.py pretrain STORE --out runs/speedrun --minutes 30 --recipes pretrain/modern_mini
+    python benchmarks/speedrun.py pretrain STORE --out runs/speedrun --change mask15=objective.target_prob=.15
+    python benchmarks/speedrun.py peer STORE --out runs/speedrun --minutes 30       the same with `transformers`
+    python benchmarks/speedrun.py finetune --out runs/speedrun --tasks stsb mrpc    three seeds, random weights beside
+    python benchmarks/speedrun.py report --out runs/speedrun                        speedrun.md and speedrun.png
+
+Minutes are those of training: evaluations and saving do not count. Each `--change NAME=KEY=VALUE` trains the first
+recipe once more, with that key changed. The peer is a BERT of BERT-Mini's size, trained by the Trainer on masked blocks
+of 128 tokens as in `transformers`' example for masked language models: texts joined and cut, 15 % of the tokens masked
+anew in each epoch, AdamW, a rate that falls linearly; its rate and batch are those of `pretrain/bert_mini`.
+Finished work is kept under --out, and the same call continues where it stopped. docs/speedrun.md has what came out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from measure import parser
+
+PAIRS = "tasks/blimp"
+PEER = "transformers"
+LENGTH, BATCH, RATE = 128, 32, 1e-3
+"""Of the peer, as in `pretrain/bert_mini`."""
+
+WIKIGOLD = "wikigold.conll.txt"
+TASKS: dict[str, tuple[str, list[str]]] = {
+    "stsb": ("pearson", ["optimizer.learning_rate=3e-4", "train.epochs=5"]),
+    "mrpc": ("accuracy", ["optimizer.learning_rate=2e-4", "train.epochs=4"]),
+    "sst2": ("accuracy", ["optimizer.learning_rate=2e-4", "train.epochs=2"]),
+    "wikigold": ("overall_f1", ["optimizer.learning_rate=3e-4", "train.batch_size=16", "train.epochs=8"]),
+    "squad1": ("f1", ["optimizer.learning_rate=3e-4", "train.epochs=4"]),
+}
+"""The figure of each, and settings that no model was given a choice of."""
+
+
+def unmask(*words: str) -> None:
+    """Runs a command, and stops if it fails."""
+    print("unmask", *words, file=sys.stderr, flush=True)
+    if subprocess.run([sys.executable, "-m", "unmask", *words]).returncode:
+        raise SystemExit(f"unmask {' '.join(words)} failed")
+
+
+def pretrain(given: Namespace, data: Path) -> None:
+    changes = dict(change.split("=", 1) for change in given.change)
+    sides = {Path(recipe).stem: (recipe, []) for recipe in given.recipes}
+    sides |= {name: (given.recipes[0], [change]) for name, change in changes.items()}
+    for name, (recipe, change) in sides.items():
+        for seed in range(given.seeds):
+            run = given.out / "runs" / f"{name}-{seed}"
+            if (run / "results.json").exists():
+                continue
+            budget = ["train.epochs=null", "train.tokens=null", "train.steps=null", f"train.minutes={given.minutes:g}"]
+            when = [f"train.eval_every={given.eval_every}", "train.eval_sequences=500"]
+            pairs = [f"eval.pairs={data / PAIRS}", f"eval.pairs_sample={given.pairs_sample}"]
+            unmask(
+                *("pretrain", recipe, f"store={given.store}", *budget, *when, *pairs, *change, f"seed={seed}"),
+                *("--out", str(run), "--resume"),
+            )
+            unmask("evaluate", str(run), "--pairs", str(data / PAIRS), "--out", str(run / "pairs.html"))
+
+
+def train_peer(given: Namespace, data: Path) -> None:
+    """`transformers`' Trainer for as many minutes; its models along the way are measured by `unmask`."""
+    import torch
+    from transformers import (
+        AutoTokenizer,
+        BertConfig,
+        BertForMaskedLM,
+        DataCollatorForLanguageModeling,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+        set_seed,
+    )
+
+    from unmask.inference.pairs import open_scorer
+    from unmask.tasks.pairs.comparing import compare_pairs
+    from unmask.tasks.pairs.reading import read_paradigms, sample
+
+    run = given.out / "runs" / f"{PEER}-0"
+    if (run / "results.json").exists():
+        return
+    tokenizer = AutoTokenizer.from_pretrained(given.store / "tokenizer")
+    set_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024
+    )
+    model = BertForMaskedLM(config)
+    rows = peer_rows(given.store, tokenizer.cls_token_id, tokenizer.sep_token_id)
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    began = time.perf_counter()
+    first = collator([{"input_ids": row} for row in rows[:BATCH]])
+    for _ in range(10):
+        model(**first).loss.backward()
+    a_step = (time.perf_counter() - began) / 10
+    model.zero_grad()
+    steps = max(6, int(60 * given.minutes / a_step))
+    paradigms = read_paradigms(data / PAIRS)
+    few = sample(paradigms, given.pairs_sample)
+    curve: list[dict[str, float]] = []
+
+    class Measure(TrainerCallback):  # type: ignore[misc]
+        spent = 0.0  # on measuring
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            minutes = (time.perf_counter() - self.began - self.spent) / 60
+            control.should_training_stop = is_last = minutes >= given.minutes or state.global_step == steps
+            if state.global_step % max(1, steps // 6) and not is_last:
+                return
+            started = time.perf_counter()
+            model.save_pretrained(run / "model")
+            tokenizer.save_pretrained(run / "model")
+            found = compare_pairs(open_scorer(run / "model"), paradigms if is_last else few)
+            curve.append({"minutes": minutes, "pairs": found.mean.percent})
+            self.spent += time.perf_counter() - started
+
+    arguments = TrainingArguments(
+        output_dir=str(run / "trainer"),
+        max_steps=steps,
+        per_device_train_batch_size=BATCH,
+        learning_rate=RATE,
+        warmup_ratio=0.05,
+        weight_decay=0.01,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=not torch.cuda.is_available(),
+    )
+    dataset = [{"input_ids": row} for row in rows]
+    Trainer(model=model, args=arguments, train_dataset=dataset, data_collator=collator, callbacks=[Measure()]).train()
+    (run / "results.json").write_text(json.dumps({"curve": curve}), encoding="utf-8")
+
+
+def peer_rows(store: Path, cls: int, sep: int) -> list[list[int]]:
+    """Blocks of the store's tokens, as the example script cuts them, each between `[CLS]` and `[SEP]`."""
+    import numpy as np
+
+    from unmask.store.store import TokenStore
+
+    opened, size = TokenStore(store), LENGTH - 2
+    joined = np.concatenate(
+        [opened.tokens(index, 0, int(length)) for index, length in enumerate(opened.sizes()[0])]
+    ).astype(np.int64)
+    return [[cls, *joined[at : at + size].tolist(), sep] for at in range(0, len(joined) - size, size)]
+
+
+def finetune(given: Namespace, data: Path) -> None:
+    """Each finished run's model on each task, three seeds, and beside it the first run's model from random weights."""
+    runs = [path.parent for path in sorted((given.out / "runs").glob("*-0/results.json"))]
+    for task in given.tasks:
+        files = task_files(given.out, data, task)
+        for run in runs:
+            for start in ("pretrained", "random") if run == runs[0] else ("pretrained",):
+                out = given.out / "scores" / f"{run.name}-{task}-{start}"
+                if not (out / "summary.json").exists():
+                    begins = ["from_scratch=true"] if start == "random" else []
+                    unmask(
+                        *(
+                            "finetune",
+                            f"finetune/{task}",
+                            f"init_from={run / 'model'}",
+                            *files,
+                            *TASKS[task][1],
+                            *begins,
+                        ),
+                        *("search.restarts=3", "--out", str(out), "--resume"),
+                    )
+
+
+def task_files(out: Path, data: Path, task: str) -> list[str]:
+    folder, ending = data / "tasks" / task, "tsv"
+    if task in ("wikigold", "squad1"):
+        [published] = [path for path in folder.iterdir() if path.name in (WIKIGOLD, "dev-v1.1.json")]
+        folder, ending = out / "data" / task, "txt" if task == "wikigold" else "json"
+        if not folder.exists():
+            unmask("split", str(published), "--task", task, "--out", str(folder))
+    return [f"data.{part}={folder / part}.{ending}" for part in ("train", "dev")]
+
+
+# ---- What came out
+
+
+def curve(run: Path) -> list[tuple[float, float]]:
+    """Minutes of training, and the percentage of sampled pairs that the model got right then."""
+    results = json.loads((run / "results.json").read_text("utf-8"))
+    if "curve" in results:
+        return [(point["minutes"], point["pairs"]) for point in results["curve"]]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    points, seconds, tokens = [], 0.0, 0
+    for row in rows:
+        if "tokens_per_s" in row:
+            seconds += (row["tokens"] - tokens) / row["tokens_per_s"]
+            tokens = row["tokens"]
+        if "eval/pairs_accuracy" in row:
+            points.append((seconds / 60, 100 * row["eval/pairs_accuracy"]))
+    return points
+
+
+def scores(out: Path, run: str) -> Iterator[str]:
+    for task, (figure, _) in TASKS.items():
+        for start in ("pretrained", "random"):
+            path = out / "scores" / f"{run}-{task}-{start}" / "summary.json"
+            if path.exists():
+                found = [trial["dev"][figure] for trial in json.loads(path.read_text("utf-8"))["trials"]]
+                spread = f" ± {stdev(found):.3f}" if len(found) > 1 else ""
+                yield f"{task} {figure}{'' if start == 'pretrained' else ', random weights'}: {mean(found):.3f}{spread}"
+
+
+def report(given: Namespace) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    lines = ["| run | held-out masked loss | pairs, % | fine-tuned |", "|---|---|---|---|"]
+    for path in sorted((given.out / "runs").glob("*/results.json")):
+        run, results = path.parent, json.loads(path.read_text("utf-8"))
+        points = curve(run)
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=run.name)
+        loss = f"{results['mlm_loss']:.3f}" if "mlm_loss" in results else ""
+        lines.append(f"| {run.name} | {loss} | {points[-1][1]:.1f} | {'; '.join(scores(given.out, run.name))} |")
+    axes.set(xlabel="minutes of training", ylabel="BLiMP, % right", title="Pairs right against minutes")
+    axes.axhline(50, color="gray", linestyle="--")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(given.out / "speedrun.png", dpi=120)
+    (given.out / "speedrun.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+    if given.json:
+        given.json.write_text(json.dumps({"rows": lines}), encoding="utf-8")
+
+
+def main() -> None:
+    words = parser(__doc__)
+    words.add_argument("part", choices=["pretrain", "peer", "finetune", "report"])
+    words.add_argument("store", type=Path, nargs="?")
+    words.add_argument("--out", type=Path, required=True)
+    words.add_argument("--minutes", type=float, default=30)
+    words.add_argument("--recipes", nargs="+", default=["pretrain/modern_mini", "pretrain/bert_mini"])
+    words.add_argument("--change", nargs="+", default=[], metavar="NAME=KEY=VALUE")
+    words.add_argument("--seeds", type=int, default=1, help="of each recipe and change")
+    words.add_argument("--eval-every", type=int, default=500, help="steps")
+    words.add_argument("--pairs-sample", type=int, default=20, help="pairs of each paradigm, along the way")
+    words.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    given = words.parse_args()
+    if given.part == "report":
+        return report(given)
+    if "UNMASK_DATA" not in os.environ:
+        raise SystemExit("UNMASK_DATA names no folder of large public data (docs/data.md): nothing to measure on")
+    data = Path(os.environ["UNMASK_DATA"])
+    if given.part == "finetune":
+        return finetune(given, data)
+    if given.store is None or not (given.store / "manifest.json").is_file():
+        raise SystemExit("give the directory of a store, as `unmask prepare` makes it")
+    given.out.mkdir(parents=True, exist_ok=True)
+    return pretrain(given, data) if given.part == "pretrain" else train_peer(given, data)
+
+
+if __name__ == "__main__":
+    main()
