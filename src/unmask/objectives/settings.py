@@ -106,6 +106,10 @@ class MaskedLMSettings(ObjectiveSettings):
         """The share of tokens that are masked at the end of the run, and in held-out text."""
         return self.target_prob if self.target_prob_end is None else self.target_prob_end
 
+    @property
+    def has_causal_share(self) -> bool:
+        return self.causal_share > 0
+
     def rates(self, progress: float, causal_share: float | None) -> dict[str, float]:
         rates = {}
         if self.target_prob_end is not None:

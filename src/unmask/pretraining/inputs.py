@@ -30,7 +30,7 @@ from unmask.packing.split import Split
 from unmask.pretraining.initial_weights import adjust_random_weights
 from unmask.pretraining.start import Start, build_module, check_vocabulary, describe_new_entries, open_start
 from unmask.pretraining.steps import PretrainingSteps, build_loader, count_targets, template_of
-from unmask.recipe.pairings import unasked_pairs, unusual_tokenizer
+from unmask.recipe.pairings import idle_window, unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
 from unmask.store.preparation import SKIPPED, describe_annotations, prepare
@@ -116,7 +116,8 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Pret
 def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
     """Logs what is special about the model's entries, and what is allowed but hardly intended."""
     settings = start.recipe
-    notes = [unasked_pairs(settings.objective, settings.packing)]
+    window = getattr(settings.model, "local_attention", None)
+    notes = [unasked_pairs(settings.objective, settings.packing), idle_window(window, settings.longest[1])]
     if settings.init_from is not None:
         notes.insert(0, describe_new_entries(start, tokenizer))
     elif settings.store is not None:

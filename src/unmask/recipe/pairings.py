@@ -89,6 +89,21 @@ def unusual_tokenizer(architecture: str, kind: str) -> str | None:
     )
 
 
+def idle_window(window: int | None, longest: int) -> str | None:
+    """A note on local attention that reaches over every sequence; None where it does not.
+
+    Args:
+        window: `model.local_attention`, where it is given.
+        longest: the longest sequence, in tokens.
+    """
+    if window is None or window <= longest:
+        return None
+    return (
+        f"model.local_attention={window:,} is longer than every sequence ({longest:,} tokens at most): all layers see "
+        "all of it; for local attention give less, or longer sequences"
+    )
+
+
 def too_many_tokens(train: TrainSettings, packing: PackingSettings, phases: Sequence[PhaseSettings] = ()) -> str | None:
     """What is wrong with micro-batches of more tokens than a batch can hold; None if nothing is."""
     for number, phase in enumerate(phases or (PhaseSettings(until=1),)):

@@ -149,8 +149,14 @@ class PretrainRecipe(Settings):
             raise ValueError(f"{key} {longest} is over model.max_position_embeddings {positions}")
 
     def _check_phases(self) -> None:
-        for phase in self.phases:
+        for number, phase in enumerate(self.phases):
             phase.packing(self.packing)
+            if phase.causal_share and not self.objective.has_causal_share:
+                raise ValueError(
+                    f"phases.{number}.causal_share={phase.causal_share:g}: objective.causal_share is 0 here, or this "
+                    "objective has none: give objective.name=masked_lm and objective.causal_share, of which a phase "
+                    "may have another"
+                )
         if (wrong := too_many_tokens(self.train, self.packing, self.phases)) is not None:
             raise ValueError(wrong)
         if self.phases and self.packing.format == "stream":

@@ -10,7 +10,7 @@ import yaml
 from unmask.config import changed_keys, dump_settings
 from unmask.errors import SettingsError
 from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
-from unmask.recipe.pairings import unusual_tokenizer
+from unmask.recipe.pairings import idle_window, unusual_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
 
@@ -64,7 +64,13 @@ def test_a_phase_of_a_recipe_without_phases_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("recipe", "kind"),
-    [("bert_tiny", "wordpiece"), ("electra_tiny", "wordpiece"), ("roberta_tiny", "byte_bpe"), ("gpt1_tiny", "bpe")],
+    [
+        ("bert_tiny", "wordpiece"),
+        ("electra_tiny", "wordpiece"),
+        ("roberta_tiny", "byte_bpe"),
+        ("modern_tiny", "wordpiece"),
+        ("gpt1_tiny", "bpe"),
+    ],
 )
 def test_a_tokenizer_of_another_kind_gets_a_note(recipe: str, kind: str) -> None:
     """The usual kind is the one that the family's own recipes train."""
@@ -75,3 +81,15 @@ def test_a_tokenizer_of_another_kind_gets_a_note(recipe: str, kind: str) -> None
     note = unusual_tokenizer(settings.model.architecture, "word")
     assert note is not None
     assert note.endswith(f"`unmask tokenizer train --kind {kind}`")
+
+
+def test_a_window_over_every_sequence_gets_a_note() -> None:
+    assert idle_window(None, 64) is idle_window(64, 64) is None
+    assert "model.local_attention=4,096 is longer than every sequence (64 tokens at most)" in str(idle_window(4096, 64))
+
+
+@pytest.mark.parametrize("recipe", ["bert_no_nsp_tiny", "electra_tiny", "gpt1_tiny"])
+def test_a_phase_has_no_causal_share_where_the_objective_has_none(recipe: str) -> None:
+    words = ["corpus=a", "phases=[{until: 0.5}, {until: 1, causal_share: 0.5}]"]
+    with pytest.raises(SettingsError, match=r"phases\.1\.causal_share=0\.5: objective\.causal_share is 0 here"):
+        load_pretrain_recipe(f"pretrain/{recipe}", words)
