@@ -118,7 +118,7 @@ def make_batches(store: TokenStore, epoch: int) -> None:
     tokenizer = load_tokenizer(store.tokenizer_directory)
     objective = MaskedLM(MaskedLMSettings(target_prob=MASKED_PROB), tokenizer.vocabulary)
     packing = PackingSettings(max_length=LENGTH, short_sequence_prob=SHORT_PROB)
-    split, template = Split(store, held_out=0, is_held_out=False), SequenceTemplate(tokenizer.framing)
+    split, template = Split(store, held_out=0, is_held_out=False), SequenceTemplate(tokenizer.template)
     loader = open_loader(split, packing, "nsp", template, seed=SEED, batch_size=BATCH_SIZE)
     for step in loader.steps(Position(epoch)):
         for batch in step.batches:

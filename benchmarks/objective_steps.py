@@ -87,7 +87,7 @@ def full_batches(directory: Path, system: System) -> list[Batch]:
     store = TokenStore(directory / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
     sentences = system.objective.get("sentence_objective", "none")
-    template = SequenceTemplate(tokenizer.framing, tokenizer.sep_id)
+    template = SequenceTemplate(tokenizer.template, tokenizer.sep_id)
     settings = PackingSettings(max_length=LENGTH, **system.packing)
     split = Split(store, held_out=0, is_held_out=False)
     planner = open_loader(split, settings, sentences, template, seed=SEED, batch_size=BATCH_SIZE).planner

@@ -160,7 +160,7 @@ def full_batches(setup: Setup) -> list[Batch]:
     of_pairs = setup.architecture == "bert"
     format_ = "segment_pair" if of_pairs else "single_segment"
     settings = PackingSettings(format=format_, max_length=LENGTH, short_sequence_prob=0)
-    split, template = Split(store, held_out=0, is_held_out=False), SequenceTemplate(tokenizer.framing)
+    split, template = Split(store, held_out=0, is_held_out=False), SequenceTemplate(tokenizer.template)
     objective = "nsp" if of_pairs else "none"
     planner = open_loader(split, settings, objective, template, seed=SEED, batch_size=setup.batch_size).planner
     sequences = full_sequences(planner, template.capacity(LENGTH, num_segments=2 if of_pairs else 1))

@@ -139,7 +139,7 @@ def make_loader(store: TokenStore) -> tuple[Any, Any]:
 
     tokenizer = load_tokenizer(store.tokenizer_directory)
     split, packing = Split(store, held_out=0.01, is_held_out=False), PackingSettings(max_length=LENGTH)
-    loader = open_loader(split, packing, "nsp", SequenceTemplate(tokenizer.framing), seed=SEED, batch_size=BATCH_SIZE)
+    loader = open_loader(split, packing, "nsp", SequenceTemplate(tokenizer.template), seed=SEED, batch_size=BATCH_SIZE)
     return MaskedLM(MaskedLMSettings(), tokenizer.vocabulary), loader
 
 

@@ -191,7 +191,7 @@ def open_case_loader(case: Case, batch_size: int) -> SequenceLoader:
     tokenizer = load_tokenizer(store.tokenizer_directory)
     short = {"short_sequence_prob": 0.1 if case.rows == "pairs" else 0.0}
     packing: Any = PackingSettings(format=system.format, max_length=case.length, **short)
-    template = SequenceTemplate(tokenizer.framing, tokenizer.sep_id)
+    template = SequenceTemplate(tokenizer.template, tokenizer.sep_id)
     sentences: Any = system.objective.get("sentence_objective", "none")
     return open_loader(
         Split(store, 0, is_held_out=False), packing, sentences, template, seed=SEED, batch_size=batch_size

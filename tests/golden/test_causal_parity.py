@@ -147,7 +147,7 @@ def test_greedy_text_is_theirs(tmp_path: Path) -> None:
 
 
 def published_gpt1(directory: Path) -> Path:
-    """A directory as the hub has GPT-1: a language model, and a tokenizer without tokens that frame inputs."""
+    """A directory as the hub has GPT-1: a language model, and a tokenizer without tokens around inputs."""
     texts = [line for line in ("a man and a dog", "two women play with a ball", "a child eats") for _ in range(5)]
     trained, _ = train_tokenizer(iter(texts), TokenizerSettings(kind="bpe", vocab_size=100), seed=0)
     directory.mkdir()

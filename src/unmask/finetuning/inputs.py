@@ -32,7 +32,7 @@ from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitP
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
-from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
+from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.memory import Cut
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
@@ -106,7 +106,7 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
     """
     checkpoint = find_checkpoint(directory / "checkpoints")
     source = open_source(model_directory(settings.init_from))
-    tokenizer, new_entries = load_framed_tokenizer(source.directory)
+    tokenizer, new_entries = load_tokenizer_with_template(source.directory)
     data = settings.data
     train = data.files("train")
     assert train is not None, "a recipe names it"

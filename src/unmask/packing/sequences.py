@@ -4,11 +4,11 @@ An example: two documents, and two sequences of one segment with `[CLS]` (2) bef
 runs from one document into the next, with a separator between them.
 
 >>> from types import SimpleNamespace
->>> from unmask.tokenization.definition import Framing, Piece
+>>> from unmask.tokenization.definition import TextTemplate, Piece
 >>> texts = {0: [10, 11, 12, 13], 1: [20, 21, 22]}
 >>> store = SimpleNamespace(tokens=lambda document, start, end: texts[document][start:end])
 >>> single = (Piece("", (2,), 0), Piece("A", (), 0), Piece("", (3,), 0))
->>> template = SequenceTemplate(Framing(single, pair=()), document_separator_id=3)
+>>> template = SequenceTemplate(TextTemplate(single, pair=()), document_separator_id=3)
 >>> first = PlannedSequence(((Span(0, 2, 4), Span(1, 0, 3)),))
 >>> second = PlannedSequence(((Span(1, 1, 2),),))
 >>> batch = pack_sequences([(first, 7), (second, 8)], store, template)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unmask.errors import SettingsError
-from unmask.tokenization.definition import Framing, Piece
+from unmask.tokenization.definition import Piece, TextTemplate
 
-_UNFRAMED = Framing((Piece("A", (), 0),), (Piece("A", (), 0), Piece("B", (), 0)))
+_BARE = TextTemplate((Piece("A", (), 0),), (Piece("A", (), 0), Piece("B", (), 0)))
 
 
 @dataclass(frozen=True)
@@ -15,16 +15,16 @@ class SequenceTemplate:
     """The special tokens around and between segments, such as `[CLS] A [SEP] B [SEP]`.
 
     Attributes:
-        framing: the pieces of a sequence of one segment, and of a pair, as in `TextTokenizer.framing`.
+        template: the pieces of a sequence of one segment, and of a pair, as in `TextTokenizer.template`.
         document_separator_id: the token between documents in one segment (`[SEP]`, `</s>`); None if there is none.
     """
 
-    framing: Framing
+    template: TextTemplate
     document_separator_id: int | None = None
 
     def pieces(self, num_segments: int) -> tuple[Piece, ...]:
         """The pieces of a sequence of one or two segments, in their order."""
-        return self.framing.single if num_segments == 1 else self.framing.pair
+        return self.template.single if num_segments == 1 else self.template.pair
 
     def capacity(self, max_length: int, num_segments: int) -> int:
         """How many tokens of text fit into a sequence of `max_length` tokens, the special ones included. Raises
@@ -40,4 +40,4 @@ class SequenceTemplate:
 
 def bare_template(document_separator_id: int | None = None) -> SequenceTemplate:
     """No special tokens around text: GPT-1's contiguous sequences (Radford et al. 2018, section 4.1)."""
-    return SequenceTemplate(_UNFRAMED, document_separator_id)
+    return SequenceTemplate(_BARE, document_separator_id)

@@ -18,7 +18,7 @@ from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.table import new_objective
 from unmask.pretraining.start import build_module, open_start
 from unmask.recipe.loading import load_pretrain_recipe
-from unmask.tokenization.kinds.gpt1_framing import unframed
+from unmask.tokenization.kinds.gpt1_template import without_template
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.averaging import WeightAverage
@@ -78,7 +78,7 @@ def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Pa
     """Writes the model directory: encoder, heads and tokenizer, in the layout that `transformers` opens, and whatever
     belongs beside them (ELECTRA's generator in `generator/`).
 
-    The tokenizer of a model that reads bare text adds no special tokens: see `unmask.tokenization.kinds.gpt1_framing`.
+    The tokenizer of a model that reads bare text adds no special tokens: see `unmask.tokenization.kinds.gpt1_template`.
 
     Args:
         trained: the longest sequence that the model has seen; see `unmask.pretraining.start.Start`.
@@ -89,5 +89,5 @@ def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Pa
         parts["extra_config"] = {**parts.get("extra_config", {}), **length_config(sizes, trained)}
         save_model(directory / folder, kept.encoder, **parts)
         reads_bare_text = sizes.family.reads_bare_text
-        (unframed(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)
+        (without_template(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)
         fit_to_model(directory / folder, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

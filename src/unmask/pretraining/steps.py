@@ -26,7 +26,7 @@ from unmask.pretraining.start import Start
 from unmask.recipe.pairings import cut_of
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
-from unmask.tokenization.definition import Framing
+from unmask.tokenization.definition import TextTemplate
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -212,10 +212,10 @@ def template_of(start: Start, tokenizer: TextTokenizer) -> SequenceTemplate:
     if start.family.reads_bare_text:
         return bare_template(document_separator_id=tokenizer.find_role("eos_token"))
     _ = tokenizer.cls_id  # a model of this family needs it
-    framing = tokenizer.framing
+    template = tokenizer.template
     if not start.has_two_segments:  # as RoBERTa has; a BERT tokenizer's template has two
-        framing = Framing(framing.single, tuple(replace(piece, segment=0) for piece in framing.pair))
-    return SequenceTemplate(framing, tokenizer.sep_id)
+        template = TextTemplate(template.single, tuple(replace(piece, segment=0) for piece in template.pair))
+    return SequenceTemplate(template, tokenizer.sep_id)
 
 
 def count_targets(store: TokenStore, tokenizer: Tokenizer) -> NDArray[np.int64]:

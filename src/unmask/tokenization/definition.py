@@ -117,7 +117,7 @@ def bpe_model(
 
 
 def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
-    """A post-processor that frames texts with special tokens.
+    """A post-processor that puts special tokens around texts.
 
     Args:
         single: entries, and `$A`, each with its segment: "[CLS]:0 $A:0 [SEP]:0".
@@ -134,13 +134,13 @@ def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
                 used[name] = {"id": name, "ids": [vocab[name]], "tokens": [name]}
                 yield {"SpecialToken": {"id": name, "type_id": int(segment)}}
 
-    framed = {"single": list(pieces(single)), "pair": list(pieces(pair))}
-    return {"type": "TemplateProcessing", **framed, "special_tokens": {name: used[name] for name in sorted(used)}}
+    pieces_of = {"single": list(pieces(single)), "pair": list(pieces(pair))}
+    return {"type": "TemplateProcessing", **pieces_of, "special_tokens": {name: used[name] for name in sorted(used)}}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of a framed input."""
+    """One piece of an input."""
 
     text: str  # "A" or "B" for a text's tokens; "" for special tokens
     ids: tuple[int, ...]  # of the special tokens
@@ -148,15 +148,15 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Framing:
-    """How texts are framed: the pieces of a single text, and of a pair."""
+class TextTemplate:
+    """Where special tokens stand: the pieces of a single text, and of a pair."""
 
     single: tuple[Piece, ...]
     pair: tuple[Piece, ...]
 
 
 _A, _B = Piece("A", (), 0), Piece("B", (), 0)
-_UNFRAMED = Framing((_A,), (_A, Piece("B", (), 1)))
+_BARE = TextTemplate((_A,), (_A, Piece("B", (), 1)))
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Facts:
     # a key of `unmask.tokenization.learning.train.TOKENIZERS`, or `sentencepiece` for its BPE, which is only opened:
     # characters that are no entries become bytes
     kind: str
-    framing: Framing  # what is added around texts
+    template: TextTemplate  # what is added around texts
     entries: tuple[str, ...]  # the entry of each id, added tokens included; the empty string for an unused id
     special_ids: frozenset[int]  # of the added tokens that are special
     unknown: str | None  # the entry that unknown characters or words become; None if nothing is unknown
@@ -182,7 +182,7 @@ def read_facts(definition: Definition, where: object) -> Facts:
     try:
         return Facts(
             kind=_read_kind(definition, where),
-            framing=_read_framing(definition, where),
+            template=_read_template(definition, where),
             entries=_read_entries(definition),
             special_ids=frozenset(token["id"] for token in _added_tokens(definition) if token["special"]),
             unknown=definition["model"].get("unk_token"),
@@ -206,13 +206,13 @@ def _added_tokens(definition: Definition) -> list[Definition]:
     return definition.get("added_tokens") or []
 
 
-def _read_framing(definition: Definition, where: object) -> Framing:
+def _read_template(definition: Definition, where: object) -> TextTemplate:
     """What the post-processor adds."""
-    framing = _UNFRAMED
+    template = _BARE
     for step in _steps(definition.get("post_processor"), "processors"):
         kind = step["type"]
         if kind == "TemplateProcessing":
-            framing = Framing(_template_pieces(step, "single"), _template_pieces(step, "pair"))
+            template = TextTemplate(_template_pieces(step, "single"), _template_pieces(step, "pair"))
         elif kind in ("BertProcessing", "RobertaProcessing"):
             cls, sep = Piece("", (step["cls"][1],), 0), Piece("", (step["sep"][1],), 0)
             pair: tuple[Piece, ...]
@@ -220,13 +220,13 @@ def _read_framing(definition: Definition, where: object) -> Framing:
                 pair = (cls, _A, sep, Piece("B", (), 1), Piece("", sep.ids, 1))
             else:
                 pair = (cls, _A, sep, sep, _B, sep)
-            framing = Framing((cls, _A, sep), pair)
+            template = TextTemplate((cls, _A, sep), pair)
         elif kind != "ByteLevel":  # which only trims offsets
             raise ModelError(f"{where}: the post-processor {kind!r} is not known; expected one of a BERT or GPT family")
-    texts = ["".join(piece.text for piece in pieces) for pieces in (framing.single, framing.pair)]
+    texts = ["".join(piece.text for piece in pieces) for pieces in (template.single, template.pair)]
     if texts != ["A", "AB"]:
         raise ModelError(f"{where}: its template frames {texts[0]!r} and {texts[1]!r}; expected 'A' and 'AB'")
-    return framing
+    return template
 
 
 def _template_pieces(step: Definition, which: str) -> tuple[Piece, ...]:

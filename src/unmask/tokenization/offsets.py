@@ -88,7 +88,7 @@ def _go_over_marks(text: str, starts: list[int], ends: list[int]) -> None:
 
 
 @dataclass(frozen=True)
-class PairFrame:
+class PairTemplate:
     """The special tokens around two texts, A before B: `[CLS] A [SEP] B [SEP]` for BERT."""
 
     before: tuple[int, ...]
@@ -104,7 +104,7 @@ class PairFrame:
         return len(self.before) + len(self.between) + len(self.after)
 
 
-def pair_frame(tokenizer: Tokenizer) -> PairFrame:
+def pair_template(tokenizer: Tokenizer) -> PairTemplate:
     """How the tokenizer's own template frames a pair of texts.
 
     Raises:
@@ -113,7 +113,7 @@ def pair_frame(tokenizer: Tokenizer) -> PairFrame:
     ids: dict[str, tuple[int, ...]] = {"": (), "A": (), "B": ()}  # special tokens by the text before them
     text = ""
     first_of_segment_b: int | None = None
-    for piece in tokenizer.framing.pair:
+    for piece in tokenizer.template.pair:
         if piece.segment == 1 and first_of_segment_b is None:
             first_of_segment_b = sum(map(len, ids.values()))
         if piece.text:
@@ -121,4 +121,4 @@ def pair_frame(tokenizer: Tokenizer) -> PairFrame:
         else:
             ids[text] += piece.ids
     cls = tokenizer.cls_id
-    return PairFrame(ids[""], ids["A"], ids["B"], first_of_segment_b, cls in ids["B"] and cls not in ids[""])
+    return PairTemplate(ids[""], ids["A"], ids["B"], first_of_segment_b, cls in ids["B"] and cls not in ids[""])

@@ -22,7 +22,7 @@ from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import MODEL
 from unmask.io.writing import writing
-from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, Framing, json_bytes, read_facts
+from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, TextTemplate, json_bytes, read_facts
 from unmask.tokenization.directory import SEGMENTER_KEY, read_directory
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
@@ -54,7 +54,7 @@ class TextTokenizer:
         continuation: (vocab_size,) bool, True for entries that continue a word: in WordPiece those with `##`, in
             byte-level BPE and SentencePiece's those without a leading space, special tokens excepted; there the first
             word of a text can only be seen from its place. All False where `marks_words` is False.
-        framing: where special tokens stand, in an input of one text and in one of two.
+        template: where special tokens stand, in an input of one text and in one of two.
         marks_words: False for BPE with an end-of-word mark, where the preceding entry decides whether a word begins.
     """
 
@@ -82,7 +82,7 @@ class TextTokenizer:
         facts = read_facts(definition, where)
         self.kind = facts.kind
         self.backend = open_definition(definition, where)
-        self.framing = facts.framing
+        self.template = facts.template
         if segmenter not in ("none", *SEGMENTERS):
             known = ", ".join(SEGMENTERS)
             raise ModelError(f"{where}: the segmenter {segmenter!r} is not known; expected one of {known}")
@@ -212,7 +212,7 @@ class TextTokenizer:
         texts = [text for pair in pairs for text in pair if text is not None]
         encoded = iter(self.encode_batch(texts, specials_in_text=specials_in_text))
         return [
-            assemble(self.framing, next(encoded), None if b is None else next(encoded), max_length) for _, b in pairs
+            assemble(self.template, next(encoded), None if b is None else next(encoded), max_length) for _, b in pairs
         ]
 
     def decode(self, ids: Sequence[int], *, skip_specials: bool = False) -> str:
@@ -239,7 +239,7 @@ class TextTokenizer:
         canonical = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
-    def without_framing(self) -> TextTokenizer:
+    def without_template(self) -> TextTokenizer:
         """The same tokenizer without its post-processor: neither this nor `transformers` adds special tokens."""
         definition = json.loads(self._files["tokenizer.json"]) | {"post_processor": None}
         files = self._files | {"tokenizer.json": json_bytes(definition)}
@@ -257,9 +257,9 @@ class TextTokenizer:
                 file.write(content)
 
 
-def assemble(framing: Framing, a: list[int], b: list[int] | None, max_length: int | None) -> EncodedInput:
+def assemble(template: TextTemplate, a: list[int], b: list[int] | None, max_length: int | None) -> EncodedInput:
     """Frames the ids of one text, or of two; see `TextTokenizer.encode_inputs`."""
-    pieces = framing.single if b is None else framing.pair
+    pieces = template.single if b is None else template.pair
     num_special = sum(len(piece.ids) for piece in pieces)
     length_a, length_b = len(a), len(b or [])
     if max_length is not None:

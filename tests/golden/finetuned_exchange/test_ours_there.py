@@ -76,9 +76,9 @@ def test_a_pretrained_gpt1_is_not_asked_to_go_on_from_an_extract_token(gpt1: Pat
 
 @pytest.mark.usefixtures("without_reports")
 @pytest.mark.parametrize("name", ["classification", "pairs", "multi-label", "regression"])
-@pytest.mark.parametrize("is_framed", [False, True], ids=["no frame beside the model", "a frame beside the model"])
+@pytest.mark.parametrize("is_framed", [False, True], ids=["no template there", "a template there"])
 def test_a_finetuned_gpt1_frames_its_inputs(gpt1: Path, tmp_path: Path, name: str, is_framed: bool) -> None:
-    """Whether the frame stood beside the pre-trained model, as in the store it was trained on, or not."""
+    """Whether the template stood beside the pre-trained model, as in the store it was trained on, or not."""
     source, kind = gpt1, KINDS[name]
     if is_framed:
         source = Path(shutil.copytree(gpt1, tmp_path / "framed"))

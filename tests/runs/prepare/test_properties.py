@@ -148,7 +148,7 @@ def test_the_sequences_of_a_prepared_store_come_from_where_they_should(
     is_held_out = [encoding.held_out_hash(text) < held_out * 2**32 for text in texts]
     if is_held_out.count(False) < 2:
         return
-    template = SequenceTemplate(load_tokenizer(store.tokenizer_directory).framing)
+    template = SequenceTemplate(load_tokenizer(store.tokenizer_directory).template)
     packing = PackingSettings(max_length=max_length)
     loader = open_loader(
         Split(store, held_out, False), packing, "nsp", template, seed=1, batch_size=4, micro_batch_size=3

@@ -61,7 +61,7 @@ def test_words_come_behind_the_entries(folder: Path, tmp_path: Path, name: str) 
     assert "angioodem" not in extension.unknown
     assert after.token_strings == (*before.token_strings, *extension.added)
     assert after.special_ids == before.special_ids
-    assert after.framing == before.framing
+    assert after.template == before.template
     assert after.encode_batch(TEXT) == before.encode_batch(TEXT)
     for word in extension.added:
         [[index]] = after.encode_batch([word])
@@ -143,7 +143,7 @@ def test_words_come_behind_merges_as_added_tokens(merges: Path, tmp_path: Path) 
     assert extension.added == (words if has_case else ("thrombocytopenia", "angioodem", "혈소판감소증", "☃"))
     assert extension.known == ("the",)
     assert after.token_strings == (*before.token_strings, *extension.added)
-    assert (after.special_ids, after.framing) == (before.special_ids, before.framing)
+    assert (after.special_ids, after.template) == (before.special_ids, before.template)
     other = [
         *TEXT,
         "thrombocytopenias angioödeme xThrombocytopenia nooned",

@@ -17,7 +17,7 @@ from unmask.packing.settings import LABEL_COLUMNS, PAIRED, PackingSettings, Sent
 from unmask.packing.split import Split
 from unmask.packing.templates import SequenceTemplate, bare_template
 from unmask.store.store import TokenStore
-from unmask.tokenization.definition import Framing, Piece
+from unmask.tokenization.definition import Piece, TextTemplate
 
 PAIRINGS: list[tuple[str, SentenceObjective]] = [
     (name, objective)
@@ -144,7 +144,7 @@ def test_documents_without_anything_between_them_are_refused() -> None:
 
 def test_a_frame_that_leaves_no_room_is_refused() -> None:
     store = numbered_store([[5]] * 3)
-    wide = SequenceTemplate(Framing(single=(Piece("", (CLS,) * 16, 0), A), pair=()))
+    wide = SequenceTemplate(TextTemplate(single=(Piece("", (CLS,) * 16, 0), A), pair=()))
     with pytest.raises(SettingsError, match=r"packing\.max_length 16 has no room for the 16 special .* at least 17"):
         loader(store, "single_segment", template=wide)
     assert BERT.capacity(5, 2) == ROBERTA.capacity(6, 2) == bare_template().capacity(2, 2) == 2

@@ -16,9 +16,9 @@ WORDPIECE = wordpiece.define(WORDPIECE_VOCAB, None, wordpiece.SPECIAL_TOKENS, ()
 
 def framed(post_processor: dict[str, Any] | None) -> tuple[list[Any], list[Any]]:
     """Special ids as they are, texts as their letters, each with its segment."""
-    framing = read_facts(WORDPIECE | {"post_processor": post_processor}, "here").framing
+    template = read_facts(WORDPIECE | {"post_processor": post_processor}, "here").template
     single, pair = (
-        [(piece.text or piece.ids, piece.segment) for piece in each] for each in (framing.single, framing.pair)
+        [(piece.text or piece.ids, piece.segment) for piece in each] for each in (template.single, template.pair)
     )
     return single, pair
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unmask.errors import ModelError
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
 from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.offsets import PairFrame, align, pair_frame
+from unmask.tokenization.offsets import PairTemplate, align, pair_template
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -67,18 +67,20 @@ def test_places_rise_and_lie_in_the_text(kind: str, text: str) -> None:
 def test_pairs_are_framed_as_by_the_tokenizer() -> None:
     wordpiece, byte_bpe, bpe = (TOKENIZERS[kind] for kind in ("wordpiece", "byte_bpe", "bpe"))
     cls, sep = (wordpiece.cls_id,), (wordpiece.sep_id,)
-    assert pair_frame(wordpiece) == PairFrame(cls, sep, sep, first_of_segment_b=2, cls_is_last=False)
+    assert pair_template(wordpiece) == PairTemplate(cls, sep, sep, first_of_segment_b=2, cls_is_last=False)
     cls, sep = (byte_bpe.cls_id,), (byte_bpe.sep_id,)
-    assert pair_frame(byte_bpe) == PairFrame(cls, sep * 2, sep, first_of_segment_b=None, cls_is_last=False)
-    frame = pair_frame(bpe)
-    assert frame == PairFrame((bpe.bos_id,), (bpe.sep_id,), (bpe.cls_id,), first_of_segment_b=None, cls_is_last=True)
-    assert frame.num_special == 3
+    assert pair_template(byte_bpe) == PairTemplate(cls, sep * 2, sep, first_of_segment_b=None, cls_is_last=False)
+    template = pair_template(bpe)
+    assert template == PairTemplate(
+        (bpe.bos_id,), (bpe.sep_id,), (bpe.cls_id,), first_of_segment_b=None, cls_is_last=True
+    )
+    assert template.num_special == 3
 
 
 def test_what_cannot_be_done_is_said() -> None:
     definition = json.loads(TOKENIZERS["wordpiece"]._files["tokenizer.json"]) | {"post_processor": None}
     with pytest.raises(ModelError, match="no cls_token"):
-        pair_frame(TextTokenizer({"tokenizer.json": json.dumps(definition).encode()}, {}))
+        pair_template(TextTokenizer({"tokenizer.json": json.dumps(definition).encode()}, {}))
 
 
 def test_words_have_their_places_too() -> None:

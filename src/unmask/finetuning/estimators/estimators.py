@@ -52,7 +52,7 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import ExampleLoader, concatenate
 from unmask.tasks.table import open_task
 from unmask.tasks.text.multi_label import MultiLabelClassification
-from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer
+from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.training.device import Compute, choose_compute
 from unmask.training.eager import EagerStepper
@@ -161,7 +161,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
     def _train(self, settings: FinetuneRecipe, rows: Sequence[Row], targets: Sequence[Any]) -> None:
         compute = choose_compute(settings.device, settings.precision)
         source = open_source(model_directory(settings.init_from))
-        tokenizer, new_entries = load_framed_tokenizer(source.directory)
+        tokenizer, new_entries = load_tokenizer_with_template(source.directory)
         task = open_task(settings.task, settings.data.columns)
         examples = [replace(task.read(row), label=target) for row, target in zip(rows, targets, strict=True)]
         with torch.random.fork_rng([compute.device] if compute.device.type == "cuda" else []):

@@ -191,7 +191,7 @@ class RowMaker:
         return self.max_length - sum(len(piece.ids) for piece in self._pieces(is_pair))
 
     def _pieces(self, is_pair: bool) -> tuple[Piece, ...]:
-        return self.tokenizer.framing.pair if is_pair else self.tokenizer.framing.single
+        return self.tokenizer.template.pair if is_pair else self.tokenizer.template.single
 
     def rows(
         self, inputs: Sequence[FeatureInput], tokens: Sequence[InputTokens], counts: ExampleCounts

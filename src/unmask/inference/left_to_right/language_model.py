@@ -94,7 +94,7 @@ def load_language_model(model: str | Path, *, device: str = "auto", precision: s
     tokenizer = load_tokenizer(directory)
     check_entries(tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
     reads_bare_text = loaded.encoder.settings.family.reads_bare_text
-    prefix = () if reads_bare_text else tokenizer.framing.single[0].ids
+    prefix = () if reads_bare_text else tokenizer.template.single[0].ids
     head = None if loaded.masked_lm_head is None else loaded.masked_lm_head.to(compute.device).eval()
     window = usual_length(loaded.encoder.settings, loaded.config or {})
     return LanguageModel(loaded.encoder.to(compute.device).eval(), head, tokenizer, compute, prefix, window)

@@ -144,7 +144,7 @@ class LeftToRightScorer:
     @torch.no_grad()
     def score(self, sentences: Sequence[str]) -> Scores:
         settings = self.encoder.settings
-        prefix = () if settings.family.reads_bare_text else self.tokenizer.framing.single[0].ids
+        prefix = () if settings.family.reads_bare_text else self.tokenizer.template.single[0].ids
         encoded = [np.array([*prefix, *ids]) for ids in self.tokenizer.encode_batch(list(sentences))]
         _check_lengths(sentences, encoded, settings.num_positions, least=2)
         scores = np.zeros(len(sentences))
@@ -244,7 +244,7 @@ def _encode(tokenizer: TextTokenizer, sentences: Sequence[str], limit: int) -> l
     """The ids of each sentence, special tokens around them."""
     inputs = tokenizer.encode_inputs([(sentence, None) for sentence in sentences], specials_in_text=False)
     encoded = [np.array(each.input_ids, dtype=np.int64) for each in inputs]
-    num_special = sum(len(piece.ids) for piece in tokenizer.framing.single)
+    num_special = sum(len(piece.ids) for piece in tokenizer.template.single)
     _check_lengths(sentences, encoded, limit, least=num_special + 1)
     return encoded
 
@@ -261,7 +261,7 @@ def _check_lengths(
 
 def _text_span(tokenizer: TextTokenizer, ids: NDArray[np.int64]) -> tuple[int, int]:
     """Where the text begins and ends among the ids of a sentence, between the special tokens."""
-    pieces = tokenizer.framing.single
+    pieces = tokenizer.template.single
     text = next(number for number, piece in enumerate(pieces) if piece.text)
     before = sum(len(piece.ids) for piece in pieces[:text])
     return before, len(ids) - sum(len(piece.ids) for piece in pieces[text + 1 :])

@@ -20,7 +20,7 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.settings import TaskSettings
-from unmask.tokenization.offsets import AlignedText, align, pair_frame
+from unmask.tokenization.offsets import AlignedText, align, pair_template
 from unmask.tokenization.opening import Tokenizer
 
 LONG_QUESTIONS = "questions longer than task.max_question_length: cut"
@@ -92,7 +92,7 @@ def encode_questions(
         SettingsError: a question leaves no room for its passage.
         ModelError: the tokenizer adds no special tokens.
     """
-    frame = pair_frame(tokenizer)
+    template = pair_template(tokenizer)
     contexts = list(dict.fromkeys(example.context for example in examples))
     passages = dict(zip(contexts, align(tokenizer, contexts), strict=True))
     characters = {
@@ -107,14 +107,14 @@ def encode_questions(
         passage = passages[example.context]
         counts.empty += not question or not len(passage)
         counts.note(LONG_QUESTIONS, len(question) > settings.max_question_length)
-        before = [*frame.before, *question[: settings.max_question_length], *frame.between]
-        num_special_and_question = len(before) + len(frame.after)
+        before = [*template.before, *question[: settings.max_question_length], *template.between]
+        num_special_and_question = len(before) + len(template.after)
         capacity = settings.max_length - num_special_and_question
         if capacity < 1:
             raise SettingsError(
                 f"task.max_length {settings.max_length} has no room for a passage beside the question of "
-                f"{num_special_and_question - frame.num_special} tokens at {example.source} and {frame.num_special} "
-                "special tokens: raise task.max_length, or lower task.max_question_length "
+                f"{num_special_and_question - template.num_special} tokens at {example.source} and "
+                f"{template.num_special} special tokens: raise task.max_length, or lower task.max_question_length "
                 f"({settings.max_question_length})"
             )
         answer = _answer_tokens(example, passage)
@@ -122,7 +122,7 @@ def encode_questions(
         bounds = window_bounds(len(passage), capacity, settings.doc_stride)
         best = max_context_window(len(passage), bounds)
         for window, (start, end) in enumerate(bounds):
-            row = [*before, *passage.ids[start:end], *frame.after]
+            row = [*before, *passage.ids[start:end], *template.after]
             of_passage = slice(len(before), len(before) + end - start)
             table = np.full((3, len(row)), NOT_PASSAGE, dtype=np.int32)
             table[:2, of_passage] = characters[example.context][:, start:end]
@@ -132,11 +132,11 @@ def encode_questions(
             elif start <= answer[0] and answer[1] < end:
                 target = answer[0] - start + len(before), answer[1] - start + len(before)
             else:
-                target = (len(row) - 1, len(row) - 1) if frame.cls_is_last else (0, 0)
+                target = (len(row) - 1, len(row) - 1) if template.cls_is_last else (0, 0)
             rows.append(row)
-            has_segments = num_segments > 1 and frame.first_of_segment_b is not None
-            num_question = len(before) - len(frame.before) - len(frame.between)
-            second_starts.append(num_question + (frame.first_of_segment_b or 0) if has_segments else len(row))
+            has_segments = num_segments > 1 and template.first_of_segment_b is not None
+            num_question = len(before) - len(template.before) - len(template.between)
+            second_starts.append(num_question + (template.first_of_segment_b or 0) if has_segments else len(row))
             numbers.append(number)
             targets.append(target)
             alignment.append(table)
@@ -144,7 +144,7 @@ def encode_questions(
     starts, ends, max_context = np.concatenate(alignment, axis=1)
     row_ends = np.cumsum([len(row) for row in rows])
     is_cls = np.zeros(row_ends[-1], dtype=np.bool_)
-    is_cls[row_ends - 1 if frame.cls_is_last else [0, *row_ends[:-1]]] = True
+    is_cls[row_ends - 1 if template.cls_is_last else [0, *row_ends[:-1]]] = True
     return encoded(
         rows,
         second_starts,

@@ -169,7 +169,7 @@ def encode_sentences(
     num_uncovered = 0
     for number, example in enumerate(examples):
         aligned = aligned_texts[example.text]
-        template = tokenizer.framing.single if example.predicate is None else tokenizer.framing.pair
+        template = tokenizer.template.single if example.predicate is None else tokenizer.template.pair
         num_special = sum(len(piece.ids) for piece in template)
         num_before = sum(len(piece.ids) for piece in takewhile(lambda piece: piece.text != "A", template))
         leads = find_leads(aligned, example.units)

@@ -6,7 +6,7 @@ here compose the normalised text (NFC), as with WordPiece.
 
 The published vocabulary has only `<unk>`. The released code appends `_start_`, `_delimiter_` and `_classify_` for
 fine-tuning, and frames a text as start, text, extract and a pair as start, text, delimiter, text, extract. Tokenizers
-trained here have them in the roles bos, sep and cls, but a pre-trained model's does not frame (gpt1_framing.py).
+trained here have them in the roles bos, sep and cls, but a pre-trained model's does not have (gpt1_template.py).
 `<pad>` is for users of padded batches. There is no mask token: GPT-1 predicts the next token, and has no use for one.
 """
 
@@ -55,13 +55,13 @@ def define(
         added_tokens=special_added_tokens(vocab, [*special_tokens.values(), *others]),
         normalizer=normalizer,
         pre_tokenizer=PRE_TOKENIZER,
-        post_processor=frame(vocab, special_tokens) if set(ROLES) <= set(special_tokens) else None,
+        post_processor=gpt1_template(vocab, special_tokens) if set(ROLES) <= set(special_tokens) else None,
         decoder={"type": "BPEDecoder", "suffix": END_OF_WORD},
         model=bpe_model(vocab, merges or (), special_tokens["unk_token"], END_OF_WORD),
     )
 
 
-def frame(vocab: Mapping[str, int], special_tokens: Mapping[str, str]) -> Definition:
+def gpt1_template(vocab: Mapping[str, int], special_tokens: Mapping[str, str]) -> Definition:
     """The post-processor for fine-tuning."""
     start, delimiter, extract = (special_tokens[role] for role in ROLES)
     return template(vocab, f"{start}:0 $A:0 {extract}:0", f"{start}:0 $A:0 {delimiter}:0 $B:0 {extract}:0")

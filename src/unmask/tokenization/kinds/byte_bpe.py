@@ -6,7 +6,7 @@ of a store, which are encoded one by one, begin with the space before them (`unm
 of a document and one that follows without a space. Counting for training reads whole documents, where a word has its
 space wherever the document has one.
 
-Special tokens are RoBERTa's, and so is the framing, `<s> A </s>` and `<s> A </s></s> B </s>`. Here the mask token is
+Special tokens are RoBERTa's, and so is the template, `<s> A </s>` and `<s> A </s></s> B </s>`. Here the mask token is
 among the other special tokens, where the published vocabulary had it appended. It absorbs a space before it, since it
 stands for a word with its space.
 """

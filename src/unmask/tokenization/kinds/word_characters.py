@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from unmask.errors import ModelError
 from unmask.io.writing import writing
-from unmask.tokenization.definition import Framing, Piece
+from unmask.tokenization.definition import Piece, TextTemplate
 from unmask.tokenization.tokenizer import EncodedInput, assemble
 from unmask.tokenization.vocabulary import Vocabulary
 
@@ -81,7 +81,7 @@ class WordTokenizer:
         special_ids: of `<S>`, `</S>` and `<UNK>`, ascending.
         token_strings: the output vocabulary.
         continuation: (vocab_size,) bool, all False.
-        framing: `<S> A </S>`, and `<S> A </S> <S> B </S>`, where B is marked as segment 1 though ELMo has no segments.
+        template: `<S> A </S>`, and `<S> A </S> <S> B </S>`, where B is marked as segment 1 though ELMo has no segments.
         max_characters: of a word, including the marks of its beginning and end; longer words are cut.
         lowercase: whether words are lowercased.
         table: ids to characters.
@@ -130,7 +130,7 @@ class WordTokenizer:
         first, last = Piece("", (self.bos_id,), 0), Piece("", (self.eos_id,), 0)
         first_of_b, last_of_b = Piece("", (self.bos_id,), 1), Piece("", (self.eos_id,), 1)
         single = (first, Piece("A", (), 0), last)
-        self.framing = Framing(single, (*single, first_of_b, Piece("B", (), 1), last_of_b))
+        self.template = TextTemplate(single, (*single, first_of_b, Piece("B", (), 1), last_of_b))
         self._met = list(words)
         self.table = CharacterTable(max_characters)
         for word in words:
@@ -211,7 +211,7 @@ class WordTokenizer:
             SettingsError: `max_length` leaves no room for the special words.
         """
         encoded = [(self.encode_batch([a])[0], None if b is None else self.encode_batch([b])[0]) for a, b in pairs]
-        return [assemble(self.framing, a, b, max_length) for a, b in encoded]
+        return [assemble(self.template, a, b, max_length) for a, b in encoded]
 
     def decode(self, ids: Sequence[int], *, skip_specials: bool = False) -> str:
         """Words with spaces between them; `skip_specials` leaves special words out."""

@@ -195,11 +195,11 @@ def test_a_predicate_is_named_behind_its_sentence(tokenizer: TextTokenizer) -> N
     (walking,) = tokenizer.encode_batch(["walking"])
     (sentence,) = tokenizer.encode_batch([text])
     encoded = encode([example(text, predicate=2), example(text, predicate=4)], tokenizer)
-    frame = [tokenizer.cls_id, *sentence, tokenizer.sep_id]
+    template = [tokenizer.cls_id, *sentence, tokenizer.sep_id]
     first, second = (encoded.input_ids[encoded.tokens_of(unit)].tolist() for unit in (0, 1))
-    assert first == [*frame, *walking, tokenizer.sep_id]
-    assert second == [*frame, *walking, *walking, tokenizer.sep_id]  # the second of that name
-    assert encoded.second_starts.tolist() == [len(frame), len(frame)]
+    assert first == [*template, *walking, tokenizer.sep_id]
+    assert second == [*template, *walking, *walking, tokenizer.sep_id]  # the second of that name
+    assert encoded.second_starts.tolist() == [len(template), len(template)]
     assert encode([example(text, predicate=2)], tokenizer, segments=1).second_starts.tolist() == [len(first)]
     with pytest.raises(InputError, match=r"x:1: its predicate and the special tokens are \d+ tokens, and task\.max_le"):
         encode([example(text, predicate=4)], tokenizer, max_length=4)
@@ -220,7 +220,7 @@ def test_rows_have_the_special_tokens_of_the_tokenizer(tokenizer: TextTokenizer,
         (whole,) = each.encode_inputs([("man", "dog" if is_pair else None)])
         man, dog = each.encode_batch(["man", "dog"])
         second_start = whole.token_type_ids.count(0)
-        template = each.framing.pair if is_pair else each.framing.single
+        template = each.template.pair if is_pair else each.template.single
         assert build_row(template, man, dog) == (whole.input_ids, second_start)
 
 

@@ -1,4 +1,4 @@
-"""BPE with an end-of-word mark: merges worked by hand, GPT-1's framing, unknown characters, what it has no role for."""
+"""BPE with an end-of-word mark: merges by hand, GPT-1's template, unknown characters, what it has no role for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens that frame inputs, for GPT-1 vocabularies without them."""
+"""Tokens around inputs, for GPT-1 vocabularies without them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.tokenization.kinds.gpt1_framing import load_framed_tokenizer, unframed
+from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template, without_template
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -23,7 +23,7 @@ def released(directory: Path, *entries: str) -> Path:
 
 
 def test_three_tokens_are_appended_and_frame_inputs(tmp_path: Path) -> None:
-    tokenizer, new = load_framed_tokenizer(released(tmp_path / "gpt1"))
+    tokenizer, new = load_tokenizer_with_template(released(tmp_path / "gpt1"))
     assert new == ("_start_", "_delimiter_", "_classify_")
     assert tokenizer.token_strings[6:] == new
     assert (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id) == (6, 7, 8)
@@ -33,13 +33,13 @@ def test_three_tokens_are_appended_and_frame_inputs(tmp_path: Path) -> None:
     ]
     assert tokenizer.special_ids == (0, 6, 7, 8)
     tokenizer.save(tmp_path)
-    again, more = load_framed_tokenizer(tmp_path)
+    again, more = load_tokenizer_with_template(tmp_path)
     assert more == ()
     assert again.fingerprint() == tokenizer.fingerprint() == load_tokenizer(tmp_path).fingerprint()
 
 
 def test_those_that_are_there_get_their_role(tmp_path: Path) -> None:
-    tokenizer, new = load_framed_tokenizer(released(tmp_path / "gpt1", "_start_", "_classify_"))
+    tokenizer, new = load_tokenizer_with_template(released(tmp_path / "gpt1", "_start_", "_classify_"))
     assert new == ("_delimiter_",)
     [row] = tokenizer.encode_inputs([("ab", "b")])
     assert tokenizer.tokens(row.input_ids) == ["_start_", "ab</w>", "_delimiter_", "b</w>", "_classify_"]
@@ -48,14 +48,14 @@ def test_those_that_are_there_get_their_role(tmp_path: Path) -> None:
 def test_a_frame_is_taken_off_and_given_back(tmp_path: Path) -> None:
     settings = TokenizerSettings(kind="bpe", vocab_size=300, extra_special_tokens=("[other]",))
     trained, _ = train_tokenizer(iter(["a man and a dog"] * 5), settings, seed=0)
-    bare = unframed(trained)
+    bare = without_template(trained)
     (ids,) = trained.encode_batch(["a man"])
     assert [row.input_ids for row in bare.encode_inputs([("a man", None), ("a man", "a man")])] == [ids, [*ids, *ids]]
     assert (bare.token_strings, bare.special_ids) == (trained.token_strings, trained.special_ids)
-    assert unframed(bare).fingerprint() == bare.fingerprint() != trained.fingerprint()
+    assert without_template(bare).fingerprint() == bare.fingerprint() != trained.fingerprint()
     bare.save(tmp_path)
     assert load_tokenizer(tmp_path).fingerprint() == bare.fingerprint()
-    framed, new = load_framed_tokenizer(tmp_path)
+    framed, new = load_tokenizer_with_template(tmp_path)
     assert new == ()
     assert framed.fingerprint() == trained.fingerprint()
     assert framed.find_role("pad_token") == trained.pad_id
@@ -65,7 +65,7 @@ def test_a_frame_is_taken_off_and_given_back(tmp_path: Path) -> None:
 def test_other_kinds_keep_their_frame(kind: str) -> None:
     settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
     trained, _ = train_tokenizer(iter(["a man and a dog"] * 5), settings, seed=0)
-    assert unframed(trained) is trained
+    assert without_template(trained) is trained
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "bpe"])
@@ -73,12 +73,12 @@ def test_what_frames_inputs_already_stays_as_it_is(tmp_path: Path, kind: str) ->
     settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
     trained, _ = train_tokenizer(iter(["a man and a dog"] * 5), settings, seed=0)
     trained.save(tmp_path)
-    tokenizer, new = load_framed_tokenizer(tmp_path)
+    tokenizer, new = load_tokenizer_with_template(tmp_path)
     assert new == ()
     assert tokenizer.fingerprint() == trained.fingerprint()
 
 
 def test_the_released_vocabulary(data_dir: Path) -> None:
-    tokenizer, new = load_framed_tokenizer(data_dir / "reference" / "gpt1")
+    tokenizer, new = load_tokenizer_with_template(data_dir / "reference" / "gpt1")
     assert len(new) == 3
     assert tokenizer.vocab_size == 40478 + 3

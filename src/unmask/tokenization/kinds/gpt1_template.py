@@ -1,4 +1,4 @@
-"""GPT-1's tokenizer without its frame, for pre-trained models, and with it, for fine-tuning (see bpe.py).
+"""GPT-1's tokenizer without its template, for pre-trained models, and with it, for fine-tuning (see bpe.py).
 
 Pre-training shows contiguous text (Radford et al. 2018, section 4.1): the tokenizer saved with its model frames
 nothing, so that `transformers` continues the given text and not an extract token that the model never saw. Fine-tuning
@@ -13,26 +13,26 @@ from pathlib import Path
 
 from unmask.tokenization.definition import json_bytes, special_added_tokens
 from unmask.tokenization.directory import read_directory
-from unmask.tokenization.kinds.bpe import ROLES, SPECIAL_TOKENS, frame
+from unmask.tokenization.kinds.bpe import ROLES, SPECIAL_TOKENS, gpt1_template
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer, load_word_tokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
 
-def unframed(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer to save with a left-to-right language model: GPT-1's without its frame, any other unchanged.
+def without_template(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer to save with a left-to-right language model: GPT-1's without its template, any other unchanged.
 
-    `load_framed_tokenizer` restores the frame. Other kinds keep theirs, since they serve other models too.
+    `load_tokenizer_with_template` restores the template. Other kinds keep theirs, since they serve other models too.
     """
     if isinstance(tokenizer, TextTokenizer) and tokenizer.kind == "bpe":
-        return tokenizer.without_framing()
+        return tokenizer.without_template()
     return tokenizer
 
 
-def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]:
+def load_tokenizer_with_template(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]:
     """Opens a tokenizer that frames texts and pairs for fine-tuning.
 
-    A GPT-1 tokenizer that lacks the three tokens or the frame gets them; any other is opened as in `open_tokenizer`.
+    A GPT-1 tokenizer that lacks the three tokens or the template gets them; any other is opened as in `open_tokenizer`.
 
     Returns:
         The tokenizer, and the entries that were appended to its vocabulary, at most three.
@@ -45,8 +45,8 @@ def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]
         return load_word_tokenizer(path), ()
     opened = read_directory(path, None)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)
-    has_frame = any(piece.ids for piece in tokenizer.framing.single)
-    if tokenizer.kind != "bpe" or (has_frame and set(ROLES) <= set(opened.special_tokens)):
+    has_template = any(piece.ids for piece in tokenizer.template.single)
+    if tokenizer.kind != "bpe" or (has_template and set(ROLES) <= set(opened.special_tokens)):
         return tokenizer, ()
     special_tokens = {role: SPECIAL_TOKENS[role] for role in ROLES} | dict(opened.special_tokens)
     entries = {entry: index for index, entry in enumerate(tokenizer.token_strings)}
@@ -56,10 +56,10 @@ def load_framed_tokenizer(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]
     kept = [token for token in definition.get("added_tokens") or [] if token["content"] not in special_tokens.values()]
     added = [*kept, *special_added_tokens(entries, special_tokens.values())]
     definition["added_tokens"] = sorted(added, key=lambda token: token["id"])
-    definition["post_processor"] = frame(entries, special_tokens)
+    definition["post_processor"] = gpt1_template(entries, special_tokens)
     config = json.loads(opened.files.get("tokenizer_config.json", b"{}"))
     config.pop("added_tokens_decoder", None)  # tokenizer.json has them
-    # GPT-1's own class would rebuild the steps, without the frame.
+    # GPT-1's own class would rebuild the steps, without the template.
     config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
     files = {
         "tokenizer.json": json_bytes(definition),
