@@ -195,6 +195,7 @@ def test_hidden_states_losses_and_gradients_both_ways(tmp_path: Path, class_name
 
     save_again(tmp_path / "ours", ours)
     again, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert again.config.cls_token_id is None  # left out, it would be 50281, which is no entry of a small vocabulary
     assert not any(report.values()), report
     states, loss_again = outputs_of_theirs(again.eval(), batch, settings, labels)
     for state, its in zip(states, expected, strict=True):
@@ -316,9 +317,8 @@ def test_released_layouts_open(tmp_path: Path, name: str) -> None:
     batch = draw(settings, LENGTHS)
     assert largest_difference(run_ours(ours, batch), run_theirs(theirs, batch, settings)) < TOLERANCE
     written = config_of(settings)
-    assert {key: written[key] for key in written if key in config} == {
-        key: config[key] for key in written if key in config
-    }
+    same = (written.keys() & config.keys()) - settings.family.fixed_keys.keys()
+    assert {key: written[key] for key in same} == {key: config[key] for key in same}
 
 
 @pytest.mark.parametrize("version", ["4.48", "5"])

@@ -133,6 +133,8 @@ class Family:
         tokenizer: the kind that it has in its paper, and that programs expect which open a saved one.
         defaults: what differs from the defaults of `EncoderSettings`: what its `config.json` means by leaving out.
         keys: fields of `EncoderSettings` and their keys in its `config.json`. It has no other settings.
+        fixed_keys: keys of its `config.json` that say the same for every model, where leaving them out would say
+            something else.
         flatten_config: `config.json` with the keys above, where it may have others for them; None: it has none.
         activations: published names of `hidden_act`, and ours, where they differ.
         heads: of fine-tuning, by kind.
@@ -158,6 +160,7 @@ class Family:
     presets: Mapping[str, Mapping[str, Any]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=lambda: {key: key for key in BERT_KEYS})
+    fixed_keys: Mapping[str, Any] = field(default_factory=dict)
     flatten_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     activations: Mapping[str, Activation] = field(default_factory=dict)
     heads: Mapping[HeadKind, HeadStyle] = field(

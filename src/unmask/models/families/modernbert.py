@@ -151,6 +151,7 @@ MODERNBERT = Family(
             *("classifier_pooling", "decoder_bias", "tie_word_embeddings"),
         )
     },
+    fixed_keys=dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),  # the tokenizer's
     flatten_config=flatten_config,
     heads=dict.fromkeys(_KINDS, "deep_normalised"),
     feed_forward_factor=1.5,

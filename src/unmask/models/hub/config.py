@@ -48,7 +48,7 @@ def config_of(settings: EncoderSettings | ElmoSettings) -> dict[str, Any]:
     if family.activations:
         values["hidden_act"] = next(name for name, ours in family.activations.items() if ours == settings.hidden_act)
     config = {their_key: values[our_key] for our_key, their_key in family.keys.items()}
-    return config | {"is_decoder": True} if settings.causal else config
+    return {**config, **family.fixed_keys, **({"is_decoder": True} if settings.causal else {})}
 
 
 def label_config(labels: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,37 @@
+"""Writes the model of a run as a sample encoder: its weights in bf16, its tokenizer and its recipe.
+
+    python samples/models/pack.py RUN samples/models/en
+
+README.md, the model's card, is written by hand and stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+
+def pack(run: Path, to: Path) -> None:
+    to.mkdir(parents=True, exist_ok=True)
+    for path in (run / "model").iterdir():
+        if path.name not in ("config.json", "model.safetensors"):
+            shutil.copy(path, to / path.name)
+    weights = load_file(run / "model" / "model.safetensors")
+    halved = {name: weight.to(torch.bfloat16).contiguous() for name, weight in weights.items()}
+    save_file(halved, to / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((run / "model" / "config.json").read_text("utf-8"))
+    (to / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}, indent=2) + "\n", encoding="utf-8")
+    shutil.copy(run / "recipe.yaml", to / "recipe.yaml")
+    size = sum(path.stat().st_size for path in to.iterdir())
+    print(f"{to}: {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    pack(Path(sys.argv[1]), Path(sys.argv[2]))
