@@ -38,6 +38,11 @@ def is_read_left_to_right(batch: Batch) -> Tensor:
     return torch.tensor(batch.left_to_right).index_select(0, batch.sequence_of_token())
 
 
+def next_counts(batch: Batch) -> dict[str, int]:
+    """The targets of `lm` in a prepared batch, if some of its sequences are read from left to right."""
+    return {"lm": len(batch.columns[NEXT_POSITIONS])} if NEXT_POSITIONS in batch.columns else {}
+
+
 def add_next_tokens(batch: Batch, original_ids: Tensor) -> Batch:
     """Adds the columns `next_positions` and `next_labels`: of the sequences read from left to right, every token but
     the last.

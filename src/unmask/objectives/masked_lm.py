@@ -43,6 +43,7 @@ from unmask.objectives.directions import (
     add_next_tokens,
     draw_directions,
     is_read_left_to_right,
+    next_counts,
 )
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.masking import choose_tokens, choose_words, describe_masking, mask_targets, predict_masked
@@ -134,9 +135,7 @@ class MaskedLM:
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Targets of `mlm`, of `lm` where sequences are read from left to right, and of each part."""
-        counts = {"mlm": len(batch.columns["target_positions"])}
-        if NEXT_POSITIONS in batch.columns:
-            counts["lm"] = len(batch.columns[NEXT_POSITIONS])
+        counts = {"mlm": len(batch.columns["target_positions"]), **next_counts(batch)}
         return counts | {part.term: part.count(batch) for part in self._parts}
 
     def build(self, encoder: Encoder) -> MaskedLMModule:

@@ -14,7 +14,8 @@ alone, with the generator frozen. Nothing is tied there, since shared embeddings
 change it. The paper does not say whether a frozen generator uses dropout: here it is in eval mode, like everything
 frozen. The heads differ, so the discriminator's starts fresh. Its loss is then the only one, and has no weight.
 
-With `discriminator_after` there are two stages as well: the generator alone, then both.
+With `discriminator_after` there are two stages as well: the generator alone, then both. Alone, it may read some
+sequences from left to right.
 
 Departure: the targets of a sequence are all different, while the released code draws them with replacement.
 """
@@ -41,9 +42,19 @@ from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
+from unmask.models.kernels.decoder_loss import summed_decoder_loss
 from unmask.models.settings import EncoderSettings
 from unmask.objectives import base
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
+from unmask.objectives.causal_lm import next_token_decoder
+from unmask.objectives.directions import (
+    NEXT_LABELS,
+    NEXT_POSITIONS,
+    add_next_tokens,
+    draw_directions,
+    is_read_left_to_right,
+    next_counts,
+)
 from unmask.objectives.drawing import sample_from_softmax
 from unmask.objectives.floors import (
     Floor,
@@ -91,17 +102,26 @@ class ReplacedToken:
             float64 in [0, 1), where each target's sample is in the generator's cumulative softmax.
         """
         settings = self._settings
+        batch = draw_directions(batch)
         chosen = choose_tokens(batch, settings.target_prob)
+        if batch.left_to_right:
+            chosen &= ~is_read_left_to_right(batch)
         unused = batch.input_ids[:1]  # nothing is replaced at random
         masked = mask_targets(batch, chosen, settings.mask_token_prob, 0.0, self._mask_id, unused)
+        if batch.left_to_right:
+            masked = add_next_tokens(masked, batch.input_ids)
         assert batch.keys is not None, "samples are drawn from the batch's keys"
         targets = masked.columns["target_positions"]
         keys = batch.keys[batch.sequence_of_token()[targets]]
         return masked.with_columns(sample_fractions=uniform(keys, batch.position_ids[targets], _SAMPLE))
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Targets of `generator` and of `discriminator`; a stage may train one of them only."""
-        return {"generator": len(batch.columns["target_positions"]), "discriminator": batch.num_tokens}
+        """Targets of `generator`, of `lm` where sequences are read from left to right, and of `discriminator`."""
+        return {
+            "generator": len(batch.columns["target_positions"]),
+            "discriminator": batch.num_tokens,
+            **next_counts(batch),
+        }
 
     def build(self, encoder: Encoder) -> ReplacedTokenModule:
         """The module that learns: `encoder` as the discriminator, and a fresh generator.
@@ -268,8 +288,10 @@ class ReplacedTokenModule(nn.Module):
         self.train(self.training)
 
     @property
-    def paddings(self) -> Paddings:
-        """How the columns that `forward` reads are padded to a bucket."""
+    def paddings(self) -> Paddings | None:
+        """How the columns that `forward` reads are padded to a bucket; None: they cannot be."""
+        if self._settings.causal_share:
+            return None
         return {
             "labels": Padding(TOKENS, NO_LABEL),
             "target_positions": Padding("targets", LAST_TOKEN),
@@ -278,11 +300,16 @@ class ReplacedTokenModule(nn.Module):
         }
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The terms `generator` and `discriminator`, of those that are being trained."""
-        logits, originals = self.generator_logits(batch)
+        """The terms `generator` and `discriminator`, of those that are being trained, and `lm` where sequences are read
+        from left to right."""
+        logits, originals, to_next = self._read(batch)
         terms = []
         if self.trains_generator:
             terms.append(LossTerm("generator", self.cross_entropy(logits, originals), len(originals)))
+        if NEXT_LABELS in batch.columns:
+            decoder = next_token_decoder(self.generator, self.generator_head, to_next)
+            labels = batch.columns[NEXT_LABELS]
+            terms.append(LossTerm("lm", summed_decoder_loss(decoder, labels), len(labels)))
         if self.trains_discriminator:
             guesses, replaced = self.discriminator_logits(batch, logits)
             weight = self._settings.discriminator_weight if self.trains_generator else 1.0
@@ -353,10 +380,17 @@ class ReplacedTokenModule(nn.Module):
         Returns:
             (targets, vocabulary), without gradient where the generator is frozen, and (targets,) int64.
         """
+        logits, originals, _ = self._read(batch)
+        return logits, originals
+
+    def _read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """What `generator_logits` returns, and the generator's (tokens, hidden) states that predict the next token."""
         targets = batch.columns["target_positions"]
+        places = torch.cat([targets, batch.columns.get(NEXT_POSITIONS, targets[:0])])
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_generator):
-            logits = self.generator_head(self.generator(batch, targets), self.generator.word_embeddings)
-        return logits, batch.columns["labels"][targets]
+            at_targets, to_next = self.generator(batch, places).tensor_split([len(targets)])
+            logits = self.generator_head(at_targets, self.generator.word_embeddings)
+        return logits, batch.columns["labels"][targets], to_next
 
     def discriminator_logits(self, batch: Batch, generator_logits: Tensor) -> tuple[Tensor, Tensor]:
         """The discriminator's logits that each token was replaced, and whether it was.

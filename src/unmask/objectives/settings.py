@@ -282,6 +282,9 @@ class ReplacedTokenSettings(ObjectiveSettings):
     """The share of a `joint` run in which the generator learns alone; then both learn, by a schedule of their own. 0 in
     the paper; a small discriminator learns nothing from a generator that knows no more than frequencies."""
 
+    causal_share: float = Field(0.0, ge=0, le=1)
+    """As in `masked_lm`, for the generator while it learns alone: it is soon ready then."""
+
     @classmethod
     def trains(cls, family: Family) -> bool:
         return family.has("discriminator_head")
@@ -289,6 +292,15 @@ class ReplacedTokenSettings(ObjectiveSettings):
     @property
     def is_static(self) -> bool:
         return self.masking_mode == "static"
+
+    @property
+    def has_causal_share(self) -> bool:
+        return self.causal_share > 0
+
+    def rates(self, progress: float, causal_share: float | None) -> dict[str, float]:
+        if not self.causal_share or progress >= self.discriminator_after:
+            return {}
+        return {CAUSAL_SHARE: self.causal_share if causal_share is None else causal_share}
 
     @property
     def stages(self) -> tuple[float, ...]:
@@ -309,6 +321,11 @@ class ReplacedTokenSettings(ObjectiveSettings):
     def _every_key_has_an_effect(self) -> ReplacedTokenSettings:
         joint = ("schedule", "joint")
         _refuse_without_effect(self, {"discriminator_weight": joint, "discriminator_after": joint})
+        if self.causal_share and not self.discriminator_after:
+            raise ValueError(
+                f"causal_share {self.causal_share:g} is for a generator that learns alone, and discriminator_after is "
+                "0: set objective.discriminator_after=.3, or leave out causal_share"
+            )
         return self
 
     @field_validator("generator_size")

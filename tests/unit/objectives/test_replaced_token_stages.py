@@ -16,7 +16,10 @@ from unmask.batch import Batch
 from unmask.errors import ModelError, SettingsError
 from unmask.models.electra import ElectraEncoder
 from unmask.models.hub.directory import load_encoder, save_model
+from unmask.objectives.directions import is_read_left_to_right
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
+from unmask.objectives.settings import ReplacedTokenSettings
+from unmask.pretraining.steps import with_rates
 from unmask.training.steps import set_training_mode
 
 transformers.utils.logging.set_verbosity_error()
@@ -80,6 +83,18 @@ def test_a_discriminator_may_begin_late_beside_its_generator() -> None:
     assert [(term.name, term.coefficient) for term in module(batch)] == [("generator", 1.0), ("discriminator", 50.0)]
     assert parts(train_a_step(module, its, batch)) >= {"generator", "generator_head", "encoder", "discriminator_head"}
     assert module.train().generator.training
+
+
+def test_a_generator_that_learns_alone_may_read_some_sequences_from_left_to_right() -> None:
+    settings = {"discriminator_after": 0.5, "causal_share": 0.5}
+    its, module = new_objective(**settings), new_module(**settings)
+    [rates, later] = [ReplacedTokenSettings(**settings).rates(progress, None) for progress in (0.4, 0.5)]
+    assert later == {}
+    batch = its.prepare(with_rates(random_batch(), rates))
+    assert any(batch.left_to_right)
+    assert not batch.columns["labels"][is_read_left_to_right(batch)].ge(0).any()  # nothing is masked there
+    assert {term.name for term in module(batch)} == {"generator", "lm"}
+    assert parts(train_a_step(module, its, batch)) == {"generator", "generator_head", "encoder"}
 
 
 def test_a_frozen_generator_stays_in_eval_mode() -> None:

@@ -90,6 +90,7 @@ ALWAYS: dict[str, set[str]] = {
     "causal_lm": set(),
     "bilm": {"num_negatives", "empty_memory_prob"},
     "replaced_token": {
+        "causal_share",
         *("target_prob", "mask_token_prob", "masking_mode"),
         *("generator_size", "schedule", "tie_embeddings"),
     },
