@@ -23,15 +23,16 @@ class Use:
     commands: tuple[str, ...]
 
 
-_ANY = ("finetune", "features")
-_CAUSAL = Use(CAUSAL, ("generate", "score", *_ANY))
-_MASKED = Use(MASKED, ("fill-mask", *_ANY))
+_ANY = ("finetune", "features", "similarity")
+_PAIRS = "evaluate --pairs"
+_CAUSAL = Use(CAUSAL, ("generate", "score", _PAIRS, *_ANY))
+_MASKED = Use(MASKED, ("fill-mask", _PAIRS, *_ANY))
 _FINE_TUNED = Use("a fine-tuned model", ("predict", "evaluate", *_ANY))
 
 _CLASSES = {
     "BertForPreTraining": _MASKED,
-    "ElectraForPreTraining": Use("a discriminator of replaced tokens", _ANY),
-    "ElmoForPreTraining": Use("a pair of language models, forward and backward", _ANY),
+    "ElectraForPreTraining": Use("a discriminator of replaced tokens", (_PAIRS, *_ANY)),
+    "ElmoForPreTraining": Use("a pair of language models, forward and backward", (_PAIRS, *_ANY)),
 }
 """Classes whose use does not follow from the end of the name."""
 _ENDINGS = {
