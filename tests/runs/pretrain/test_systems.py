@@ -196,7 +196,10 @@ def test_phases_show_what_they_say(stores: dict[str, Path], tiny_recipe: Path, t
 
 @pytest.mark.parametrize(
     ("system", "told"),
-    [("phases", r"phases\.0\.until=0\.5"), ("electra in two stages", r"stage 2 of 2, which begins at 50% of the")],
+    [
+        ("phases", r"phases\.0\.until=0\.5"),
+        ("electra in two stages", "stage 2 of 2, which begins at 50% of the budget"),
+    ],
 )
 def test_a_run_in_its_second_part_keeps_its_budget(
     system: str, told: str, stores: dict[str, Path], tiny_recipe: Path, tmp_path: Path
