@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from support.commands import Command, Finished
-from support.tiny_models import tiny
+from support.commands import Command, Finished, write_documents
+from support.corpora import learn_and_prepare
+from support.files import json_lines, write
 
 RECIPE = """
 seed: 3
@@ -43,9 +44,7 @@ evaluations nor checkpoints fall together."""
 
 @pytest.fixture(scope="session")
 def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recipe") / "tiny.yaml"
-    path.write_text(RECIPE, encoding="utf-8")
-    return path
+    return write(tmp_path_factory.mktemp("recipe") / "tiny.yaml", RECIPE)
 
 
 @pytest.fixture(scope="session")
@@ -53,21 +52,12 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Pa
     """Twelve documents."""
     with (samples_dir / "text" / "en-books.jsonl").open(encoding="utf-8") as books:
         documents = [json.loads(line)["text"][:1500] for line in islice(books, 12)]
-    path = tmp_path_factory.mktemp("text") / "text.jsonl"
-    path.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents), encoding="utf-8")
-    return path
+    return write_documents(tmp_path_factory.mktemp("text") / "text.jsonl", documents)
 
 
 @pytest.fixture(scope="session")
 def tiny_store(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
-    from unmask.store.preparation import prepare
-    from unmask.tokenization.learning.from_files import train_tokenizer
-    from unmask.tokenization.settings import TokenizerSettings
-
-    directory = tmp_path_factory.mktemp("store")
-    train_tokenizer([tiny_text], directory / "tokenizer", TokenizerSettings(vocab_size=200))
-    prepare([tiny_text], directory / "tokenizer", directory / "store")
-    return directory / "store"
+    return learn_and_prepare(tiny_text, tmp_path_factory.mktemp("store"), vocab_size=200)
 
 
 @pytest.fixture(scope="session")
@@ -98,8 +88,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report has tests of its own and takes longer than these runs."""
-    monkeypatch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
+    """The report of a run has tests of its own and takes longer than these runs."""
+    for kind in ("pretraining", "finetuning"):
+        monkeypatch.setattr(f"unmask.{kind}.run.write_report", lambda directory: None)
 
 
 @pytest.fixture
@@ -147,11 +138,7 @@ def task_examples(kind: str) -> list[dict[str, Any]]:
         examples.append(
             {
                 "classification": {"text": text, "label": "ny"[sort == "warm"]},
-                "regression": {
-                    "text_a": text,
-                    "text_b": f"a {sort} paper",
-                    "label": float(sort == "warm") + number / 9,
-                },
+                "regression": {"text_a": text, "text_b": f"a {sort} paper", "label": (sort == "warm") + number / 9},
                 "qa": {**asked, "answers": {"text": [place], "answer_start": [text.index(place)]}},
                 "choice": {"context": text, "choices": [*places[:3], "Bath"], "label": number % 4},
                 "tagging": {"tokens": text.split(), "tags": tags},
@@ -177,14 +164,9 @@ class TaskModels:
     def words(self, kind: str, train: object, *others: str) -> list[str]:
         """What `unmask finetune` needs for a run of one step; `others` take the place of the usual words."""
         usual = [
-            f"init_from={self.base}",
-            f"data.train={train}",
-            "task.max_length=32",
+            *(f"init_from={self.base}", f"data.train={train}", "train.steps=1", "train.batch_size=4"),
+            *("device=cpu", "precision=fp32", "task.max_length=32"),
             *(["task.doc_stride=8"] if kind in ("qa", "tagging") else []),
-            "train.steps=1",
-            "train.batch_size=4",
-            "device=cpu",
-            "precision=fp32",
         ]
         given = {word.partition("=")[0] for word in others}
         given |= {"train.steps"} if "train.epochs" in given else set()
@@ -193,26 +175,18 @@ class TaskModels:
 
 @pytest.fixture(scope="session")
 def task_models(tmp_path_factory: pytest.TempPathFactory) -> TaskModels:
+    from support.untrained import save_bert
     from unmask.finetuning.run import finetune
-    from unmask.models.bert import BertEncoder
-    from unmask.models.hub.directory import save_model
-    from unmask.tokenization.learning.train import train_tokenizer
-    from unmask.tokenization.settings import TokenizerSettings
 
     place = tmp_path_factory.mktemp("models")
     kinds = ("classification", "regression", "qa", "choice", "tagging")
     rows = {kind: task_examples(kind) for kind in kinds}
-    examples = {kind: "".join(json.dumps(row) + "\n" for row in rows[kind]) for kind in kinds}
-    words = [row["question"] + " The moth ran by ." for row in rows["qa"]] + [row["context"] for row in rows["qa"]]
-    tokenizer, _ = train_tokenizer(iter(words * 3), TokenizerSettings(), seed=0)
-    torch.manual_seed(0)
-    sizes = tiny(tokenizer.vocab_size, max_position_embeddings=40, initializer_range=0.1)
-    save_model(place / "base", BertEncoder(sizes))
-    tokenizer.save(place / "base")
-    models = TaskModels(place / "base", place / "runs", examples)
+    texts = [row["question"] + " The moth ran by ." for row in rows["qa"]] + [row["context"] for row in rows["qa"]]
+    base = save_bert(place / "base", texts * 3, max_position_embeddings=40, initializer_range=0.1)
+    models = TaskModels(base, place / "runs", {kind: json_lines(*rows[kind]) for kind in kinds})
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("unmask.finetuning.run.write_report", lambda directory: None)
         for kind in kinds:
-            (place / f"{kind}.jsonl").write_text(examples[kind], encoding="utf-8")
-            finetune(f"finetune/{kind}", models.words(kind, place / f"{kind}.jsonl"), out=models.runs / kind)
+            data = write(place / f"{kind}.jsonl", models.examples[kind])
+            finetune(f"finetune/{kind}", models.words(kind, data), out=models.runs / kind)
     return models

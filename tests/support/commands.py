@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
+
+from support.files import write, write_rows
 
 
 class Finished(NamedTuple):
@@ -23,14 +27,18 @@ Command = Callable[..., Finished]
 def write_files(files: Mapping[str, str | bytes]) -> None:
     """Writes files, by name, into the folder that is worked in."""
     for name, content in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+        write(Path(name), content)
 
 
 def write_documents(path: Path, documents: Sequence[str]) -> Path:
     """Writes documents as JSON lines."""
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), encoding="utf-8")
-    return path
+    return write_rows(path, *({"text": text} for text in documents))
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, content: str | bytes) -> None:
+    """Gives it on standard input."""
+    given = content.encode() if isinstance(content, str) else content
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
 
 
 def tree_of(folder: Path) -> dict[str, bytes | None]:

@@ -50,3 +50,14 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
+
+
+def learn_and_prepare(text: Path, place: Path, **tokenizer: Any) -> Path:
+    """The folder `store` of a place, made with a tokenizer of these settings, learned from the text itself."""
+    from unmask.store.preparation import prepare
+    from unmask.tokenization.learning.from_files import train_tokenizer
+    from unmask.tokenization.settings import TokenizerSettings
+
+    train_tokenizer([text], place / "tokenizer", TokenizerSettings.model_validate(tokenizer))
+    prepare([text], place / "tokenizer", place / "store")
+    return place / "store"

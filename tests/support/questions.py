@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from unmask.tasks.qa.task import QaTask, open_task
@@ -35,8 +33,3 @@ def qa_task(columns: ColumnSettings = ColumnSettings(), **settings: Any) -> QaTa
 def a_question(answers: Any = None, **fields: Any) -> dict[str, Any]:
     given = {} if answers is None else {"answers": answers}
     return {"id": "1", "question": "What?", "context": KITE, **given, **fields}
-
-
-def write_rows(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.config import build_settings
+from unmask.finetuning.search.parallel import RunOne
 from unmask.finetuning.search.search import run_trials
 from unmask.recipe.tree import FinetuneRecipe
 
@@ -53,9 +54,16 @@ def of_accuracy(value: float, **more: Any) -> dict[str, Any]:
 
 
 def run_search(
-    directory: Path, settings: FinetuneRecipe, run: Pretended, *, resume: bool = False, overwrite: bool = False
+    directory: Path,
+    settings: FinetuneRecipe,
+    run: RunOne,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    check: Callable[[FinetuneRecipe], None] = lambda settings: None,
 ) -> dict[str, Any]:
-    model = run_trials(settings, directory, recipe="a test", resume=resume, overwrite=overwrite, run=run)
+    """The summary of a search."""
+    model = run_trials(settings, directory, recipe="a test", resume=resume, overwrite=overwrite, run=run, check=check)
     assert model == directory / "model"
     return read_json(directory / "summary.json")
 

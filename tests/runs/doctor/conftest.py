@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 from support.commands import write_documents
+from support.corpora import learn_and_prepare
+from support.files import write
 from support.run_checks import RUN_RECIPE
 from unmask.pretraining.run import pretrain
-from unmask.store.preparation import prepare
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
 
 @pytest.fixture(scope="session")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
-    path.write_text(RUN_RECIPE, encoding="utf-8")
-    return str(path)
+    return str(write(tmp_path_factory.mktemp("recipe") / "recipe.yaml", RUN_RECIPE))
 
 
 @pytest.fixture(scope="session")
@@ -33,10 +32,7 @@ def texts(samples_dir: Path) -> list[str]:
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
     directory = tmp_path_factory.mktemp("store")
-    text = write_documents(directory / "text.jsonl", texts)
-    train_tokenizer([text], directory / "tokenizer", TokenizerSettings(vocab_size=600))
-    prepare([text], directory / "tokenizer", directory / "store")
-    return directory / "store"
+    return learn_and_prepare(write_documents(directory / "text.jsonl", texts), directory, vocab_size=600)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from torch import nn
 
+from support.corpora import learn_and_prepare
+from support.run_checks import levels_of
 from unmask.batch import IGNORE_INDEX
 from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.findings import Diagnosis, Finding, Sample
@@ -24,17 +26,10 @@ from unmask.objectives.table import new_objective
 from unmask.pretraining.start import build_module, open_start
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.loading import load_pretrain_recipe
-from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
-from unmask.tokenization.learning.from_files import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def levels(diagnosis: Diagnosis) -> dict[str, str]:
-    return {finding.name: finding.level for finding in diagnosis.findings}
 
 
 def tables(diagnosis: Diagnosis) -> dict[str, dict[str, str]]:
@@ -48,9 +43,8 @@ def check_samples(samples: tuple[Sample, ...], store: TokenStore, recipe: Path, 
     tokenizer = load_tokenizer(store.tokenizer_directory)
     assert isinstance(settings.objective, MaskedLMSettings)
     objective = MaskedLM(settings.objective, tokenizer.vocabulary)
-    batch = objective.prepare(
-        next(build_loader(open_start(settings), store, tokenizer, held_out=False).steps()).batches[0]
-    )
+    loader = build_loader(open_start(settings), store, tokenizer, held_out=False)
+    batch = objective.prepare(next(loader.steps()).batches[0])
     strings = tokenizer.token_strings
     tokens = [token for sample in samples for token in sample.tokens]
     for place, token in enumerate(tokens):
@@ -74,18 +68,11 @@ def test_a_store(tiny_store: Path, tiny_recipe: Path) -> None:
     special_ids = load_tokenizer(store.tokenizer_directory).special_ids
     no_context = NoContext.of(counts, 0.8, 0.1, mask_id=special_ids[-1], special_ids=special_ids)
     assert (found.kind, figures["documents"], figures["tokens"]) == ("store", 12, store.num_tokens)
-    assert figures["floors"] == pytest.approx(
-        {
-            "ln_vocab_size": math.log(200),
-            "unigram_entropy": float(-(shares * np.log(shares)).sum()),
-            "commonest_share": float(shares.max()),
-            "no_context": no_context.loss(),
-            "no_context_accuracy": no_context.accuracy(),
-            "nsp_chance": math.log(2),
-            "nsp_chance_accuracy": 0.5,
-        }
-    )
-    assert "fault" not in levels(found).values()
+    floors = {"ln_vocab_size": math.log(200), "unigram_entropy": float(-(shares * np.log(shares)).sum())}
+    floors |= {"commonest_share": float(shares.max()), "nsp_chance": math.log(2), "nsp_chance_accuracy": 0.5}
+    floors |= {"no_context": no_context.loss(), "no_context_accuracy": no_context.accuracy()}
+    assert figures["floors"] == pytest.approx(floors)
+    assert "fault" not in levels_of(found.findings).values()
     check_samples(found.samples, store, tiny_recipe, [])
     assert len(found.samples) == 3
     assert json.loads(json.dumps(asdict(found)))["kind"] == "store"
@@ -102,13 +89,17 @@ def test_a_store_with_other_settings(tiny_store: Path) -> None:
     assert "NSP chance" not in tables(found)["Floors that a loss must pass (nats)"]
 
 
+def flip(path: Path, place: int) -> None:
+    """A bit of a byte."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
 def test_a_damaged_store(tiny_store: Path, tmp_path: Path) -> None:
     for part in ("tokens-00000.bin", "sentences-00000.bin", "documents-00000.bin", "tokenizer/tokenizer.json"):
         shutil.copytree(tiny_store, tmp_path / "store", dirs_exist_ok=True)
-        path = tmp_path / "store" / part
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+        flip(tmp_path / "store" / part, (tiny_store / part).stat().st_size // 2)
         with pytest.raises(StoreError, match="its checksum is not the manifest's"):
             diagnose(tmp_path / "store")
 
@@ -130,7 +121,7 @@ def test_a_recipe_with_its_store(tiny_store: Path, tiny_recipe: Path) -> None:
     assert isinstance(probe, dict)
     assert probe["sequences"] <= 3  # a micro-batch
     assert found.figures["seconds"] == pytest.approx(12 * probe["step_s"])
-    assert {"memory", "disk"} <= set(levels(found))
+    assert {"memory", "disk"} <= set(levels_of(found.findings))
     assert "Floors that a loss must pass (nats)" in tables(found)
     check_samples(found.samples, store, tiny_recipe, [])
 
@@ -141,7 +132,7 @@ def test_a_recipe_with_a_small_corpus(tiny_recipe: Path, tiny_text: Path) -> Non
     assert found.figures["probe"] is None
     assert found.figures["seconds"] is None
     assert len(found.samples) == 3
-    assert "no-text" not in levels(found)
+    assert "no-text" not in levels_of(found.findings)
 
 
 @pytest.mark.parametrize("corpus", ["large.txt", "mixture.yaml"])
@@ -151,14 +142,14 @@ def test_a_recipe_whose_corpus_is_not_read(
     monkeypatch.setattr("unmask.doctor.recipe.material.CORPUS_BYTES", 1000)
     (tmp_path / "large.txt").write_text("One line.\n" * 200, encoding="utf-8")
     found = diagnose(tiny_recipe, [f"corpus={tmp_path / corpus}"], probe_s=0)
-    assert levels(found)["text-not-read"] == "note"
+    assert levels_of(found.findings)["text-not-read"] == "note"
     assert found.samples == ()
 
 
 def test_a_recipe_without_a_text(tiny_recipe: Path) -> None:
     found = diagnose(tiny_recipe, ["schedule.warmup_steps=30"], probe_s=0.1)
-    assert levels(found)["no-text"] == "note"
-    assert levels(found)["warmup-longer-than-run"] == "fault"
+    assert levels_of(found.findings)["no-text"] == "note"
+    assert levels_of(found.findings)["warmup-longer-than-run"] == "fault"
     assert found.findings[0].level == "fault"
     assert found.samples == ()
     assert found.figures["probe"] is not None
@@ -166,7 +157,7 @@ def test_a_recipe_without_a_text(tiny_recipe: Path) -> None:
 
 def test_a_recipe_whose_store_is_not_there(tiny_recipe: Path, tmp_path: Path) -> None:
     found = diagnose(tiny_recipe, [f"store={tmp_path / 'absent'}"], probe_s=0)
-    assert levels(found)["store-unusable"] == "fault"
+    assert levels_of(found.findings)["store-unusable"] == "fault"
     assert "no such store" in found.findings[0].message
     assert found.samples == ()
 
@@ -182,7 +173,7 @@ def test_a_model_too_large_is_told_and_not_tried(tiny_recipe: Path, monkeypatch:
     # 1.3 billion parameters: 21 GB of weights, gradients and moments
     sizes = ["model.hidden_size=2048", "model.num_hidden_layers=24", "model.num_attention_heads=16"]
     found = diagnose(tiny_recipe, sizes)
-    assert levels(found)["too-large-for-memory"] == "fault"
+    assert levels_of(found.findings)["too-large-for-memory"] == "fault"
     assert found.figures["probe"] is None
     assert found.figures["parameters"]["total"] > 1.2e9  # type: ignore[index]
 
@@ -228,11 +219,8 @@ OTHERS = {
 TOLD = {
     "sop": r"in order \(label 0\)|swapped \(label 1\)",
     "spans": "spans? of [0-9, and]+ tokens",
-    "left-to-right": "each token from those before it",
-    "lstm": "each token from those before it",
-    "electra": "as the generator reads it",
-    "two stages": "as the generator reads it",
-    "discriminator later": "as the generator reads it",
+    **dict.fromkeys(("left-to-right", "lstm"), "each token from those before it"),
+    **dict.fromkeys(("electra", "two stages", "discriminator later"), "as the generator reads it"),
     "half left to right": "read from left to right|$",
 }
 
@@ -241,7 +229,7 @@ TOLD = {
 def test_a_recipe_of_another_objective(tiny_store: Path, tiny_recipe: Path, name: str) -> None:
     words = [f"store={tiny_store}", *OTHERS[name]]
     found = diagnose(tiny_recipe, words, probe_s=0.05, num_samples=2)
-    assert "fault" not in levels(found).values()
+    assert "fault" not in levels_of(found.findings).values()
     settings = load_pretrain_recipe(str(tiny_recipe), words)
     tokenizer = load_tokenizer(tiny_store / "tokenizer")
     objective = new_objective(settings.objective, tokenizer.vocabulary)
@@ -253,7 +241,7 @@ def test_a_recipe_of_another_objective(tiny_store: Path, tiny_recipe: Path, name
     assert all(re.match(TOLD[name], sample.sequence_label) for sample in found.samples if sample.num_targets)
     without_text = diagnose(tiny_recipe, [*OTHERS[name], "model.vocab_size=200"], probe_s=0)
     assert without_text.figures["parameters"] == found.figures["parameters"]
-    assert levels(without_text)["no-text"] == "note"
+    assert levels_of(without_text.findings)["no-text"] == "note"
 
 
 def test_left_to_right_samples_hide_nothing(tiny_store: Path) -> None:
@@ -268,34 +256,29 @@ def test_left_to_right_samples_hide_nothing(tiny_store: Path) -> None:
 
 
 def test_a_store_that_nothing_can_be_masked_in_is_read_from_left_to_right(tiny_text: Path, tmp_path: Path) -> None:
-    train_tokenizer([tiny_text], tmp_path / "tokenizer", TokenizerSettings(kind="bpe", vocab_size=300))
-    prepare([tiny_text], tmp_path / "tokenizer", tmp_path / "store")
-    found = diagnose(tmp_path / "store", num_samples=1)
-    assert "no-samples" not in levels(found)
+    store = learn_and_prepare(tiny_text, tmp_path, kind="bpe", vocab_size=300)
+    found = diagnose(store, num_samples=1)
+    assert "no-samples" not in levels_of(found.findings)
     assert found.samples[0].num_targets == len(found.samples[0].tokens) - 1
-    asked = diagnose(tmp_path / "store", ["objective.name=masked_lm"])
-    assert levels(asked)["no-samples"] == "note"
+    asked = diagnose(store, ["objective.name=masked_lm"])
+    assert levels_of(asked.findings)["no-samples"] == "note"
 
 
 def test_a_store_of_words_has_no_samples(tiny_text: Path, tmp_path: Path) -> None:
-    train_tokenizer([tiny_text], tmp_path / "tokenizer", TokenizerSettings(kind="word", vocab_size=300))
-    prepare([tiny_text], tmp_path / "tokenizer", tmp_path / "store")
-    found = diagnose(tmp_path / "store")
-    assert levels(found)["checksums"] == "good"
-    assert levels(found)["no-samples"] == "note"
-    assert "fault" not in levels(found).values()
+    store = learn_and_prepare(tiny_text, tmp_path, kind="word", vocab_size=300)
+    found = diagnose(store)
+    assert levels_of(found.findings)["checksums"] == "good"
+    assert levels_of(found.findings)["no-samples"] == "note"
+    assert "fault" not in levels_of(found.findings).values()
     assert "beyond the output vocabulary" in next(f.message for f in found.findings if f.name == "unknown-tokens")
-    path = tmp_path / "store" / "tokens-00000.bin"  # the words' bytes, which no other figure is made of
-    content = bytearray(path.read_bytes())
-    content[9] ^= 1
-    path.write_bytes(content)
+    flip(store / "tokens-00000.bin", 9)  # the words' bytes, which no other figure is made of
     with pytest.raises(StoreError, match="its checksum is not the manifest's"):
-        diagnose(tmp_path / "store")
+        diagnose(store)
 
 
 def test_a_recipe_of_streams_is_not_examined() -> None:
     found = diagnose("pretrain/elmo_tiny")
-    assert levels(found) == {"not-examined": "note"}
+    assert levels_of(found.findings) == {"not-examined": "note"}
     assert found.samples == ()
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from support.files import write_rows
+from support.run_checks import levels_of
 from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.findings import Diagnosis
 from unmask.errors import SettingsError
@@ -15,10 +17,6 @@ from unmask.errors import SettingsError
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 KINDS = ("classification", "regression", "qa", "choice", "tagging")
-
-
-def levels(diagnosis: Diagnosis) -> dict[str, str]:
-    return {finding.name: finding.level for finding in diagnosis.findings}
 
 
 def tables(diagnosis: Diagnosis) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -29,11 +27,9 @@ def tables(diagnosis: Diagnosis) -> dict[str, tuple[tuple[str, ...], ...]]:
 def test_model_and_files_are_opened(task_models: Any, place: Path, kind: str) -> None:
     for name in ("train", "dev"):
         Path(f"{name}.jsonl").write_text(task_models.examples[kind] * (1 + (name == "dev")))
-    words = task_models.words(
-        kind, "train.jsonl", "data.dev=dev.jsonl", "train.epochs=2", "optimizer.learning_rate=1e-3"
-    )
-    found = diagnose(f"finetune/{kind}", words, probe_s=0.01)
-    assert levels(found) == {"inputs": "good", "few-dev-examples": "note", "few-steps": "note"}
+    changes = ("data.dev=dev.jsonl", "train.epochs=2", "optimizer.learning_rate=1e-3")
+    found = diagnose(f"finetune/{kind}", task_models.words(kind, "train.jsonl", *changes), probe_s=0.01)
+    assert levels_of(found.findings) == {"inputs": "good", "few-dev-examples": "note", "few-steps": "note"}
     assert {name for name, _ in found.headline} >= {"Examples", "Time on this machine"}
     assert "What figures on dev have to be better than" in tables(found)
     assert found.figures["step_s"] > 0  # type: ignore[operator]
@@ -42,18 +38,12 @@ def test_model_and_files_are_opened(task_models: Any, place: Path, kind: str) ->
 
 def test_labels_steps_and_lengths_are_told(task_models: Any, place: Path) -> None:
     rows = [{"text": "Ada wrote a dull paper in Oslo", "label": "ny"[number == 0]} for number in range(22)]
-    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(Path("t.jsonl"), *rows)
     words = ["data.dev=t.jsonl", "train.epochs=3", "task.max_length=8", "optimizer.learning_rate=0.1"]
     found = diagnose("finetune/classification", task_models.words("classification", "t.jsonl", *words), probe_s=0)
-    assert levels(found) == {
-        "files-shared": "warning",
-        "learning-rate-high": "warning",
-        "many-cut": "warning",
-        "one-sided-labels": "warning",
-        "few-dev-examples": "note",
-        "few-steps": "note",
-        "inputs": "good",
-    }
+    warnings = ("files-shared", "learning-rate-high", "many-cut", "one-sided-labels")
+    notes = {"few-dev-examples": "note", "few-steps": "note"}
+    assert levels_of(found.findings) == {**dict.fromkeys(warnings, "warning"), **notes, "inputs": "good"}
     assert tables(found)["Labels of the training file"] == (("n", "21", "95.5%"), ("y", "1", "4.5%"))
     assert tables(found)["Examples"][0] == ("train", "22", "8.0", "8", "8")
     assert (found.figures["steps"], found.figures["epochs"]) == (18, 3)  # six steps of four for 22 examples
@@ -62,19 +52,19 @@ def test_labels_steps_and_lengths_are_told(task_models: Any, place: Path) -> Non
 
 def test_a_search_counts_all_its_runs(task_models: Any, place: Path) -> None:
     Path("t.jsonl").write_text(task_models.examples["classification"])
-    words = task_models.words(
-        "classification", "t.jsonl", "data.dev=t.jsonl", "search.learning_rates=[1e-4,1e-3]", "search.restarts=3"
-    )
+    changes = ("data.dev=t.jsonl", "search.learning_rates=[1e-4,1e-3]", "search.restarts=3")
+    words = task_models.words("classification", "t.jsonl", *changes)
     found = diagnose("finetune/classification", words, probe_s=0.01)
     assert dict(found.headline)["Runs"] == "6"
     assert found.figures["seconds"] == pytest.approx(6 * found.figures["step_s"])  # type: ignore[operator]
     without = [word for word in words if not word.startswith("data.dev")]
-    assert levels(diagnose("finetune/classification", without, probe_s=0))["search-without-dev"] == "fault"
+    found = diagnose("finetune/classification", without, probe_s=0)
+    assert levels_of(found.findings)["search-without-dev"] == "fault"
 
 
 def test_what_is_not_there_is_named(place: Path) -> None:
     found = diagnose("finetune/sst2")
-    assert levels(found) == {"no-model": "note", "no-train-file": "note"}
+    assert levels_of(found.findings) == {"no-model": "note", "no-train-file": "note"}
     assert ("task.name", "sst2") in tables(found)["Settings"]
     with pytest.raises(SettingsError, match=r"unknown key task\.max_lenght; did you mean task\.max_length"):
         diagnose("finetune/sst2", ["task.max_lenght=3"])
@@ -83,7 +73,7 @@ def test_what_is_not_there_is_named(place: Path) -> None:
 def test_what_is_wrong_with_a_file_is_a_fault(task_models: Any, place: Path) -> None:
     Path("t.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "x "}\n')
     found = diagnose("finetune/classification", task_models.words("classification", "t.jsonl"))
-    assert levels(found) == {"inputs-unusable": "fault"}
+    assert levels_of(found.findings) == {"inputs-unusable": "fault"}
     assert found.findings[0].message.startswith("t.jsonl:2: the label 'x ' differs from 'x' (t.jsonl:1)")
     assert found.has_fault
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import write_documents
+from support.files import write
 from support.run_checks import RUN_RECIPE, copy_with_store, faults_of, levels_of
 from unmask.doctor.run.checks import check_run
 from unmask.finetuning.run import finetune
@@ -54,15 +55,12 @@ def test_a_run_begun_from_a_model_of_another_vocabulary(
     """Without its tokenizer a model of as many entries is not refused."""
     text = write_documents(tmp_path / "text.jsonl", texts)
     prepare([text], other_tokenizer, tmp_path / "store")
-    recipe_without_sizes = tmp_path / "recipe.yaml"
-    lines = RUN_RECIPE.splitlines(keepends=True)
-    recipe_without_sizes.write_text("".join(line for line in lines if not line.startswith("model:")), encoding="utf-8")
-    start = tmp_path / "start"
-    start.mkdir()
+    lines = [line for line in RUN_RECIPE.splitlines(keepends=True) if not line.startswith("model:")]
+    without_sizes = write(tmp_path / "recipe.yaml", "".join(lines))
     for name in ("config.json", "model.safetensors"):
-        (start / name).write_bytes((sound / "model" / name).read_bytes())
-    words = [f"store={tmp_path / 'store'}", f"init_from={start}", "train.steps=20"]
-    pretrain(str(recipe_without_sizes), words, out=tmp_path / "run")
+        write(tmp_path / "start" / name, (sound / "model" / name).read_bytes())
+    words = [f"store={tmp_path / 'store'}", f"init_from={tmp_path / 'start'}", "train.steps=20"]
+    pretrain(str(without_sizes), words, out=tmp_path / "run")
     assert faults_of(tmp_path / "run") == {"other-vocabulary"}
 
 
@@ -87,22 +85,13 @@ def test_a_few_copies_are_no_fault(recipe: str, texts: list[str], store: Path, t
 # Fine-tuning
 
 
-@pytest.fixture
-def task_words(sound: Path, samples_dir: Path) -> list[str]:
+def test_a_fine_tuning_run_that_tells_nothing_apart(sound: Path, samples_dir: Path, tmp_path: Path) -> None:
     data = samples_dir / "tasks" / "snli"
-    return [
-        f"init_from={sound}",
-        f"data.train={data / 'train.jsonl'}",
-        f"data.dev={data / 'dev.jsonl'}",
+    words = [
+        *(f"init_from={sound}", f"data.train={data / 'train.jsonl'}", f"data.dev={data / 'dev.jsonl'}"),
         *("device=cpu", "precision=fp32", "task.max_length=64", "train.log_every=5", "train.epochs=1"),
     ]
-
-
-def test_a_fine_tuning_run_that_tells_nothing_apart(
-    task_words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
-    finetune("finetune/snli", [*task_words, "optimizer.learning_rate=1e-7"], out=tmp_path / "run")
+    finetune("finetune/snli", [*words, "optimizer.learning_rate=1e-7"], out=tmp_path / "run")
     told = levels_of(check_run(tmp_path / "run"))
     assert told["constant-predictions"] == "fault"
     assert "collapsed-vectors" not in told  # its head has not learnt; its encoder is as before

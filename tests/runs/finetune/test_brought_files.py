@@ -13,16 +13,11 @@ from pyarrow import parquet
 
 from support.commands import Command, write_files
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 
 KOREAN = '문장;평가\r\n"moth; ran";좋다\r\nAda;나쁘다\r\nthe moth;좋다\r\n'
 EXCEL = ("--encoding", "cp949")
-
-
-@pytest.fixture(autouse=True)
-def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
 
 
 def test_a_korean_table_of_excel_from_training_to_a_table_of_answers(
@@ -34,9 +29,8 @@ def test_a_korean_table_of_excel_from_training_to_a_table_of_answers(
     assert refused.code == 2
     assert "t.csv:1: not UTF-8 at byte 0" in refused.errors
     assert "It reads as cp949: '문장;평가': if that is right, give data.encoding=cp949" in refused.errors
-    done = unmask(
-        "finetune", "finetune/classification", *words, "data.encoding=cp949", "data.dev=t.csv", "--out", "run"
-    )
+    named = ["data.encoding=cp949", "data.dev=t.csv"]
+    done = unmask("finetune", "finetune/classification", *words, *named, "--out", "run")
     assert done.code == 0, done.errors
     told = unmask("evaluate", "run", "--data", "t.csv")
     assert "give --encoding cp949" in told.errors
@@ -57,9 +51,8 @@ def test_shards_several_files_and_other_columns_of_dev(unmask: Command, place: P
     for number in range(2):
         table = pyarrow.table({"text": [f"moth {number}", "Ada"], "label": ["y", "n"]})
         parquet.write_table(table, place / "shards" / f"train-{number}.parquet")
-    write_files(
-        {"a.csv": "text,label\nmoth,y\n", "b.tsv": "text\tlabel\nAda\tn\n", "dev.tsv": "review\tstars\nmoth\ty\n"}
-    )
+    write_files({"a.csv": "text,label\nmoth,y\n", "b.tsv": "text\tlabel\nAda\tn\n"})
+    write_files({"dev.tsv": "review\tstars\nmoth\ty\n"})
     dev = ["data.dev=dev.tsv", "data.dev_columns.text=review", "data.dev_columns.label=stars"]
     for train, count in (("shards", 4), ("shards/*.parquet", 4), ("[a.csv, b.tsv]", 2)):
         words = task_models.words("classification", train, *dev)
@@ -94,16 +87,13 @@ def test_a_quoted_tsv_is_told(unmask: Command, place: Path, task_models: Any, ca
     assert "quotation marks" not in told
     assert unmask("predict", "run", "t.tsv").code == 0
     assert "give --quoted" in caplog.text
-    assert (
-        json.loads(unmask("predict", "run2", "t.tsv", "--quoted").output.splitlines()[0])["input"]["text"]
-        == "the moth 0"
-    )
+    first, *_ = unmask("predict", "run2", "t.tsv", "--quoted").output.splitlines()
+    assert json.loads(first)["input"]["text"] == "the moth 0"
 
 
 def test_a_corpus_in_another_encoding(unmask: Command, place: Path) -> None:
-    text = "본문;번호\r\n" + "".join(
-        f'"나는 오늘 {number}번째 영화를 보았다; 좋았다.";{number}\r\n' for number in range(50)
-    )
+    rows = [f'"나는 오늘 {number}번째 영화를 보았다; 좋았다.";{number}\r\n' for number in range(50)]
+    text = "본문;번호\r\n" + "".join(rows)
     write_files({"t.csv": text.encode("cp949"), "t.txt": "나는 오늘 영화를 보았다.\r\n".encode("utf-16")})
     words = ["tokenizer", "train", "t.csv", "--column", "본문", "--vocab-size", 60, "--out", "made"]
     refused = unmask(*words)
@@ -111,8 +101,7 @@ def test_a_corpus_in_another_encoding(unmask: Command, place: Path) -> None:
     assert "give --encoding cp949 (in a recipe reading.encoding=cp949)" in refused.errors
     done = unmask(*words, "--encoding", "cp949")
     assert done.code == 0, done.errors
-    prepared = unmask(
-        "prepare", "t.txt", "--tokenizer", "made", "--encoding", "utf-16", "--out", "store", "--workers", 1
-    )
+    options = ["--tokenizer", "made", "--encoding", "utf-16", "--out", "store", "--workers", 1]
+    prepared = unmask("prepare", "t.txt", *options)
     assert prepared.code == 0, prepared.errors
     assert json.loads((place / "store" / "manifest.json").read_text())["text"]["documents"] == 1

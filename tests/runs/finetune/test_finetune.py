@@ -13,25 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from support.tiny_models import tiny
+from support.files import write, write_rows
+from support.model_files import edit_config
+from support.runs import assert_same_weights, rows_of, weights_of
+from support.tasks import new_task
+from support.untrained import save_bert, save_task_model
 from unmask.errors import CheckpointError, InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
 from unmask.finetuning import run as finetuning
 from unmask.finetuning.inputs import build_module
-from unmask.finetuning.run import finetune, save_finetuned
+from unmask.finetuning.run import finetune
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict_file
 from unmask.inference.windows import ExampleSet
 from unmask.info import describe
-from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
-from unmask.tasks.base import Task
 from unmask.tasks.encoded import encoded
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
 
 LABELS = ["bad", "good"]
@@ -39,41 +38,24 @@ LABELS = ["bad", "good"]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pre-trained model's directory: random weights."""
-    from unmask.models.bert import BertEncoder
-    from unmask.models.hub.directory import save_model
-    from unmask.tokenization.learning.train import train_tokenizer
-    from unmask.tokenization.settings import TokenizerSettings
-
-    tokenizer, _ = train_tokenizer(iter([line["review"] for line in rows(60)] * 3), TokenizerSettings(), seed=0)
-    directory = tmp_path_factory.mktemp("base") / "model"
-    directory.mkdir()
-    torch.manual_seed(0)
-    encoder = BertEncoder(tiny(tokenizer.vocab_size, max_position_embeddings=32, initializer_range=0.1), pooler=False)
-    save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings))
-    tokenizer.save(directory)
-    return directory
+    """A pre-trained model's directory: random weights, and a head for masked words."""
+    texts, model = [line["review"] for line in rows(60)] * 3, tmp_path_factory.mktemp("base") / "model"
+    return save_bert(model, texts, masked_lm=True, max_position_embeddings=32, initializer_range=0.1)
 
 
 def rows(count: int) -> list[dict[str, Any]]:
     """Examples whose label one word decides."""
     things = ["film", "story", "cast", "music", "plot"]
     words = [("dull", "clumsy", "empty"), ("lovely", "clever", "warm")]
-    return [
-        {
-            "id": number,
-            "review": f"a {words[number % 2][number % 3]} {things[number % 5]} " + "indeed " * (number % 7),
-            "label": LABELS[number % 2],
-        }
-        for number in range(count)
-    ]
+    reviews = [f"a {words[n % 2][n % 3]} {things[n % 5]} " + "indeed " * (n % 7) for n in range(count)]
+    return [{"id": n, "review": review, "label": LABELS[n % 2]} for n, review in enumerate(reviews)]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("data")
     for name, part in (("train", rows(60)[:48]), ("dev", rows(60)[48:])):
-        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+        write_rows(directory / f"{name}.jsonl", *part)
     return directory
 
 
@@ -81,28 +63,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words(base: Path, data: Path) -> list[str]:
     """The overrides that every run here has."""
     return [
-        f"init_from={base}",
-        f"data.train={data / 'train.jsonl'}",
-        f"data.dev={data / 'dev.jsonl'}",
-        "data.columns.text=review",
-        "task.max_length=16",
-        "train.epochs=4",
-        "train.batch_size=8",
-        "train.micro_batch_size=3",
-        "train.eval_every=5",
-        "train.log_every=2",
-        "optimizer.learning_rate=1e-2",
+        *(f"init_from={base}", f"data.train={data / 'train.jsonl'}", f"data.dev={data / 'dev.jsonl'}"),
+        *("data.columns.text=review", "task.max_length=16", "optimizer.learning_rate=1e-2", "train.epochs=4"),
+        *("train.batch_size=8", "train.micro_batch_size=3", "train.eval_every=5", "train.log_every=2"),
     ]
-
-
-def weights(directory: Path) -> dict[str, torch.Tensor]:
-    return load_file(directory / "model.safetensors")
-
-
-def metrics(directory: Path) -> list[dict[str, Any]]:
-    """The rows, without the rates, which no two runs share."""
-    lines = (directory / "metrics.jsonl").read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if name != "tokens_per_s"} for line in lines]
 
 
 def interrupt_at_evaluation(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,11 +95,9 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
     assert not (tmp_path / "halves" / "model").exists()
     assert describe(tmp_path / "halves")["progress"] == pytest.approx(10 / 24)
     halves = finetune("finetune/classification", words, out=tmp_path / "halves", resume=True)
-    first, second = weights(whole), weights(halves)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert metrics(tmp_path / "whole") == metrics(tmp_path / "halves")
-    assert metrics(tmp_path / "whole")[-1]["eval/accuracy"] >= 0.75  # one word decides: by chance it is .5
+    assert_same_weights(whole, halves)
+    assert rows_of(tmp_path / "whole") == rows_of(tmp_path / "halves")
+    assert rows_of(tmp_path / "whole")[-1]["eval/accuracy"] >= 0.75  # one word decides: by chance it is .5
 
 
 def test_transformers_opens_the_model_and_agrees(words: list[str], data: Path, tmp_path: Path) -> None:
@@ -166,25 +128,27 @@ def test_transformers_opens_the_model_and_agrees(words: list[str], data: Path, t
 
 
 def test_from_scratch_takes_no_weights(words: list[str], base: Path, tmp_path: Path) -> None:
-    once = ["train.steps=1", "optimizer.learning_rate=1e-12", "schedule.warmup_steps=0"]
-    tuned = weights(finetune("finetune/classification", [*without(words, once), *once], out=tmp_path / "a"))
-    fresh_words = [*without(words, once), *once, "from_scratch=true"]
-    fresh = weights(finetune("finetune/classification", fresh_words, out=tmp_path / "b"))
+    given = replaced(words, *ONE_STEP)
+    tuned = weights_of(finetune("finetune/classification", given, out=tmp_path / "a"))
+    fresh = weights_of(finetune("finetune/classification", [*given, "from_scratch=true"], out=tmp_path / "b"))
     name = "bert.encoder.layer.0.intermediate.dense.weight"
-    before = weights(base)[name]
+    before = weights_of(base)[name]
     assert torch.allclose(tuned[name], before, atol=1e-6)  # one step of a rate next to nothing
     assert not torch.allclose(fresh[name], before, atol=1e-3)
 
 
-def without(words: list[str], others: list[str]) -> list[str]:
-    """The words whose key, or whose other way to give a budget, is not among `others`."""
+ONE_STEP = ["train.steps=1", "optimizer.learning_rate=1e-12", "schedule.warmup_steps=0"]
+"""At a rate at which nothing moves."""
+
+
+def replaced(words: list[str], *others: str) -> list[str]:
+    """Other words in the place of those with their keys, and of the number of epochs."""
     keys = {word.partition("=")[0] for word in others}
-    return [word for word in words if word.partition("=")[0] not in keys | {"train.epochs"}]
+    return [*(word for word in words if word.partition("=")[0] not in keys | {"train.epochs"}), *others]
 
 
 def test_constant_predictions_are_named(words: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    once = ["train.steps=1", "optimizer.learning_rate=1e-12", "schedule.warmup_steps=0"]
-    finetune("finetune/classification", [*without(words, once), *once], out=tmp_path / "run")
+    finetune("finetune/classification", replaced(words, *ONE_STEP), out=tmp_path / "run")
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert re.fullmatch(r"all 12 predictions are '(bad|good)', and not all labels are", results["degenerate"])
     assert f"dev: {results['degenerate']}: the model gives every example the same answer" in caplog.text
@@ -222,8 +186,7 @@ def test_what_is_wrong_is_told_before_anything_is_written(
 def trained_on(base: Path, length: int, place: Path) -> Path:
     """A copy of a model that says how long the longest sequence was that it has seen."""
     shutil.copytree(base, place)
-    config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps(config | {"unmask_trained_length": length}))
+    edit_config(place, unmask_trained_length=length)
     return place
 
 
@@ -231,7 +194,7 @@ def test_untrained_positions_are_told_and_never_claimed(
     words: list[str], base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = trained_on(base, 5, tmp_path / "model")
-    given = [*without(words, ["init_from=", "train.steps="]), f"init_from={source}", "train.steps=1"]
+    given = replaced(words, f"init_from={source}", "train.steps=1")
     saved = finetune("finetune/classification", given, out=tmp_path / "run")
     assert json.loads((saved / "config.json").read_text())["unmask_trained_length"] == 5
     assert "sequences have up to" in caplog.text
@@ -242,8 +205,8 @@ def test_a_recipes_length_is_at_most_the_trained_one(
     words: list[str], base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = trained_on(base, 18, tmp_path / "model")
-    given = [*without(words, ["init_from=", "train.steps=", "task.max_length="]), f"init_from={source}"]
-    saved = finetune("finetune/classification", [*given, "train.steps=1"], out=tmp_path / "run")
+    given = replaced([word for word in words if "max_length" not in word], f"init_from={source}", "train.steps=1")
+    saved = finetune("finetune/classification", given, out=tmp_path / "run")
     assert "task.max_length is 18 in place of the recipe's 128" in caplog.text
     config = json.loads((saved / "config.json").read_text())
     assert config["unmask_task"]["max_length"] == 18
@@ -251,10 +214,8 @@ def test_a_recipes_length_is_at_most_the_trained_one(
 
 
 def test_a_run_is_not_overwritten_and_other_examples_are_noticed(words: list[str], data: Path, tmp_path: Path) -> None:
-    train = tmp_path / "train.jsonl"
-    train.write_bytes((data / "train.jsonl").read_bytes())
-    once = ["train.steps=2", f"data.train={train}"]
-    changed = [*without(words, once), *once]
+    train = write(tmp_path / "train.jsonl", (data / "train.jsonl").read_bytes())
+    changed = replaced(words, "train.steps=2", f"data.train={train}")
     finetune("finetune/classification", changed, out=tmp_path / "run")
     with pytest.raises(OutputError, match=r"exists already .* pass --resume or --overwrite"):
         finetune("finetune/classification", changed, out=tmp_path / "run")
@@ -264,15 +225,10 @@ def test_a_run_is_not_overwritten_and_other_examples_are_noticed(words: list[str
     train.write_bytes((data / "train.jsonl").read_bytes() + b" \n")  # the same examples
     with pytest.raises(CheckpointError, match=r"data\.train=.* holds something else than when this run was begun"):
         finetune("finetune/classification", changed, out=tmp_path / "run", resume=True)
-    before = weights(tmp_path / "run" / "model")
+    before, absent = weights_of(tmp_path / "run" / "model"), replaced(changed, "data.dev=absent.tsv")
     with pytest.raises(InputError, match="cannot be read"):
-        finetune(
-            "finetune/classification",
-            [*without(changed, ["data.dev=absent.tsv"]), "data.dev=absent.tsv"],
-            out=tmp_path / "run",
-            overwrite=True,
-        )
-    assert weights(tmp_path / "run" / "model").keys() == before.keys()  # what was there is there still
+        finetune("finetune/classification", absent, out=tmp_path / "run", overwrite=True)
+    assert weights_of(tmp_path / "run" / "model").keys() == before.keys()  # what was there is there still
     finetune("finetune/classification", changed, out=tmp_path / "run", overwrite=True)
 
 
@@ -285,24 +241,11 @@ TAGGER: dict[str, Any] = {"name": "tagging", "labels": ["O", "B-x", "I-x"], "max
 BILSTM: dict[str, Any] = {**TAGGER, "tagging_head": "bilstm"}
 
 
-def opened(settings: dict[str, Any]) -> Task[Any]:
-    return open_task(TaskSettings.model_validate(settings), ColumnSettings())
-
-
-def saved(base: Path, directory: Path, settings: dict[str, Any]) -> Path:
-    """A model of a task, which has learned nothing."""
-    task = opened(settings)
-    torch.manual_seed(3)
-    save_finetuned(task.module(load_encoder(base, task.head_kind).encoder), task, load_tokenizer(base), directory)
-    return directory
-
-
 def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
     frozen = {"freeze_layers": "all"} if settings.get("tagging_head") == "bilstm" else {}
     given = {"init_from": str(source), "keep_head": True, "task": settings, "data": {"train": "t.tsv"}, **frozen}
-    return build_module(
-        FinetuneRecipe.model_validate(given), opened(settings), open_source(source), load_tokenizer(source)
-    )
+    recipe = FinetuneRecipe.model_validate(given)
+    return build_module(recipe, new_task(**settings), open_source(source), load_tokenizer(source))
 
 
 @pytest.mark.parametrize(
@@ -316,28 +259,25 @@ def module_on_kept_head(source: Path, settings: dict[str, Any]) -> Any:
         (CLASSIFIER, TAGGER, "has a head for sequence_classification, and tagging needs one for token_classification"),
         (TAGGER, BILSTM, r"has a linear head, and task\.tagging_head is bilstm"),
         (BILSTM, TAGGER, r"has a BiLSTM head, and task\.tagging_head is linear"),
-        (
-            BILSTM,
-            {**BILSTM, "feature_layers": "embeddings"},
-            r"task\.feature_layers is embeddings, .* was made with last",
-        ),
+        (BILSTM, {**BILSTM, "feature_layers": "embeddings"},
+         r"task\.feature_layers is embeddings, .* was made with last"),
         (BILSTM, {**BILSTM, "bilstm_size": 24}, r"task\.bilstm_size is 24, .* was made with 768"),
     ],
-)
+)  # fmt: skip
 def test_a_head_is_kept_for_what_it_was_made_for_alone(
     base: Path, tmp_path: Path, before: dict[str, Any], after: dict[str, Any], told: str
 ) -> None:
-    source = saved(base, tmp_path / "before", before)
+    source = save_task_model(tmp_path / "before", base, seed=3, **before)
     with pytest.raises(ModelError, match=told):
         module_on_kept_head(source, after)
 
 
 @pytest.mark.parametrize("settings", [CLASSIFIER, MULTI_LABEL, REGRESSION, TAGGER, BILSTM])
 def test_a_kept_head_has_its_weights(base: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
-    source = saved(base, tmp_path / "before", settings)
+    source = save_task_model(tmp_path / "before", base, seed=3, **settings)
     kept = module_on_kept_head(source, settings).head.state_dict()
+    task = new_task(**settings)
     torch.manual_seed(3)
-    task = opened(settings)
     made: Any = task.module(load_encoder(base, task.head_kind).encoder)
     expected = made.head.state_dict()
     assert kept.keys() == expected.keys()
@@ -346,7 +286,7 @@ def test_a_kept_head_has_its_weights(base: Path, tmp_path: Path, settings: dict[
 
 @pytest.mark.parametrize("settings", [CLASSIFIER, TAGGER, BILSTM])
 def test_a_kept_head_drops_out_what_the_recipe_says(base: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
-    source = saved(base, tmp_path / "before", {**settings, "classifier_dropout": 0.25})
+    source = save_task_model(tmp_path / "before", base, seed=3, **settings, classifier_dropout=0.25)
     changed = module_on_kept_head(source, {**settings, "classifier_dropout": 0.5})
     assert changed.head.dropout_prob == 0.5
     unchanged = module_on_kept_head(source, settings)
@@ -367,5 +307,5 @@ def test_floors_leave_the_features_on_the_disk() -> None:
         columns = {"labels": np.array([0, 1, -100]), "features": np.zeros((3, 8), dtype=np.float32).view(OnDisk)}
         return encoded([[5, 6, 7]], [3], token_columns=columns)
 
-    floors = finetuning._floors(opened(TAGGER), part(), [ExampleSet((), part()), ExampleSet((), part())])
+    floors = finetuning._floors(new_task(**TAGGER), part(), [ExampleSet((), part()), ExampleSet((), part())])
     assert floors["dev.overall_accuracy"] == {"all O": 0.5}

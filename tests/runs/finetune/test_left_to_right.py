@@ -10,17 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from support.files import write, write_rows
+from support.untrained import save_language_model
 from unmask.errors import ModelError
 from unmask.finetuning.run import finetune
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict
-from unmask.models.bert import BertEncoder
-from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import MaskedLMHead
-from unmask.models.hub.directory import save_model
-from unmask.models.settings import EncoderSettings
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 
 TEXTS = ["a man and a dog", "two women play with a ball", "a child eats in the street"]
 
@@ -28,31 +23,9 @@ TEXTS = ["a man and a dog", "two women play with a ball", "a child eats in the s
 @pytest.fixture(scope="module", params=["gpt1", "lstm", "bert"])
 def language_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained directory: random weights."""
-    architecture = request.param
-    is_bert = architecture == "bert"
-    kind = {} if is_bert else {"kind": "bpe"}
-    settings = TokenizerSettings.model_validate({"vocab_size": 120, **kind})
-    tokenizer, _ = train_tokenizer(iter(TEXTS * 3), settings, seed=0)
-    sizes = EncoderSettings.model_validate(
-        {
-            "architecture": architecture,
-            "vocab_size": tokenizer.vocab_size,
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 1 if architecture == "lstm" else 2,
-            "intermediate_size": 64,
-            "max_position_embeddings": 32,
-            **({"causal": True} if is_bert else {}),
-        }
-    )
-    torch.manual_seed(0)
-    encoder = new_encoder(sizes, pooler=False)
-    head = MaskedLMHead(sizes) if isinstance(encoder, BertEncoder) else None
-    directory = tmp_path_factory.mktemp("causal") / architecture
-    directory.mkdir()
-    save_model(directory, encoder, masked_lm_head=head, causal_lm=True)
-    tokenizer.save(directory)
-    return directory
+    kind = "wordpiece" if request.param == "bert" else "bpe"
+    directory = tmp_path_factory.mktemp("causal") / request.param
+    return save_language_model(directory, request.param, kind, TEXTS * 3, 120, layers=2, positions=32)
 
 
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -69,16 +42,12 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 
 
 def recipe(directory: Path, init_from: Path, name: str, **settings: Any) -> str:
-    data = directory / f"{name}.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    data = write_rows(directory / f"{name}.jsonl", *ROWS[name])
     limit = {"max_question_length": 8, "doc_stride": 8} if name == "qa" else {}
     task = {"name": name, "max_length": 32, **limit, **settings}
-    path = directory / f"{name}.yaml"
-    path.write_text(
-        f"init_from: {init_from}\ntask: {json.dumps(task)}\ndata: {{train: {data}, dev: {data}}}\n"
-        "device: cpu\ntrain: {steps: 2, batch_size: 4}\nschedule: {warmup_steps: 0}\n"
-    )
-    return str(path)
+    files = f"init_from: {init_from}\ntask: {json.dumps(task)}\ndata: {{train: {data}, dev: {data}}}\n"
+    how = "device: cpu\ntrain: {steps: 2, batch_size: 4}\nschedule: {warmup_steps: 0}\n"
+    return str(write(directory / f"{name}.yaml", files + how))
 
 
 WITH_TOP = [(name, top) for name in ROWS for top in ("none", "bilstm") if (name, top) != ("choice", "bilstm")]

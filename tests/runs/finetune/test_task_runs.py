@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 from support.commands import Command
+from support.files import write_rows
+from support.runs import assert_same_weights, rows_of, weights_of
+from support.searches import read_json
 from unmask.training.session import Session
 
 pytestmark = [
@@ -38,11 +39,6 @@ FAST = ("optimizer.learning_rate=1e-2", "schedule.warmup_ratio=0")
 
 
 @pytest.fixture
-def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
-
-
-@pytest.fixture
 def finetune(unmask: Command, place: Path, task_models: Any) -> Callable[..., Path]:
     """Runs `unmask finetune` on the examples of a kind, the last four of them dev, and returns the run's directory."""
 
@@ -60,18 +56,9 @@ def finetune(unmask: Command, place: Path, task_models: Any) -> Callable[..., Pa
     return run
 
 
-def weights(model: Path) -> dict[str, Tensor]:
-    return load_file(model / "model.safetensors")
-
-
-def read(path: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return value
-
-
 def of_dev(run: Path) -> dict[str, float]:
     """The figures on dev at the end of a run."""
-    return {name: value for name, value in read(run / "results.json")["dev"].items() if name != "loss"}
+    return {name: value for name, value in read_json(run / "results.json")["dev"].items() if name != "loss"}
 
 
 def measured(unmask: Command, *words: object) -> dict[str, Any]:
@@ -95,9 +82,7 @@ def test_figures_are_the_same_everywhere(unmask: Command, finetune: Callable[...
     figures = measured(unmask, "run", "--data", dev)
     name = "classification" if kind == "multi_label" else kind
     assert (figures["task"], figures["n"]) == (name, 4)
-    assert figures["metrics"] == {
-        name: value for name, value in read(run / "results.json")["dev"].items() if name != "loss"
-    }
+    assert figures["metrics"] == of_dev(run)
 
     said = predicted(unmask, run, dev)
     (run / "said.jsonl").write_text(said, "utf-8")
@@ -129,17 +114,13 @@ def test_unlabelled_rows_do_not_change_the_figures(unmask: Command, place: Path,
     rows = [json.loads(line) for line in task_models.examples[kind].splitlines()]
     whole, labelled = place / "whole.jsonl", place / "labelled.jsonl"
     bare = [{name: value for name, value in row.items() if name != LABELLED[kind]} for row in rows[:3]]
-    for path, kept in ((whole, [*bare[:1], *rows[3:], *bare[1:]]), (labelled, rows[3:])):
-        path.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+    write_rows(whole, *bare[:1], *rows[3:], *bare[1:])
+    write_rows(labelled, *rows[3:])
     model = task_models.runs / kind
     figures = figures_of_predictions(unmask, model, whole, kind)
     # Those of the same predictions: other rows in a batch change the last digits, and so the ranks of near values.
-    said = [
-        line
-        for line in (place / "said.jsonl").read_text("utf-8").splitlines()
-        if LABELLED[kind] in json.loads(line)["input"]
-    ]
-    (place / "fewer.jsonl").write_text("\n".join(said) + "\n", "utf-8")
+    said = [json.loads(line) for line in (place / "said.jsonl").read_text("utf-8").splitlines()]
+    write_rows(place / "fewer.jsonl", *(one for one in said if LABELLED[kind] in one["input"]))
     assert measured(unmask, "--predictions", place / "fewer.jsonl", "--data", labelled, "--task", kind) == figures
     assert figures["n"] == 13
     primary = next(iter(figures["metrics"]))
@@ -161,23 +142,21 @@ def test_figures_of_a_file_that_lacks_a_label(unmask: Command, place: Path, task
             for row in rows
             if kind == "tagging" or row["label"] == rows[0]["label"]
         ]
-        data.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+        write_rows(data, *kept)
         assert figures_of_predictions(unmask, model, data, kind) == measured(unmask, model, "--data", data)
 
 
-@pytest.mark.usefixtures("without_reports")
+@pytest.mark.usefixtures("without_report")
 def test_figures_with_the_context_of_documents(unmask: Command, place: Path, task_models: Any) -> None:
     """Predicted with the sentences around, as trained and measured with them; without them other tags are said."""
     rows = [json.loads(line) for line in task_models.examples["tagging"].splitlines()]
-    data = place / "tagging.jsonl"
     told = [row | {"document": number // 5} for number, row in enumerate(rows)]
-    data.write_text("".join(json.dumps(row) + "\n" for row in told), "utf-8")
+    data = write_rows(place / "tagging.jsonl", *told)
     words = task_models.words("tagging", data, "task.document_context=true", "train.steps=6", *FAST)
     code, _, errors = unmask("finetune", "finetune/tagging", *words, "--out", "run")
     assert code == 0, errors
     assert figures_of_predictions(unmask, place / "run", data, "tagging") == measured(unmask, "run", "--data", data)
-    alone = place / "alone.jsonl"
-    alone.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    alone = write_rows(place / "alone.jsonl", *rows)
     entities = [
         [json.loads(line)["entities"] for line in predicted(unmask, place / "run", path).splitlines()]
         for path in (data, alone)
@@ -199,13 +178,7 @@ def stop_at_step(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Session, "__call__", stopping)
 
 
-def metrics(run: Path) -> list[dict[str, Any]]:
-    """The rows, without the rates, which no two runs share."""
-    rows = map(json.loads, (run / "metrics.jsonl").read_text("utf-8").splitlines())
-    return [{name: value for name, value in row.items() if name != "tokens_per_s"} for row in rows]
-
-
-@pytest.mark.usefixtures("without_reports")
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("kind", ["qa", "choice", "tagging"])
 def test_an_interrupted_run_ends_as_one_that_never_stopped(
     finetune: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, kind: str
@@ -216,20 +189,18 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
         halves = finetune(kind, "halves", *LONGER, *FAST, code=143)
     assert not (halves / "model").exists()
     finetune(kind, "halves", *LONGER, *FAST, options=("--resume",))
-    first, second = weights(whole / "model"), weights(halves / "model")
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert metrics(whole) == metrics(halves)
-    assert read(whole / "results.json") == read(halves / "results.json")
+    assert_same_weights(whole / "model", halves / "model")
+    assert rows_of(whole) == rows_of(halves)
+    assert read_json(whole / "results.json") == read_json(halves / "results.json")
 
 
-@pytest.mark.usefixtures("without_reports")
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("kind", ["qa", "regression"])
 def test_a_search_with_restarts_and_an_ensemble(unmask: Command, finetune: Callable[..., Path], kind: str) -> None:
     run = finetune(kind, "run", "train.steps=4", *FAST[1:], "search.learning_rates=[1e-2, 1e-5]",
                    "search.restarts=2", "search.ensemble=true")  # fmt: skip
     dev = run.parent / f"{kind}-dev.jsonl"
-    summary = read(run / "summary.json")
+    summary = read_json(run / "summary.json")
     assert len(summary["trials"]) == 4
     best = summary["best_on_dev"]["trial"]
     assert predicted(unmask, run, dev) == predicted(unmask, run / "trials" / best, dev)
@@ -248,17 +219,17 @@ def test_a_search_with_restarts_and_an_ensemble(unmask: Command, finetune: Calla
     assert kind in html.unescape((run / "report.html").read_text("utf-8"))
 
 
-@pytest.mark.usefixtures("without_reports")
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("kind", ["qa", "classification", "choice", "tagging"])
 def test_one_task_after_another_keeps_the_head(finetune: Callable[..., Path], kind: str) -> None:
     """At a rate next to nothing the second run ends with the head, and the encoder, of the first."""
     first = finetune(kind, "first", "train.steps=3", *FAST)
     standing = ("optimizer.learning_rate=1e-12", f"init_from={first}")
     second = finetune(kind, "second", *standing, "keep_head=true")
-    before, after = weights(first / "model"), weights(second / "model")
+    before, after = weights_of(first / "model"), weights_of(second / "model")
     assert before.keys() == after.keys()
     assert all(torch.allclose(before[name], after[name], atol=1e-9) for name in before)
-    other = weights(finetune(kind, "other", *standing) / "model")
+    other = weights_of(finetune(kind, "other", *standing) / "model")
     head = {name for name in before if name.startswith(("classifier.", "qa_outputs."))}
     changed = {name for name in before if not torch.allclose(before[name], other[name], atol=1e-9)}
     assert {name for name in head if name.endswith(".weight")} <= changed <= head
@@ -273,40 +244,40 @@ LAYERS: dict[str, tuple[tuple[str, ...], set[str]]] = {
 }
 
 
-@pytest.mark.usefixtures("without_reports")
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("kind", ["qa", "tagging"])
 @pytest.mark.parametrize(("words", "kept"), LAYERS.values(), ids=LAYERS)
 def test_layers_that_are_frozen_stay(
     finetune: Callable[..., Path], task_models: Any, kind: str, words: tuple[str, ...], kept: set[str]
 ) -> None:
-    found, before = weights(finetune(kind, "run", *words, *FAST) / "model"), weights(task_models.base)
+    found, before = weights_of(finetune(kind, "run", *words, *FAST) / "model"), weights_of(task_models.base)
     same = {name for name, value in before.items() if torch.equal(found.get(f"bert.{name}", value), value)}
     poolers = {name for name in before if name.startswith("pooler.")}  # neither task has one
     assert same == {name for name in before if name.startswith(tuple(kept))} | poolers
 
 
-@pytest.mark.usefixtures("without_reports")
+@pytest.mark.usefixtures("without_report")
 def test_lower_layers_learn_more_slowly(finetune: Callable[..., Path], task_models: Any) -> None:
     """Adam's first step is the rate for every weight whose gradient is far over epsilon."""
     words = ("optimizer.layer_decay=0.5", "optimizer.weight_decay=0", "train.max_grad_norm=null", *FAST)
-    found, before = weights(finetune("tagging", "run", *words) / "model"), weights(task_models.base)
+    found, before = weights_of(finetune("tagging", "run", *words) / "model"), weights_of(task_models.base)
     parts = ("embeddings.word_embeddings.weight", *(f"encoder.layer.{n}.intermediate.dense.weight" for n in (0, 1)))
     moved = [float((found[f"bert.{name}"] - before[name]).abs().max()) for name in parts]
     # 1 %: the step of a weight of gradient g is the rate times g / (g + epsilon), and the largest g are over 1e-4.
     assert moved == pytest.approx([moved[2] / 4, moved[2] / 2, moved[2]], rel=0.01)
 
 
-@pytest.mark.usefixtures("without_reports")
+@pytest.mark.usefixtures("without_report")
 def test_patience_ends_a_run_with_its_best_model(unmask: Command, finetune: Callable[..., Path]) -> None:
     words = ("train.epochs=40", "train.eval_every=1", "train.patience=3", "train.metric=f1", *FAST)
     run = finetune("qa", "run", *words)
-    seen = {row["step"]: row["eval/f1"] for row in metrics(run) if "eval/f1" in row}
+    seen = {row["step"]: row["eval/f1"] for row in rows_of(run) if "eval/f1" in row}
     best = max(seen, key=lambda step: seen[step])  # the first of equal ones
     assert max(seen) == best + 3 < 120
     assert measured(unmask, run, "--data", "qa-dev.jsonl")["metrics"]["f1"] == seen[best]
 
 
-@pytest.mark.usefixtures("without_reports")
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("layers", ["last", "weighted-all"])
 def test_a_bilstm_on_frozen_features(
     unmask: Command, finetune: Callable[..., Path], task_models: Any, layers: str
@@ -315,12 +286,10 @@ def test_a_bilstm_on_frozen_features(
     run = finetune("tagging", "run", *words, "train.steps=3", *FAST)
     assert not (run / "features").exists()  # as large as the data times the width: kept for the run only
     assert (run / "model" / "head.safetensors").is_file()
-    found, before = weights(run / "model"), weights(task_models.base)
+    found, before = weights_of(run / "model"), weights_of(task_models.base)
     assert all(torch.equal(value, before[name]) for name, value in found.items())
     figures = measured(unmask, run, "--data", "tagging-dev.jsonl")
-    assert figures["metrics"] == {
-        name: value for name, value in read(run / "results.json")["dev"].items() if name != "loss"
-    }
+    assert figures["metrics"] == of_dev(run)
     (run / "said.jsonl").write_text(predicted(unmask, run, Path("tagging-dev.jsonl")), "utf-8")
     scored = measured(unmask, "--predictions", run / "said.jsonl", "--data", "tagging-dev.jsonl", "--task", "tagging")
     assert scored == figures
@@ -337,7 +306,7 @@ def test_numbers_of_any_scale_are_learned(unmask: Command, place: Path, task_mod
     found = {}
     for out, more in (("whole", []), ("best", ["train.eval_every=20", "train.patience=5"])):
         assert unmask("finetune", "finetune/regression", *words, *more, "--out", out).code == 0
-        found[out] = json.loads((place / out / "results.json").read_text())
+        found[out] = read_json(place / out / "results.json")
     assert found["whole"]["dev"]["mse"] < 0.7 * found["whole"]["floors"]["dev.mse"]["mean of the training file"]
     assert found["best"]["dev"]["pearson"] >= found["whole"]["dev"]["pearson"]
     for out, results in found.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from support.tiny_models import tiny
+from support.files import write, write_rows
+from support.runs import assert_same_weights, rows_of, weights_of
+from support.searches import read_json
+from support.untrained import save_bert
 from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError
 from unmask.finetuning.run import finetune
 from unmask.finetuning.search.search import run_trials
@@ -23,7 +24,7 @@ from unmask.inference.predictor import predict_file
 from unmask.recipe.loading import load_finetune_recipe
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.usefixtures("one_thread", "without_report"),
     pytest.mark.filterwarnings("ignore:.*no current event loop.*:DeprecationWarning"),
 ]
 
@@ -31,47 +32,26 @@ pytestmark = [
 def rows(count: int) -> list[dict[str, Any]]:
     """Examples whose label one word decides, but for every ninth."""
     words, things = [("dull", "clumsy", "empty"), ("lovely", "clever", "warm")], ["film", "story", "cast", "plot"]
-    return [
-        {
-            "review": f"a {words[(number + (number % 9 == 0)) % 2][number % 3]} {things[number % 4]} "
-            + "so " * (number % 5),
-            "label": ["bad", "good"][number % 2],
-        }
-        for number in range(count)
-    ]
+    said = [words[(n + (n % 9 == 0)) % 2][n % 3] for n in range(count)]
+    reviews = [f"a {word} {things[n % 4]} " + "so " * (n % 5) for n, word in enumerate(said)]
+    return [{"review": review, "label": ["bad", "good"][n % 2]} for n, review in enumerate(reviews)]
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained model's directory: random weights."""
-    from unmask.models.bert import BertEncoder
-    from unmask.models.hub.directory import save_model
-    from unmask.tokenization.learning.train import train_tokenizer
-    from unmask.tokenization.settings import TokenizerSettings
-
-    tokenizer, _ = train_tokenizer(iter([row["review"] for row in rows(60)] * 3), TokenizerSettings(), seed=0)
-    directory = tmp_path_factory.mktemp("base") / "model"
-    directory.mkdir()
-    torch.manual_seed(0)
-    sizes = tiny(tokenizer.vocab_size, max_position_embeddings=32, initializer_range=0.1)
-    save_model(directory, BertEncoder(sizes))
-    tokenizer.save(directory)
-    return directory
+    texts, model = [row["review"] for row in rows(60)] * 3, tmp_path_factory.mktemp("base") / "model"
+    return save_bert(model, texts, max_position_embeddings=32, initializer_range=0.1)
 
 
 @pytest.fixture
 def words(base: Path, tmp_path: Path) -> list[str]:
     """The overrides that every run here has."""
     for name, part in (("train", rows(60)[:40]), ("dev", rows(60)[40:])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+        write_rows(tmp_path / f"{name}.jsonl", *part)
     return [
-        f"init_from={base}",
-        f"data.train={tmp_path / 'train.jsonl'}",
-        f"data.dev={tmp_path / 'dev.jsonl'}",
-        "data.columns.text=review",
-        "task.max_length=16",
-        "train.epochs=3",
-        "train.batch_size=8",
+        *(f"init_from={base}", f"data.train={tmp_path / 'train.jsonl'}", f"data.dev={tmp_path / 'dev.jsonl'}"),
+        *("data.columns.text=review", "task.max_length=16", "train.epochs=3", "train.batch_size=8"),
         "optimizer.learning_rate=3e-3",
     ]
 
@@ -79,24 +59,7 @@ def words(base: Path, tmp_path: Path) -> list[str]:
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
     """A recipe that says nothing but the kind of task."""
-    path = tmp_path / "recipe.yaml"
-    path.write_text("device: cpu\nprecision: fp32\ninit_from: x\ndata: {train: x}\n")
-    return str(path)
-
-
-@pytest.fixture(autouse=True)
-def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of single runs have tests of their own."""
-    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
-
-
-def read(path: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(path.read_text())
-    return value
-
-
-def weights(directory: Path) -> dict[str, torch.Tensor]:
-    return load_file(directory / "model.safetensors")
+    return str(write(tmp_path / "recipe.yaml", "device: cpu\nprecision: fp32\ninit_from: x\ndata: {train: x}\n"))
 
 
 SEARCH = ["search.learning_rates=[3e-3, 1e-4]", "search.restarts=2", "search.ensemble=true"]
@@ -105,18 +68,17 @@ SEARCH = ["search.learning_rates=[3e-3, 1e-4]", "search.restarts=2", "search.ens
 def test_a_search_gives_the_best_model_and_an_ensemble(tmp_path: Path, recipe: str, words: list[str]) -> None:
     dev = tmp_path / "dev.jsonl"
     model = finetune(recipe, [*words, *SEARCH, f"data.test={dev}"], out=tmp_path / "out")
-    summary = read(tmp_path / "out" / "summary.json")
+    summary = read_json(tmp_path / "out" / "summary.json")
     trials = {row["trial"]: tmp_path / "out" / "trials" / row["trial"] for row in summary["trials"]}
     assert len(trials) == 4
     for row in summary["trials"]:
-        results = read(trials[row["trial"]] / "results.json")
+        results = read_json(trials[row["trial"]] / "results.json")
         assert (row["dev"], row["test"]) == (results["dev"], results["test"])
         assert (trials[row["trial"]] / "recipe.yaml").is_file()
     best = summary["best_on_dev"]
     assert best["dev"]["accuracy"] == max(row["dev"]["accuracy"] for row in summary["trials"])
     assert evaluate(model, dev)["metrics"]["accuracy"] == pytest.approx(best["dev"]["accuracy"])
-    for name, value in weights(trials[best["trial"]] / "model").items():
-        assert torch.equal(weights(model)[name], value)
+    assert_same_weights(trials[best["trial"]] / "model", model)
 
     members = [trials[name] for name in summary["ensemble"]["members"]]
     assert len(members) == 2
@@ -152,10 +114,9 @@ def test_an_interrupted_search_ends_as_one_that_never_stopped(
         finetune(recipe, given, out=tmp_path / "out")
     finetune(recipe, given, out=tmp_path / "out", resume=True)
     assert seen == 30  # fifteen steps a trial, none of them twice
-    assert read(tmp_path / "out" / "summary.json") == read(tmp_path / "whole" / "summary.json")
+    assert read_json(tmp_path / "out" / "summary.json") == read_json(tmp_path / "whole" / "summary.json")
     for trial in sorted((tmp_path / "whole" / "trials").iterdir()):
-        resumed = weights(tmp_path / "out" / "trials" / trial.name / "model")
-        assert all(torch.equal(resumed[name], value) for name, value in weights(trial / "model").items())
+        assert_same_weights(tmp_path / "out" / "trials" / trial.name / "model", trial / "model")
 
 
 STOPPED = """
@@ -197,7 +158,7 @@ def test_a_finished_search_takes_more_restarts_and_rates(recipe: str, words: lis
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(list((out / "trials").iterdir())) == 6
     finetune(recipe, more, out=tmp_path / "whole")
-    assert read(out / "summary.json") == read(tmp_path / "whole" / "summary.json")
+    assert read_json(out / "summary.json") == read_json(tmp_path / "whole" / "summary.json")
     with pytest.raises(SettingsError, match="begun with other settings: search"):
         finetune(recipe, words, out=out, resume=True)  # one run is no search
 
@@ -223,7 +184,7 @@ def test_side_by_side_stopped_and_resumed_is_as_one_after_another(
 ) -> None:
     given, out = [*words, "search.restarts=3"], tmp_path / "out"
     finetune(recipe, given, out=tmp_path / "whole")
-    (tmp_path / "stopped_runs.py").write_text(STOPPED)
+    write(tmp_path / "stopped_runs.py", STOPPED)
     monkeypatch.syspath_prepend(str(tmp_path))
     run = importlib.import_module("stopped_runs").run
 
@@ -237,9 +198,8 @@ def test_side_by_side_stopped_and_resumed_is_as_one_after_another(
         search_side_by_side()
     assert stopped.value.exit_code == 143
     seeds = [out / "trials" / f"lr0.003_batch8_epochs3_seed{seed}" for seed in range(3)]
-    assert sorted(out.glob("trials/*/checkpoints/step-*")) == [
-        place / "checkpoints" / "step-00000007" for place in seeds[:2]
-    ]
+    saved = [place / "checkpoints" / "step-00000007" for place in seeds[:2]]
+    assert sorted(out.glob("trials/*/checkpoints/step-*")) == saved
     assert not seeds[2].exists()
     monkeypatch.delenv("STOP")
     assert search_side_by_side() == out / "model"
@@ -266,18 +226,17 @@ def test_early_stopping_leaves_the_best_model(tmp_path: Path, recipe: str, words
     given = ["train.epochs=20", "train.eval_every=2", "train.patience=8", "train.metric=accuracy"]
     chosen = [word for word in words if not word.startswith("train.epochs")]
     model = finetune(recipe, [*chosen, *given], out=tmp_path / "out")
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    measured = {row["step"]: row for row in lines if "eval/accuracy" in row}
+    measured = {row["step"]: row for row in rows_of(tmp_path / "out") if "eval/accuracy" in row}
     best = max(measured, key=lambda step: measured[step]["eval/accuracy"])  # the first of equal ones
     assert max(measured) == best + 16 < 100
-    found = read(tmp_path / "out" / "results.json")["dev"]
+    found = read_json(tmp_path / "out" / "results.json")["dev"]
     assert {f"eval/{name}": value for name, value in found.items()} | {"step": best} == measured[best]
     assert evaluate(model, tmp_path / "dev.jsonl")["metrics"] == {k: v for k, v in found.items() if k != "loss"}
 
 
 def test_a_frozen_encoder_comes_out_as_it_went_in(tmp_path: Path, recipe: str, base: Path, words: list[str]) -> None:
     model = finetune(recipe, [*words, "freeze_layers=all"], out=tmp_path / "out")
-    found, before = weights(model), weights(base)
+    found, before = weights_of(model), weights_of(base)
     assert all(torch.equal(found[f"bert.{name}"], value) for name, value in before.items())
     with pytest.raises(SettingsError, match="freeze_layers=3: the model has 2 layers"):
         finetune(recipe, [*words, "freeze_layers=3"], out=tmp_path / "other")
@@ -286,6 +245,6 @@ def test_a_frozen_encoder_comes_out_as_it_went_in(tmp_path: Path, recipe: str, b
 def test_layers_that_are_not_taken_are_new(tmp_path: Path, recipe: str, base: Path, words: list[str]) -> None:
     """Frozen as well, so that what is taken is still what it was at the end."""
     model = finetune(recipe, [*words, "transfer_layers=1", "freeze_layers=1"], out=tmp_path / "out")
-    found, before = weights(model), weights(base)
+    found, before = weights_of(model), weights_of(base)
     same = {name for name, value in before.items() if torch.equal(found[f"bert.{name}"], value)}
     assert same == {name for name in before if name.startswith(("embeddings.", "encoder.layer.0."))}

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from support.corpora import contents
+from support.files import write_rows
 from unmask.errors import OutputError, SettingsError, StoreError
 from unmask.objectives import span_masking
 from unmask.objectives.table import new_objective
@@ -56,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`text.jsonl`, every third document of which is annotated, `tokenizer`, and `store`, made by one process."""
     folder, dice = tmp_path_factory.mktemp("annotated"), random.Random(5)
     documents = [annotated(dice) if number % 3 == 0 else {"text": annotated(dice)["text"]} for number in range(120)]
-    (folder / "text.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    write_rows(folder / "text.jsonl", *documents)
     train_tokenizer([folder / "text.jsonl"], folder / "tokenizer", TokenizerSettings(vocab_size=160, unused_slots=0))
     prepare([folder / "text.jsonl"], folder / "tokenizer", folder / "store", shard_bytes=SHARD_BYTES)
     return folder
@@ -73,9 +74,8 @@ def test_the_store_holds_the_annotations(folder: Path) -> None:
         for kind, names in (("entity", PEOPLE), ("noun_phrase", PLACES)):
             spans = store.spans(number, 0, len(store.document(number).tokens), kind)
             said = [row["text"][start:end] for start, end, its_kind in row.get("spans", []) if its_kind == kind]
-            assert [tokenizer.decode(store.tokens(number, *span).tolist()) for span in spans.tolist()] == [
-                each.lower() for each in said
-            ]
+            stored = [tokenizer.decode(store.tokens(number, *span).tolist()) for span in spans.tolist()]
+            assert stored == [each.lower() for each in said]
             assert set(said) <= set(names)
     assert store.num_spans("entity") == store.manifest["text"]["annotations"] * 2 // 3
     assert store.manifest["text"]["annotations_removed"] == 0
@@ -143,12 +143,8 @@ def test_damage_to_them_is_found(folder: Path, tmp_path: Path) -> None:
 
 def overrides(store: Path, kind: str) -> list[str]:
     return [
-        f"store={store}",
-        f"objective.masking={kind}",
-        "objective.sentence_objective=none",
-        "packing.format=doc_sentences",
-        "train.steps=4",
-        "held_out=0",
+        *(f"store={store}", f"objective.masking={kind}", "objective.sentence_objective=none"),
+        *("packing.format=doc_sentences", "train.steps=4", "held_out=0"),
     ]
 
 

@@ -4,7 +4,6 @@ counted and listed; and what is kept where a preparation is hit from outside."""
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import subprocess
@@ -15,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from support.commands import Command, check_refused, tree_of, write_files
+from support.commands import Command, check_refused, tree_of, type_in, write_files
 from support.corpora import COMPRESS, GOOD, Files, dump, table
+from support.files import write_rows
 from unmask.store.store import TokenStore
 
 # ------------------------------------------------------------------------------------------------------ bad records
@@ -30,9 +30,11 @@ JSON_LINES = """{"text": "The dog barks."}
 {"text": "cut
 {"text": "Fine."}
 """
+JSON_FAULTS = ("not a string", "not a string", "not a JSON object", "no such field", "not JSON")
 CSV = 'id,text\n1,The dog barks.\n2\n3,"It, barks.",x\n4,"a "quote" in it"\n5,Fine.\n'
 
-RECORDS: dict[str, tuple[Files, list[str], str, int, list[tuple[str, str]]]] = {
+Records = tuple[Files, list[str], str, int, list[tuple[str, str]]]
+RECORDS: dict[str, Records] = {
     "encodings mixed": (
         {"a.txt": MIXED},
         [],
@@ -45,13 +47,7 @@ RECORDS: dict[str, tuple[Files, list[str], str, int, list[tuple[str, str]]]] = {
         [],
         "a.jsonl:2: field 'text' is null, not a string: expected one JSON object a line",
         2,
-        [
-            ("a.jsonl:2", "not a string"),
-            ("a.jsonl:3", "not a string"),
-            ("a.jsonl:4", "not a JSON object"),
-            ("a.jsonl:5", "no such field"),
-            ("a.jsonl:6", "not JSON"),
-        ],
+        list(zip([f"a.jsonl:{line}" for line in range(2, 7)], JSON_FAULTS, strict=True)),
     ),
     "ragged and misquoted rows": (
         {"a.csv": CSV},
@@ -103,17 +99,11 @@ RECORDS: dict[str, tuple[Files, list[str], str, int, list[tuple[str, str]]]] = {
 """Files and options; the message of `--on-error stop`; with `skip`, the documents left and what is listed."""
 
 
-@pytest.mark.parametrize(("files", "options", "message", "left", "listed"), RECORDS.values(), ids=RECORDS.keys())
+@pytest.mark.parametrize("case", RECORDS.values(), ids=RECORDS)
 def test_bad_records_stop_or_are_passed_over_and_listed(
-    unmask: Command,
-    place: Path,
-    tokenizer: Path,
-    files: Files,
-    options: list[str],
-    message: str,
-    left: int,
-    listed: list[tuple[str, str]],
+    unmask: Command, place: Path, tokenizer: Path, case: Records
 ) -> None:
+    files, options, message, left, listed = case
     write_files(files)
     before = tree_of(place)
     words = ["prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options]
@@ -135,30 +125,27 @@ def test_bad_records_stop_or_are_passed_over_and_listed(
         assert f"passed over {count} record{'s' * (count > 1)}: {reason}\n" in output
 
 
-@pytest.mark.parametrize(
-    ("files", "losses"),
-    [
-        (
-            {"a.jsonl": '{"text": 3}\n{"text":\n{"text": 4}\n'},
-            "2 records passed over: not a string; 1 record passed over: not JSON",
-        ),
-        ({"a.jsonl": '{"text": 3}\n{"text": " "}\n'}, "1 record passed over: not a string; 1 document dropped: empty"),
-        ({"a.csv": "body\nThe dog barks.\n"}, "1 record passed over: no such column"),
-        ({"a.parquet": table(text=[1, 2])}, "1 record passed over: not a column of strings"),
-        ({"a.txt": GOOD.encode("utf-16")}, "1 record passed over: not UTF-8"),
-        ({"a.jsonl.zst": COMPRESS[".zst"](b'{"text": "x"}\n')[:-2]}, "1 record passed over: damaged file"),
-    ],
-    ids=["records", "records and documents", "no column", "numbers", "UTF-16", "cut"],
-)
+NOTHING_LEFT: dict[str, tuple[str, str | bytes, str]] = {
+    "records": ("a.jsonl", '{"text": 3}\n{"text":\n{"text": 4}\n',
+     "2 records passed over: not a string; 1 record passed over: not JSON"),
+    "records and documents": ("a.jsonl", '{"text": 3}\n{"text": " "}\n',
+     "1 record passed over: not a string; 1 document dropped: empty"),
+    "no column": ("a.csv", "body\nThe dog barks.\n", "1 record passed over: no such column"),
+    "numbers": ("a.parquet", table(text=[1, 2]), "1 record passed over: not a column of strings"),
+    "UTF-16": ("a.txt", GOOD.encode("utf-16"), "1 record passed over: not UTF-8"),
+    "cut": ("a.jsonl.zst", COMPRESS[".zst"](b'{"text": "x"}\n')[:-2], "1 record passed over: damaged file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "losses"), NOTHING_LEFT.values(), ids=NOTHING_LEFT)
 def test_where_nothing_is_left_the_reasons_are_told(
-    unmask: Command, place: Path, tokenizer: Path, files: Files, losses: str
+    unmask: Command, place: Path, tokenizer: Path, name: str, content: str | bytes, losses: str
 ) -> None:
-    write_files(files)
+    write_files({name: content})
     before = tree_of(place)
-    finished = unmask(
-        "prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--on-error", "skip"
-    )
-    check_refused(finished, f"{next(iter(files))}: no text with a sentence in it ({losses}): give text to prepare")
+    options = ["--out", "made", "--workers", 1, "--on-error", "skip"]
+    finished = unmask("prepare", name, "--tokenizer", tokenizer, *options)
+    check_refused(finished, f"{name}: no text with a sentence in it ({losses}): give text to prepare")
     assert tree_of(place) == before
 
 
@@ -206,9 +193,8 @@ def test_bad_files_are_refused(
 ) -> None:
     write_files(files)
     before = tree_of(place)
-    check_refused(
-        unmask("prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options), message
-    )
+    words = ["prepare", *files, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options]
+    check_refused(unmask(*words), message)
     assert tree_of(place) == before
 
 
@@ -276,11 +262,10 @@ def test_standard_input_that_is_closed_is_told(place: Path, tokenizer: Path) -> 
 def test_standard_input_cut_in_its_archive_is_told(
     unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(GOOD.encode())[:-9])))
+    type_in(monkeypatch, gzip.compress(GOOD.encode())[:-9])
     finished = unmask("prepare", "-", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
-    check_refused(
-        finished, "standard input: the compressed data are damaged or cut short (the last frame is incomplete)"
-    )
+    told = "standard input: the compressed data are damaged or cut short (the last frame is incomplete)"
+    check_refused(finished, told)
     assert tree_of(place) == {}
 
 
@@ -323,8 +308,7 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(place: Path, to
 
 @pytest.mark.parametrize("kind", ["word", "wordpiece", "bpe"])
 def test_a_text_too_small_for_a_tokenizer_is_named(unmask: Callable[..., Any], tmp_path: Path, kind: str) -> None:
-    file = tmp_path / "one.jsonl"
-    file.write_text('{"text": "one two"}\n')
+    file = write_rows(tmp_path / "one.jsonl", {"text": "one two"})
     code, _, errors = unmask("tokenizer", "train", file, "--kind", kind, "--out", tmp_path / "made")
     assert code == 2
     assert "one.jsonl: " in errors

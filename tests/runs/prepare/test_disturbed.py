@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import select
 import shutil
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support.commands import Command, check_refused, tree_of, write_files
+from support.commands import Command, check_refused, tree_of, write_documents, write_files
 from support.corpora import GOOD, contents, table
 from unmask.corpus.cleaning import duplicates
 from unmask.errors import InputError, Interrupted
@@ -50,27 +49,22 @@ def test_a_vocabulary_larger_than_the_text_gives_is_told(unmask: Command, place:
 # ----------------------------------------------------------------------------------- files that change under the reader
 
 
-@pytest.fixture
-def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
-    """Does something between the estimate of what the store needs and the reading of the text."""
+def change_after_estimate(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Between the estimate of what the store needs and the reading of the text."""
+    estimate = preparation._report_and_check_disk
 
-    def arrange(change: Callable[[], object]) -> None:
-        estimate = preparation._report_and_check_disk
+    def estimate_and_change(*arguments: Any) -> None:
+        estimate(*arguments)
+        change()
 
-        def estimate_and_change(*arguments: Any) -> None:
-            estimate(*arguments)
-            change()
-
-        monkeypatch.setattr(preparation, "_report_and_check_disk", estimate_and_change)
-
-    return arrange
+    monkeypatch.setattr(preparation, "_report_and_check_disk", estimate_and_change)
 
 
 def test_a_file_that_vanishes_after_the_estimate(
-    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None]
+    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files({"a.txt": GOOD, "b.txt": GOOD})
-    between(lambda: Path("b.txt").unlink(missing_ok=True))
+    change_after_estimate(monkeypatch, lambda: Path("b.txt").unlink(missing_ok=True))
     words = ["prepare", "a.txt", "b.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1]
     stopped = unmask(*words)
     assert stopped.code == 2
@@ -101,11 +95,11 @@ def test_a_file_that_vanishes_before_the_estimate(
 
 
 def test_a_file_that_changes_after_the_estimate_is_stored_as_it_is_then(
-    unmask: Command, place: Path, tokenizer: Path, between: Callable[[Callable[[], object]], None]
+    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files({"a.txt": GOOD * 20, "b.txt": "Something else."})
     assert unmask("prepare", "b.txt", "--tokenizer", tokenizer, "--out", "expected", "--workers", 1).code == 0
-    between(lambda: shutil.copy("b.txt", "a.txt"))
+    change_after_estimate(monkeypatch, lambda: shutil.copy("b.txt", "a.txt"))
     assert unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1).code == 0
     made, expected = TokenStore(Path("made")), TokenStore(Path("expected"))
     assert made.manifest["files"]["tokens-00000.bin"] == expected.manifest["files"]["tokens-00000.bin"]
@@ -142,10 +136,8 @@ def test_a_worker_that_is_killed_is_told_and_finished_shards_are_kept(
 ) -> None:
     out = tmp_path / "store"
     words = ["prepare", str(tiny_text), "--tokenizer", str(tokenizer), "--out", str(out), "--workers", "2"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True
-    ) as child:
+    command, pipe = [sys.executable, "-c", CHILD, *words], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stdout is not None
         ready, *workers = child.stdout.readline().split()
         assert (ready, len(workers)) == ("ready", 2)
@@ -233,8 +225,7 @@ def test_a_disk_that_is_full_of_sorted_hashes_is_told(
     """16 bytes for each of 8,000 documents, before the first token is written."""
     monkeypatch.setattr(duplicates.SeenHashes.__init__, "__defaults__", (1000,))
     monkeypatch.setattr(preparation, "check_free_space", lambda *_: "not looked at")
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": f"Document {number}."}) + "\n" for number in range(8000)))
+    path = write_documents(tmp_path / "a.jsonl", [f"Document {number}." for number in range(8000)])
     words = ["--tokenizer", tokenizer, "--out", tiny_disk / "made", "--workers", 1, "--duplicates", "documents"]
     code, output, errors = unmask("prepare", path, *words)
     assert (code, output) == (2, "")

@@ -110,11 +110,8 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def shard_files(*numbers: int) -> list[str]:
-    return sorted(
-        name.format(number)
-        for name in ("documents-{:05d}.bin", "sentences-{:05d}.bin", "shard-{:05d}.json", "tokens-{:05d}.bin")
-        for number in numbers
-    )
+    names = ("documents-{:05d}.bin", "sentences-{:05d}.bin", "shard-{:05d}.json", "tokens-{:05d}.bin")
+    return sorted(name.format(number) for name in names for number in numbers)
 
 
 @pytest.mark.parametrize("place", ["in a shard", "before its record"])
@@ -368,15 +365,8 @@ def test_a_full_disk_leaves_no_tokenizer(
 @pytest.mark.parametrize("command", ["prepare", "tokenizer train"])
 def test_a_truly_full_disk(folder: Path, tiny_disk: Path, command: str) -> None:
     (tiny_disk / "filler").write_bytes(b"x" * (40 << 10))
-    words = [
-        sys.executable,
-        "-m",
-        "unmask",
-        *command.split(),
-        str(folder / "text.jsonl"),
-        "--out",
-        str(tiny_disk / "made"),
-    ]
+    words = [*(sys.executable, "-m", "unmask", *command.split(), str(folder / "text.jsonl"))]
+    words += ["--out", str(tiny_disk / "made")]
     words += ["--tokenizer", str(folder / "tokenizer"), "--workers", "1"] if command == "prepare" else []
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import io
-import json
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -16,8 +13,9 @@ from typing import Any
 import pytest
 import zstandard
 
-from support.commands import Command, check_refused, tree_of, write_files
+from support.commands import Command, check_refused, tree_of, type_in, write_files
 from support.corpora import GOOD, Files, table
+from support.files import json_lines
 from unmask.store.encoding import held_out_hash
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -44,7 +42,7 @@ def check_account(store: TokenStore) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------- ways in
 
 ROWS = ["the dog barks", "a fox is here"]
-LINES = "".join(json.dumps({"body": row, "text": 1}) + "\n" for row in ROWS)
+LINES = json_lines(*({"body": row, "text": 1} for row in ROWS))
 
 
 def packed_with_a_long_window(content: bytes) -> bytes:
@@ -74,17 +72,14 @@ def test_every_format_becomes_the_same_store(
 ) -> None:
     write_files(files)
     named = sorted({name.partition("/")[0] for name in files})
-    code, output, errors = unmask(
-        "prepare", *named, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options
-    )
+    words = ["prepare", *named, "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *options]
+    code, output, errors = unmask(*words)
     assert code == 0, errors
     store = TokenStore(Path("made"))
     assert stored_texts(store) == ROWS
     assert check_account(store)["documents"] == 2
-    assert (
-        f"wrote 2 documents, 2 sentences, {store.num_tokens} tokens, 0 unknown tokens, 0 documents without tokens\n"
-        in output
-    )
+    told = f"2 sentences, {store.num_tokens} tokens, 0 unknown tokens, 0 documents without tokens\n"
+    assert f"wrote 2 documents, {told}" in output
 
 
 @pytest.mark.parametrize(
@@ -93,7 +88,7 @@ def test_every_format_becomes_the_same_store(
 def test_standard_input(
     unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pack(LINES.encode()))))
+    type_in(monkeypatch, pack(LINES.encode()))
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--format", "jsonl", "--column", "body"]
     code, _, errors = unmask("prepare", "-", *words)
     assert code == 0, errors
@@ -111,10 +106,8 @@ def test_a_pipe_with_a_name_is_read_once_and_whole(unmask: Command, place: Path,
     assert code == 0, errors
     assert stored_texts(TokenStore(Path("made"))) == ROWS
     write_files({"m.yaml": "corpora: {en: {text: [pipe]}}"})
-    check_refused(
-        unmask("prepare", "m.yaml", "--tokenizer", tokenizer, "--out", "other", "--format", "jsonl"),
-        "m.yaml: a mixture is read twice, which pipe cannot be: name files",
-    )
+    refused = unmask("prepare", "m.yaml", "--tokenizer", tokenizer, "--out", "other", "--format", "jsonl")
+    check_refused(refused, "m.yaml: a mixture is read twice, which pipe cannot be: name files")
 
 
 def test_a_book_and_a_dump_as_they_are_published(unmask: Command, place: Path, tokenizer: Path) -> None:
@@ -145,19 +138,15 @@ DIRTY = [
 
 
 def test_every_step_of_cleaning_is_in_the_account(unmask: Command, place: Path, tokenizer: Path) -> None:
-    write_files({"a.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in DIRTY) + "{\n"})
+    write_files({"a.jsonl": json_lines(*({"text": text} for text in DIRTY)) + "{\n"})
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--on-error", "skip", "--min-characters", 10]
     words += ["--duplicates", "paragraphs", "--near-duplicates", 0.9, "--set", "cleaning.boilerplate_lines=true"]
     code, output, errors = unmask("prepare", "a.jsonl", *words, "--set", "cleaning.min_script_share.Latin=0.5")
     assert code == 0, errors
     store = TokenStore(Path("made"))
     text = check_account(store)
-    assert {reason: amount["count"] for reason, amount in text["dropped"].items()} == {
-        "duplicate": 1,
-        "empty": 1,
-        "too little of Latin": 1,
-        "too short": 1,
-    }
+    counts = {reason: amount["count"] for reason, amount in text["dropped"].items()}
+    assert counts == {"duplicate": 1, "empty": 1, "too little of Latin": 1, "too short": 1}
     assert text["removed"].keys() == {"boilerplate lines", "duplicate paragraphs", "zero-width characters"}
     assert text["skipped"] == {"not JSON": 1}
     assert (text["documents_read"], text["documents"], store.num_documents) == (8, 4, 4)
@@ -173,7 +162,7 @@ def test_documents_of_a_mixture_are_taken_as_often_as_it_says(unmask: Command, p
     """Sizes 1 : 9; with exponent 0.5 the shares are 1/4 and 3/4, so 2.5 times and 5/6 of each document."""
     numbers = {"small": range(100), "large": range(1000, 1900)}
     for name, some in numbers.items():
-        write_files({f"{name}.jsonl": "".join(json.dumps({"text": f"the dog {n:04d} barks"}) + "\n" for n in some)})
+        write_files({f"{name}.jsonl": json_lines(*({"text": f"the dog {n:04d} barks"} for n in some))})
     write_files({"m.yaml": "exponent: 0.5\ncorpora:\n  small: {text: [small.jsonl]}\n  large: {text: [large.jsonl]}\n"})
     code, output, errors = unmask("prepare", "m.yaml", "--tokenizer", tokenizer, "--out", "made", "--workers", 1)
     assert code == 0, errors
@@ -223,9 +212,8 @@ def test_a_mixture_of_other_shares_is_another_store(unmask: Command, place: Path
     before = tree_of(place)
     check_refused(unmask("prepare", "a.txt", "b.txt", *words), "made: what is there was made from another mixture")
     write_files({"m.yaml": "exponent: 0.5\ncorpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"})
-    check_refused(
-        unmask("prepare", "m.yaml", *words), "made: what is there was made from another mixture.a and mixture.b"
-    )
+    told = "made: what is there was made from another mixture.a and mixture.b"
+    check_refused(unmask("prepare", "m.yaml", *words), told)
     assert {**tree_of(place), "m.yaml": None} == {**before, "m.yaml": None}
 
 
@@ -290,7 +278,7 @@ MIXTURES: dict[str, tuple[Files, list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("files", "text", "message"), MIXTURES.values(), ids=MIXTURES.keys())
+@pytest.mark.parametrize(("files", "text", "message"), MIXTURES.values(), ids=MIXTURES)
 def test_mistakes_in_a_mixture_are_told(
     unmask: Command, place: Path, tokenizer: Path, files: Files, text: list[str], message: str
 ) -> None:

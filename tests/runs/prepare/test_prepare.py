@@ -68,8 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Path:
     """The store that nothing interrupted."""
-    prepare([folder / "text.jsonl"], folder / "tokenizer", folder / "whole", shard_bytes=SHARD_BYTES)
-    return folder / "whole"
+    return prepare_here(folder, folder / "whole").directory
 
 
 def prepare_here(folder: Path, out: Path, **options: Any) -> TokenStore:
@@ -99,9 +98,8 @@ def test_a_store_holds_the_sentences_of_each_document(folder: Path, whole: Path)
     assert (manifest["unknown_tokens"], manifest["documents_without_tokens"]) == (num_unknown, 1)
     assert manifest["text"]["utf8_bytes"] == sum(len(text.encode()) for text in DOCUMENTS)
     assert manifest["text"]["documents"] == len(DOCUMENTS)
-    assert manifest["sources"] == [
-        {"file": str(folder / "text.jsonl"), "bytes": (folder / "text.jsonl").stat().st_size}
-    ]
+    text = folder / "text.jsonl"
+    assert manifest["sources"] == [{"file": str(text), "bytes": text.stat().st_size}]
     assert manifest["tokenizer_fingerprint"] == tokenizer.fingerprint()
     assert load_tokenizer(store.tokenizer_directory).fingerprint() == tokenizer.fingerprint()
     store.verify()
@@ -230,9 +228,7 @@ def test_a_tokenizer_in_the_place_of_the_store_is_not_removed(folder: Path, tmp_
     shutil.copytree(folder / "tokenizer", out / "tokenizer")
     with pytest.raises(OutputError, match=r"tokenizer is needed and lies in .*store, which would be overwritten"):
         prepare([folder / "text.jsonl"], out / "tokenizer", out, resume=True)
-    assert {path.name for path in (out / "tokenizer").iterdir()} == {
-        path.name for path in (folder / "tokenizer").iterdir()
-    }
+    assert names(out / "tokenizer") == names(folder / "tokenizer")
 
 
 def test_what_the_store_is_made_from_is_not_overwritten(folder: Path, whole: Path, tmp_path: Path) -> None:

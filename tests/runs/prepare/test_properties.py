@@ -6,16 +6,18 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
 from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from support.commands import write_documents
 from support.corpora import contents
+from support.files import json_lines, write
 from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import read_documents
 from unmask.corpus.sentences.rules import split_sentences
@@ -53,33 +55,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 NUMBERS = count()
 
 
-def write_documents(path: Path, texts: Sequence[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-    return path
-
-
 # ------------------------------------------------------------------------------------------------------ what is stored
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])  # half a surrogate pair is no text
 WORDS = ["The dog", "barks.", "Mr. Fox ran 3.5 km", "e\u0301", "\u1112\u1161\u11ab", "나는 간다.", "갔다 ", "漢字。"]
 MARKS = ["[CLS]", "[SEP]", "[MASK]", "[UNK]", "<s>", "</s>", "<unk>", "<|endoftext|>", "</w>", "##s", "Ġ", "▁"]
 SPACES = [*" \n\t\x00", "  ", "\r\n", "\u00a0", "\u200b", "\u200d", "\ufeff", "\u2028", "\x85", "\u3000"]
-SIGNS = [
-    ".",
-    "...",
-    '."',
-    "?!",
-    "…",
-    "“",
-    "”",
-    "'",
-    "\U0001f468\u200d\U0001f469",
-    "\ufffd",
-    "\U000e0041",
-    "ﬁ",
-    "İ",
-    "ß",
-]
+SIGNS = [*(".", "...", '."', "?!", "…", "“", "”", "'"), *("\U0001f468\u200d\U0001f469", "\ufffd", "\U000e0041", *"ﬁİß")]
 PIECES = st.sampled_from(WORDS + MARKS + SPACES + SIGNS)
 TEXTS = st.lists(st.text(CHARACTERS, max_size=80) | st.lists(PIECES, max_size=14).map("".join), min_size=1, max_size=6)
 
@@ -149,10 +131,8 @@ def test_the_sequences_of_a_prepared_store_come_from_where_they_should(
     if is_held_out.count(False) < 2:
         return
     template = SequenceTemplate(load_tokenizer(store.tokenizer_directory).template)
-    packing = PackingSettings(max_length=max_length)
-    loader = open_loader(
-        Split(store, held_out, False), packing, "nsp", template, seed=1, batch_size=4, micro_batch_size=3
-    )
+    packing, split = PackingSettings(max_length=max_length), Split(store, held_out, False)
+    loader = open_loader(split, packing, "nsp", template, seed=1, batch_size=4, micro_batch_size=3)
     batches = loader.sample(10**6)
     shown: Counter[str] = Counter()
     cut = False
@@ -204,26 +184,15 @@ def test_with_everything_on_the_bytes_do_not_depend_on_the_workers(
     for name in ("en-books", "ko-wiki"):
         lines = (samples_dir / "text" / f"{name}.jsonl").read_text("utf-8").splitlines()
         texts = [json.loads(line)["text"][:3000] for line in lines[:20]]
-        texts += [
-            texts[0],
-            texts[1].replace("\n", " ") + " And one more word.",
-            "\n".join([texts[2][:200], texts[3][:200]]),
-        ]
-        write_documents(tmp_path / f"{name}.jsonl", texts)
-        with (tmp_path / f"{name}.jsonl").open("a") as file:
-            file.write('{"text": 1}\n{\n')
+        texts += [texts[0], texts[1].replace("\n", " ") + " And one more word.", f"{texts[2][:200]}\n{texts[3][:200]}"]
+        rows = [*({"text": text} for text in texts), {"text": 1}]
+        write(tmp_path / f"{name}.jsonl", json_lines(*rows) + "{\n")
     mixture = tmp_path / "m.yaml"
     mixture.write_text("exponent: 0.5\ncorpora:\n  en: {text: [en-books.jsonl]}\n  ko: {text: [ko-wiki.jsonl]}\n")
+    cleaning = CleaningSettings(duplicates="paragraphs", near_duplicates=0.8)
+    how: dict[str, Any] = {"shard_bytes": 40_000, "reading": ReadingSettings(on_error="skip"), "cleaning": cleaning}
     for workers in (1, 2, 3):
-        store = prepare(
-            [mixture],
-            tiny_store / "tokenizer",
-            tmp_path / str(workers),
-            workers=workers,
-            shard_bytes=40_000,
-            reading=ReadingSettings(on_error="skip"),
-            cleaning=CleaningSettings(duplicates="paragraphs", near_duplicates=0.8),
-        )
+        store = prepare([mixture], tiny_store / "tokenizer", tmp_path / str(workers), workers=workers, **how)
     text = store.manifest["text"]
     assert len(store.manifest["shards"]) >= 2
     assert text["skipped"] == {"not JSON": 2, "not a string": 2}

@@ -10,6 +10,8 @@ import torch
 import transformers
 from transformers import AutoTokenizer
 
+from support.commands import write_documents
+from support.files import write
 from unmask.errors import InputError, OutputError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import Encoder
@@ -97,19 +99,16 @@ def test_transformers_gives_the_same_ids(folder: Path, tmp_path: Path, name: str
         ("a b\n" * 7, r"7 line\(s\) cannot be added(.|\n)*line 5: .*\n\.\.\. and 2 more"),
         ("noon\nthe\n", "none of its 2 words is new"),
         ("", "none of its 0 words is new"),
+        (b"fine\ncaf\xe9\n", "not UTF-8"),
     ],
 )
-def test_what_can_be_no_entry_is_refused(folder: Path, tmp_path: Path, lines: str, problem: str) -> None:
-    (tmp_path / "words.txt").write_text(lines, encoding="utf-8")
+def test_what_can_be_no_entry_is_refused(folder: Path, tmp_path: Path, lines: str | bytes, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        extend_tokenizer(folder / "old", tmp_path / "words.txt", tmp_path / "new")
+        extend_tokenizer(folder / "old", write(tmp_path / "words.txt", lines), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-def test_a_file_that_is_no_text_and_one_that_is_not_there(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "words.txt").write_bytes(b"fine\ncaf\xe9\n")
-    with pytest.raises(InputError, match="not UTF-8"):
-        extend_tokenizer(folder / "old", tmp_path / "words.txt", tmp_path / "new")
+def test_a_file_that_is_not_there(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.txt"):
         extend_tokenizer(folder / "old", tmp_path / "nowhere.txt", tmp_path / "new")
 
@@ -209,11 +208,8 @@ def test_what_can_be_no_added_token_is_refused(merges: Path, tmp_path: Path) -> 
     """Punctuation may be inside. An entry for part of a word cannot be one for a word too."""
     tokenizer = load_tokenizer(merges)
     ends = "</w>" if tokenizer.kind == "bpe" else "Ġ"
-    part = next(
-        entry
-        for entry in tokenizer.token_strings
-        if entry.isalpha() and ends not in entry and all(len(ids) > 1 for ids in tokenizer.encode_batch([entry]))
-    )
+    letters = [entry for entry in tokenizer.token_strings if entry.isalpha() and ends not in entry]
+    part = next(entry for entry in letters if len(tokenizer.encode_batch([entry])[0]) > 1)
     (tmp_path / "words.txt").write_text(f"covid-19\ntwo words\n{part}\n<unk>\n", encoding="utf-8")
     with pytest.raises(InputError) as refused:
         extend_tokenizer(merges, tmp_path / "words.txt", tmp_path / "new")
@@ -249,18 +245,15 @@ def test_a_model_goes_on_with_new_words(
     added = extend_tokenizer(run, tmp_path / "words.txt", tmp_path / "tokenizer").added
     assert added == ("nightingale", "serendipity")
     documents = [json.loads(line)["text"] for line in tiny_text.read_text().splitlines()]
-    rows = [{"text": f"{text} A nightingale sang. What serendipity it was."} for text in documents]
-    (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    store = prepare([tmp_path / "text.jsonl"], tmp_path / "tokenizer", tmp_path / "store")
+    texts = [f"{text} A nightingale sang. What serendipity it was." for text in documents]
+    text = write_documents(tmp_path / "text.jsonl", texts)
+    store = prepare([text], tmp_path / "tokenizer", tmp_path / "store")
     old, new = load_tokenizer(run / "model"), load_tokenizer(store.tokenizer_directory)
     assert all(store.token_counts()[old.vocab_size :] >= len(documents))
 
-    recipe = tmp_path / "goes-on.yaml"
-    recipe.write_text(
-        tiny_recipe.read_text().replace(
-            "model: {preset: tiny, hidden_size: 32, num_attention_heads: 2, max_position_embeddings: 32}\n", ""
-        )
-    )
+    lines = tiny_recipe.read_text().splitlines(keepends=True)
+    without_sizes = "".join(line for line in lines if not line.startswith("model:"))
+    recipe = write(tmp_path / "goes-on.yaml", without_sizes)
     words = [f"store={tmp_path / 'store'}", f"init_from={run / 'model'}", "train.steps=2"]
     settings = load_pretrain_recipe(str(recipe), words)
     module = build_module(open_start(settings), new_objective(settings.objective, new.vocabulary), new)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.commands import write_documents
 from unmask.errors import OutputError
 from unmask.store.preparation import prepare
 from unmask.store.shard_writer import EncodedChunk, ShardWriter
@@ -29,22 +30,15 @@ SHARD_BYTES = 3_000
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`text.jsonl`, and `tokenizer`."""
     folder = tmp_path_factory.mktemp("words")
-    lines = "".join(f"{json.dumps({'text': text}, ensure_ascii=False)}\n" for text in DOCUMENTS)
-    (folder / "text.jsonl").write_text(lines)
+    write_documents(folder / "text.jsonl", DOCUMENTS)
     tokenizer, _ = train_word_tokenizer(DOCUMENTS, TokenizerSettings(vocab_size=30))
     (folder / "tokenizer").mkdir()
     tokenizer.save(folder / "tokenizer")
     return folder
 
 
-def make(folder: Path, name: str, **options: object) -> TokenStore:
-    return prepare(
-        [folder / "text.jsonl"],
-        folder / "tokenizer",
-        folder / name,
-        shard_bytes=SHARD_BYTES,
-        **options,  # type: ignore[arg-type]
-    )
+def make(folder: Path, name: str, **options: Any) -> TokenStore:
+    return prepare([folder / "text.jsonl"], folder / "tokenizer", folder / name, shard_bytes=SHARD_BYTES, **options)
 
 
 def digests(store: TokenStore) -> dict[str, str]:

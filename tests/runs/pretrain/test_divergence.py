@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from support.elmo import write_elmo_recipe
+from support.runs import pretrain_without_report, weight_bytes
 from unmask.batch import Batch, LossTerm
 from unmask.errors import UserError
 from unmask.objectives.bilm import BiLMModule
@@ -33,9 +36,10 @@ def words(tiny_recipe: Path, tiny_store: Path) -> tuple[str, list[str]]:
     return str(tiny_recipe), [f"store={tiny_store}", train]
 
 
-def with_losses(change: Callable[[Batch], float]) -> pytest.MonkeyPatch:
+@contextmanager
+def with_losses(change: Callable[[Batch], float]) -> Iterator[None]:
     """In training, the loss of a micro-batch is multiplied by what `change` says."""
-    patch, forward = pytest.MonkeyPatch(), MaskedLMModule.forward
+    forward = MaskedLMModule.forward
 
     def changed(module: MaskedLMModule, batch: Batch) -> list[LossTerm]:
         factor = change(batch) if module.training else 1.0
@@ -43,8 +47,9 @@ def with_losses(change: Callable[[Batch], float]) -> pytest.MonkeyPatch:
             LossTerm(term.name, term.total * factor, term.count, term.coefficient) for term in forward(module, batch)
         ]
 
-    patch.setattr(MaskedLMModule, "forward", changed)
-    return patch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaskedLMModule, "forward", changed)
+        yield
 
 
 def key_of(batch: Batch) -> int:
@@ -61,12 +66,8 @@ def keys(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory)
         keys.append(key_of(batch))
         return 1.0
 
-    patch = with_losses(note)
-    patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
-    try:
-        pretrain(*words, out=tmp_path_factory.mktemp("sound") / "run")
-    finally:
-        patch.undo()
+    with with_losses(note):
+        pretrain_without_report(*words, tmp_path_factory.mktemp("sound") / "run")
     assert len(keys) == STEPS * MICRO_BATCHES
     return keys
 
@@ -80,11 +81,8 @@ def factor(request: pytest.FixtureRequest) -> float:
 def spoiled(words: tuple[str, list[str]], run: Path, factor: float, bad: set[int], *more: str, **how: Any) -> None:
     """A run in which the batches with these keys have another loss."""
     recipe, overrides = words
-    patch = with_losses(lambda batch: factor if key_of(batch) in bad else 1.0)
-    try:
+    with with_losses(lambda batch: factor if key_of(batch) in bad else 1.0):
         pretrain(recipe, [*overrides, *more], out=run, **how)
-    finally:
-        patch.undo()
 
 
 def told_by(factor: float) -> str:
@@ -126,8 +124,7 @@ def test_a_run_that_stops_says_why_keeps_the_batch_and_can_go_on(
         spoiled(words, run, factor, bad, resume=True)
     spoiled(words, run, factor, bad, ROLL_BACK, resume=True)
     spoiled(words, tmp_path / "other", factor, bad, ROLL_BACK)
-    same = [path / "model" / "model.safetensors" for path in (run, tmp_path / "other")]
-    assert same[0].read_bytes() == same[1].read_bytes()
+    assert weight_bytes(run / "model") == weight_bytes(tmp_path / "other" / "model")
 
 
 def test_a_run_that_rolls_back_leaves_the_batch_out(
@@ -141,11 +138,8 @@ def test_a_run_that_rolls_back_leaves_the_batch_out(
         return factor if seen[-1] == keys[first] else 1.0
 
     recipe, overrides = words
-    patch = with_losses(change)
-    try:
+    with with_losses(change):
         pretrain(recipe, [*overrides, ROLL_BACK], out=run)
-    finally:
-        patch.undo()
     # up to the bad step as ever; then from the weights of step 20, with the text after it
     upto = BAD_STEP * MICRO_BATCHES
     assert seen[:upto] == keys[:upto]
@@ -165,12 +159,9 @@ def test_a_run_that_keeps_diverging_stops_after_all(
 ) -> None:
     run, sound = tmp_path / "run", set(keys[: 22 * MICRO_BATCHES])
     recipe, overrides = words
-    patch = with_losses(lambda batch: 1.0 if key_of(batch) in sound else math.nan)
-    try:
-        with pytest.raises(UserError, match=r"rolled back 2 times, as often as train\.max_roll_backs allows"):
-            pretrain(recipe, [*overrides, ROLL_BACK, "train.max_roll_backs=2"], out=run)
-    finally:
-        patch.undo()
+    told = r"rolled back 2 times, as often as train\.max_roll_backs allows"
+    with with_losses(lambda batch: 1.0 if key_of(batch) in sound else math.nan), pytest.raises(UserError, match=told):
+        pretrain(recipe, [*overrides, ROLL_BACK, "train.max_roll_backs=2"], out=run)
     kept = [path.name for path in sorted((run / "divergence").iterdir())]
     assert kept == ["step-00000021-again-1", "step-00000021-again-2", "step-00000023"]
     assert all(path.is_dir() for path in (run / "checkpoints").iterdir())
@@ -208,11 +199,8 @@ def test_rolled_back_over_the_beginning_of_a_phase_the_steps_are_of_the_phase_be
         shown.append((key_of(batch), batch.max_length))
         return math.nan if len(shown) == 9 * MICRO_BATCHES + 1 else 1.0
 
-    patch = with_losses(change)
-    try:
+    with with_losses(change):
         pretrain(recipe, [*words[1], ROLL_BACK], out=tmp_path / "run")
-    finally:
-        patch.undo()
     steps = [shown[first : first + MICRO_BATCHES] for first in range(0, len(shown), MICRO_BATCHES)]
     lengths = [max(length for _, length in step) for step in steps]
     assert lengths == [16] * 8 + [32] * 2 + [16] * 3 + [32] * 8
@@ -223,8 +211,7 @@ def test_rolled_back_over_the_beginning_of_a_phase_the_steps_are_of_the_phase_be
     with pytest.raises(UserError, match="is not finite at step 10"):
         spoiled(words, tmp_path / "stopped", math.nan, bad)
     spoiled(words, tmp_path / "stopped", math.nan, bad, ROLL_BACK, resume=True)
-    same = [tmp_path / name / "model" / "model.safetensors" for name in ("run", "stopped")]
-    assert same[0].read_bytes() == same[1].read_bytes()
+    assert weight_bytes(tmp_path / "run" / "model") == weight_bytes(tmp_path / "stopped" / "model")
 
 
 @pytest.mark.parametrize("what", ["weights that are not finite", "weights too large"])
@@ -242,22 +229,8 @@ def test_a_diverged_generator_ends_as_every_other_model(
     assert len(list((tmp_path / "run" / "divergence").iterdir())) == 4
 
 
-ELMO = """
-seed: 3
-device: cpu
-precision: fp32
-tokenizer: {kind: word, vocab_size: 300}
-held_out: 0
-model: {architecture: elmo, preset: tiny, filters: [[1, 4], [2, 8]], projection_size: 8, cell_size: 16}
-objective: {name: bilm, num_negatives: 50}
-packing: {format: stream, max_length: 10}
-optimizer: {name: adagrad, learning_rate: 0.2, weight_decay: 0}
-train: {steps: 12, batch_size: 8, micro_batch_size: 3, save_every: 4, on_divergence: roll_back}
-"""
-
-
 def test_rolled_back_its_lanes_remember_the_older_text_and_read_on_with_the_newer(
-    tiny_text: Path, tmp_path: Path
+    tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step 6 is not taken: back to step 4, whose memory then meets the window after that step."""
     forward, memories, windows = BiLMModule.forward, [], []
@@ -270,11 +243,9 @@ def test_rolled_back_its_lanes_remember_the_older_text_and_read_on_with_the_newe
         is_bad = module.training and len(windows) == 6
         return [LossTerm(term.name, term.total * math.nan if is_bad else term.total, term.count)]
 
-    recipe, run = tmp_path / "elmo.yaml", tmp_path / "run"
-    recipe.write_text(ELMO, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BiLMModule, "forward", note_and_spoil)
-        pretrain(str(recipe), [f"corpus={tiny_text}"], out=run)
+    recipe, run = write_elmo_recipe(tmp_path / "elmo.yaml"), tmp_path / "run"
+    monkeypatch.setattr(BiLMModule, "forward", note_and_spoil)
+    pretrain(recipe, [f"corpus={tiny_text}", ROLL_BACK], out=run)
     assert windows[:7] == list(range(7))
     assert len(windows) == 6 + (12 - 4)
     for after_step_4, after_rolling_back, after_step_5 in zip(memories[4], memories[6], memories[5], strict=True):

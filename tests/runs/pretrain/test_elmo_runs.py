@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from shutil import copy, copytree
 from typing import Any
@@ -15,6 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from support.corpora import learn_and_prepare
+from support.elmo import write_elmo_recipe
+from support.files import write, write_rows
+from support.runs import assert_same_run, assert_same_weights, pretrain_without_report, stop_at
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.run import finetune
 from unmask.inference.ensemble import write_ensemble
@@ -28,31 +30,9 @@ from unmask.pretraining.run import pretrain
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import load_word_tokenizer
-from unmask.training import session
 from unmask.training.run import checkpoint
 from unmask.training.run.log import read_metrics
 
-RECIPE = """
-seed: 3
-device: cpu
-precision: fp32
-tokenizer: {kind: word, vocab_size: 300}
-held_out: 0.3
-model: {architecture: elmo, preset: tiny, filters: [[1, 4], [2, 8]], projection_size: 8, cell_size: 16}
-objective: {name: bilm, num_negatives: 50}
-packing: {format: stream, max_length: 10}
-optimizer: {name: adagrad, learning_rate: 0.2, initial_accumulator: 0.0025, weight_decay: 0}
-schedule: {name: constant}
-train:
-  steps: 12
-  batch_size: 8
-  micro_batch_size: 3
-  max_grad_norm: 0.5
-  log_every: 3
-  eval_every: 5
-  save_every: 4
-  eval_sequences: 64
-"""
 NUM_LANES, PROJECTION, CELL = 8, 8, 16
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -60,52 +40,20 @@ pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
-    from unmask.store.preparation import prepare
-    from unmask.tokenization.learning.from_files import train_tokenizer
-    from unmask.tokenization.settings import TokenizerSettings
-
-    place = tmp_path_factory.mktemp("words")
-    train_tokenizer([tiny_text], place / "tokenizer", TokenizerSettings(kind="word", vocab_size=300))
-    prepare([tiny_text], place / "tokenizer", place / "store")
-    return place / "store"
+    return learn_and_prepare(tiny_text, tmp_path_factory.mktemp("words"), kind="word", vocab_size=300)
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory, store: Path) -> tuple[str, list[str]]:
-    path = tmp_path_factory.mktemp("recipe") / "elmo.yaml"
-    path.write_text(RECIPE, encoding="utf-8")
-    return str(path), [f"store={store}"]
+    train = {"max_grad_norm": 0.5, "log_every": 3, "eval_every": 5, "eval_sequences": 64}
+    recipe = write_elmo_recipe(tmp_path_factory.mktemp("recipe") / "elmo.yaml", held_out=0.3, train=train)
+    return recipe, [f"store={store}"]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, words: tuple[str, list[str]]) -> Path:
     """A run that was never interrupted."""
-    run = tmp_path_factory.mktemp("run") / "whole"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
-        pretrain(*words, out=run)
-    return run
-
-
-def stopped_at(step: int) -> Callable[[pytest.MonkeyPatch], None]:
-    """What lets a signal arrive while a step is taken."""
-
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        train = session.train
-
-        def train_and_stop(*arguments: Any, **named: Any) -> None:
-            *others, hooks = arguments
-
-            def hook(state: Any, result: Any) -> None:
-                if state.step == step:
-                    signal.raise_signal(signal.SIGTERM)
-                hooks.on_step(state, result)
-
-            train(*others, replace(hooks, on_step=hook), **named)
-
-        monkeypatch.setattr(session, "train", train_and_stop)
-
-    return patch
+    return pretrain_without_report(*words, tmp_path_factory.mktemp("run") / "whole")
 
 
 # Pre-training
@@ -140,15 +88,11 @@ def test_a_run_stopped_and_resumed_is_the_run_that_never_stopped(
     run = tmp_path / "run"
     for step in steps:
         with pytest.MonkeyPatch.context() as patch:
-            stopped_at(step)(patch)
+            stop_at(patch, step)
             with pytest.raises(Interrupted):
                 pretrain(*words, out=run, resume=True)
     pretrain(*words, out=run, resume=True)
-    for name in ("model/model.safetensors", "results.json"):
-        assert (run / name).read_bytes() == (whole / name).read_bytes(), name
-    last = "checkpoints/step-00000012"
-    for name in (checkpoint.WEIGHTS, checkpoint.OPTIMIZER, checkpoint.RANDOM):
-        assert (run / last / name).read_bytes() == (whole / last / name).read_bytes(), name
+    assert_same_run(run, whole)
 
 
 def test_micro_batches_change_neither_gradient_nor_figures(words: tuple[str, list[str]], tmp_path: Path) -> None:
@@ -185,9 +129,7 @@ def test_a_checkpoint_of_a_continued_run_holds_its_model(
     recipe, overrides = words
     pretrain(recipe, [*overrides, f"init_from={whole}", "train.steps=4"], out=tmp_path / "run")
     assert unmask("checkpoint", tmp_path / "run", "--step", 4, "--out", tmp_path / "model").code == 0
-    kept, last = (load_file(path / "model" / "model.safetensors") for path in (tmp_path, tmp_path / "run"))
-    assert kept.keys() == last.keys()
-    assert all(torch.equal(weight, last[name]) for name, weight in kept.items())
+    assert_same_weights(tmp_path / "model", tmp_path / "run" / "model")
 
 
 def test_text_is_enough(tiny_text: Path, words: tuple[str, list[str]], tmp_path: Path) -> None:
@@ -234,8 +176,7 @@ PEOPLE = ("Ada Lovelace", "Grace Hopper", "Mary Zylverberg")
 
 def finetuned(place: Path, recipe: str, model: Path, rows: list[dict[str, Any]], words: list[str]) -> Path:
     """Fine-tunes a model on rows, which it is measured on too; `place` then holds `train.jsonl` and `run`."""
-    examples = place / "train.jsonl"
-    examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    examples = write_rows(place / "train.jsonl", *rows)
     overrides = [
         *(f"init_from={model}", f"data.train={examples}", f"data.dev={examples}", *words),
         *("task.bilstm_size=8", "train.steps=60", "train.batch_size=6", "optimizer.learning_rate=3e-2"),
@@ -307,9 +248,7 @@ def test_all_of_it_may_be_trained(whole: Path, pairs: Path, tmp_path: Path) -> N
         *("data.columns.text_a=text_a", "data.columns.text_b=text_b", "train.epochs=null", "train.steps=2"),
         *("freeze_layers=1", "optimizer.layer_decay=.5", "device=cpu", "precision=fp32"),
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
-        finetune("finetune/classification", overrides, out=tmp_path / "run")
+    finetune("finetune/classification", overrides, out=tmp_path / "run")
     before, after = (load_model(path / "model").encoder.state_dict() for path in (whole, tmp_path / "run"))
     changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
     assert changed == {name for name in after if name.startswith(("blocks.0.layers.1", "blocks.1.layers.1"))}
@@ -317,15 +256,15 @@ def test_all_of_it_may_be_trained(whole: Path, pairs: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["qa", "choice"])
 def test_questions_are_refused(whole: Path, task_models: Any, tmp_path: Path, kind: str) -> None:
-    (tmp_path / "train.jsonl").write_text(task_models.examples[kind])
-    words = task_models.words(kind, tmp_path / "train.jsonl", f"init_from={whole}")
+    train = write(tmp_path / "train.jsonl", task_models.examples[kind])
+    words = task_models.words(kind, train, f"init_from={whole}")
     with pytest.raises(SettingsError, match=f"task.name={kind} and init_from=.*, which is an ELMo, do not go together"):
         finetune(f"finetune/{kind}", words, out=tmp_path / "run")
 
 
 def test_features_are_of_words_as_they_are_written(whole: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("Qwrty wrote it\nQwrtz wrote it\n")
-    out = extract_features(whole, tmp_path / "texts.txt", tmp_path / "out", layers="embeddings", device="cpu")
+    texts = write(tmp_path / "texts.txt", "Qwrty wrote it\nQwrtz wrote it\n")
+    out = extract_features(whole, texts, tmp_path / "out", layers="embeddings", device="cpu")
     features = np.load(out / "features.npy", allow_pickle=False)
     assert features.shape == (6, 2 * PROJECTION)
     assert (features[0] != features[3]).any()  # two words that no vocabulary has

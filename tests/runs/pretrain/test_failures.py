@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask.cli import main as cli
+from support.commands import Command
+from support.runs import weight_bytes
 from unmask.errors import UserError
 from unmask.pretraining.run import pretrain
 from unmask.training import session
@@ -24,29 +24,10 @@ from unmask.training.run.log import read_metrics
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 
-def run_command(
-    words: tuple[str, list[str]],
-    run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *more: str,
-) -> tuple[int, str]:
-    """The exit code and the last lines on standard error."""
-    recipe, overrides = words
-    monkeypatch.setattr(
-        sys, "argv", ["unmask", "pretrain", recipe, *overrides, "--out", str(run), "--workers=1", *more]
-    )
-    monkeypatch.setattr(cli.signal, "signal", lambda number, handler: None)  # pytest keeps its own
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    return int(exit_.value.code or 0), capsys.readouterr().err
-
-
 def test_a_full_disk_keeps_the_earlier_checkpoint_and_the_run_can_go_on(
-    words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unmask: Command
 ) -> None:
-    run, save_file = tmp_path / "run", checkpoint.save_file
+    (recipe, overrides), run, save_file = words, tmp_path / "run", checkpoint.save_file
 
     def fill_up(tensors: Any, path: Path) -> None:
         if "step-00000008" in str(path) and path.name == checkpoint.OPTIMIZER:
@@ -55,20 +36,18 @@ def test_a_full_disk_keeps_the_earlier_checkpoint_and_the_run_can_go_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_file", fill_up)
-        code, told = run_command(words, run, monkeypatch, capsys)
-    assert code == 2
-    assert "error: the disk is full while writing" in told.splitlines()[-1]
+        finished = unmask("pretrain", recipe, *overrides, "--out", run, "--workers=1")
+    assert finished.code == 2
+    assert "error: the disk is full while writing" in finished.errors.splitlines()[-1]
     assert "the disk is full" in (run / "log.txt").read_text()
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
     pretrain(*words, out=run, resume=True)
     pretrain(*words, out=tmp_path / "whole")
-    assert (run / "model" / "model.safetensors").read_bytes() == (
-        tmp_path / "whole" / "model" / "model.safetensors"
-    ).read_bytes()
+    assert weight_bytes(run / "model") == weight_bytes(tmp_path / "whole" / "model")
 
 
 def test_a_loss_that_is_not_finite_is_told_and_never_saved(
-    words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unmask: Command
 ) -> None:
     recipe, overrides = words
     run, train = tmp_path / "run", session.train
@@ -87,10 +66,10 @@ def test_a_loss_that_is_not_finite_is_told_and_never_saved(
     monkeypatch.setattr(session, "train", train_and_spoil)
     # rows are further apart than checkpoints: those of steps 6 and 8 would push out the sound ones
     changes = ["train.log_every=50", "train.save_every=2", "train.keep_last=1"]
-    code, told = run_command((recipe, [*overrides, *changes]), run, monkeypatch, capsys)
-    assert code == 2
-    assert "not finite at step 6: the run has diverged" in told.splitlines()[-1]
-    assert "optimizer.learning_rate" in told.splitlines()[-1]
+    finished = unmask("pretrain", recipe, *overrides, *changes, "--out", run, "--workers=1")
+    assert finished.code == 2
+    assert "not finite at step 6: the run has diverged" in finished.errors.splitlines()[-1]
+    assert "optimizer.learning_rate" in finished.errors.splitlines()[-1]
     assert "the run has diverged" in (run / "log.txt").read_text()
     [kept] = (run / "checkpoints").iterdir()
     assert kept.name == "step-00000004"
@@ -101,12 +80,8 @@ def test_a_learning_rate_that_is_far_too_high_is_told_with_the_row(
     words: tuple[str, list[str]], tmp_path: Path
 ) -> None:
     recipe, overrides = words
-    changes = [
-        "optimizer.learning_rate=1e30",
-        "schedule.warmup_steps=0",
-        "train.log_every=1",
-        "train.max_grad_norm=null",
-    ]
+    changes = ["optimizer.learning_rate=1e30", "schedule.warmup_steps=0"]
+    changes += ["train.log_every=1", "train.max_grad_norm=null"]
     with pytest.raises(UserError, match=r"not finite at step \d+: the run has diverged"):
         pretrain(recipe, [*overrides, *changes], out=tmp_path / "run")
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
@@ -115,15 +90,16 @@ def test_a_learning_rate_that_is_far_too_high_is_told_with_the_row(
 
 
 def test_our_own_fault_leaves_its_traceback_in_the_log_of_the_run(
-    words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unmask: Command
 ) -> None:
     def fail(*arguments: Any, **named: Any) -> NoReturn:
         raise ZeroDivisionError("a mistake of ours")
 
     monkeypatch.setattr(session, "train", fail)
-    code, told = run_command(words, tmp_path / "run", monkeypatch, capsys)
-    assert code == 1
-    assert "Traceback" not in told
+    recipe, overrides = words
+    finished = unmask("pretrain", recipe, *overrides, "--out", tmp_path / "run", "--workers=1")
+    assert finished.code == 1
+    assert "Traceback" not in finished.errors
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "Traceback (most recent call last)" in log
     assert "ZeroDivisionError: a mistake of ours" in log

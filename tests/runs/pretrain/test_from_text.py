@@ -13,8 +13,10 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from support.commands import write_documents
+from support.files import write
+from support.runs import assert_same_weights, losses_of
 from unmask.errors import CheckpointError, Interrupted, SettingsError, StoreError
 from unmask.objectives.table import new_objective
 from unmask.pretraining import inputs as pretraining_inputs
@@ -27,7 +29,6 @@ from unmask.store.store import TokenStore
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -42,10 +43,6 @@ def from_store(tiny_recipe: Path, tiny_store: Path) -> tuple[str, list[str]]:
     return str(tiny_recipe), [f"store={tiny_store}", "train.steps=4"]
 
 
-def losses(run: Path) -> list[float]:
-    return [row["loss"] for row in read_metrics(run / "metrics.jsonl") if "loss" in row]
-
-
 def test_tokenizer_and_store_come_first_and_the_run_is_that_of_a_store(
     from_text: tuple[str, list[str]], from_store: tuple[str, list[str]], tmp_path: Path
 ) -> None:
@@ -57,7 +54,7 @@ def test_tokenizer_and_store_come_first_and_the_run_is_that_of_a_store(
     assert load_tokenizer(run / "tokenizer").fingerprint() == load_tokenizer(run / "model").fingerprint()
     assert "tokenizer: 200 entries" in (run / "log.txt").read_text()
     pretrain(*from_store, out=tmp_path / "other")
-    assert losses(run) == losses(tmp_path / "other")
+    assert losses_of(run) == losses_of(tmp_path / "other")
 
 
 def test_a_tokenizer_that_is_there_is_used(from_text: tuple[str, list[str]], tiny_store: Path, tmp_path: Path) -> None:
@@ -87,7 +84,7 @@ def test_stopped_before_the_first_step_it_goes_on_where_it_was(
     if made is not None:
         assert (run / "tokenizer" / "tokenizer.json").stat() == made  # the one that was trained before
     pretrain(*from_text, out=tmp_path / "whole")
-    assert losses(run) == losses(tmp_path / "whole")
+    assert losses_of(run) == losses_of(tmp_path / "whole")
 
 
 KILL_IN_PREPARE = """
@@ -119,14 +116,13 @@ def test_killed_in_the_middle_of_preparing_it_goes_on(from_text: tuple[str, list
     pretrain(recipe, overrides, out=run, resume=True)
     TokenStore(run / "store").verify()
     pretrain(recipe, overrides, out=tmp_path / "whole")
-    assert losses(run) == losses(tmp_path / "whole")
+    assert losses_of(run) == losses_of(tmp_path / "whole")
 
 
 def test_another_text_under_the_same_name_is_refused_at_a_resume(
     tiny_recipe: Path, tiny_text: Path, tmp_path: Path
 ) -> None:
-    text, run = tmp_path / "text.jsonl", tmp_path / "run"
-    text.write_bytes(tiny_text.read_bytes())
+    text, run = write(tmp_path / "text.jsonl", tiny_text.read_bytes()), tmp_path / "run"
     words = str(tiny_recipe), [f"corpus={text}", "train.steps=2"]
     pretrain(*words, out=run)
     text.write_bytes(tiny_text.read_bytes() + json.dumps({"text": "One more document."}).encode() + b"\n")
@@ -135,14 +131,10 @@ def test_another_text_under_the_same_name_is_refused_at_a_resume(
     assert (run / "model" / "model.safetensors").exists()
 
 
-# From another model's weights
-
-
 def test_a_run_that_has_its_store_goes_on_without_the_corpus(
     from_text: tuple[str, list[str]], tiny_text: Path, tmp_path: Path
 ) -> None:
-    recipe, corpus = from_text[0], tmp_path / "text.jsonl"
-    corpus.write_bytes(tiny_text.read_bytes())
+    recipe, corpus = from_text[0], write(tmp_path / "text.jsonl", tiny_text.read_bytes())
     words = [f"corpus={corpus}"]
     pretrain(recipe, [*words, "train.steps=4"], out=tmp_path / "run")
     corpus.unlink()
@@ -162,11 +154,13 @@ def test_a_run_does_not_go_on_with_another_store(
     recipe, words = from_store[0], [f"store={tmp_path / 'store'}"]
     shutil.copytree(tiny_store, tmp_path / "store")
     pretrain(recipe, [*words, "train.steps=4"], out=tmp_path / "run")
-    text = tmp_path / "other.jsonl"
-    text.write_text("".join(reversed(tiny_text.read_text().splitlines(keepends=True))))
+    text = write(tmp_path / "other.jsonl", "".join(reversed(tiny_text.read_text().splitlines(keepends=True))))
     prepare([text], tiny_store / "tokenizer", tmp_path / "store", overwrite=True)
     with pytest.raises(CheckpointError, match=r"store=.*store holds something else than when this run was begun"):
         pretrain(recipe, [*words, "train.steps=8"], out=tmp_path / "run", resume=True)
+
+
+# From another model's weights
 
 
 def test_the_weights_of_another_model_are_the_start(from_store: tuple[str, list[str]], tmp_path: Path) -> None:
@@ -178,11 +172,9 @@ def test_the_weights_of_another_model_are_the_start(from_store: tuple[str, list[
     torch.manual_seed(99)
     module = build_module(open_start(settings), new_objective(settings.objective, tokenizer.vocabulary), tokenizer)
     save_pretrained(module, tokenizer, second, None)
-    weights, same = (load_file(path / "model.safetensors") for path in (first / "model", second))
-    assert weights.keys() == same.keys()
-    assert all(torch.equal(weights[name], same[name]) for name in weights)  # heads as well
+    assert_same_weights(first / "model", second)  # heads as well
     pretrain(recipe, [*overrides, f"init_from={first}"], out=tmp_path / "third")
-    assert losses(tmp_path / "third")[0] < losses(first)[0]
+    assert losses_of(tmp_path / "third")[0] < losses_of(first)[0]
 
 
 @pytest.mark.parametrize(
@@ -207,18 +199,12 @@ def test_a_store_of_another_vocabulary_than_the_models_is_refused(
 ) -> None:
     """As many entries, but others: every embedding would stand for another word."""
     pretrain(*from_store, out=tmp_path / "first")
-    text = tmp_path / "text.jsonl"
     sentences = [f"Quite another text, of number {number} and some words. " * 9 for number in range(40)]
-    text.write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))
+    text = write_documents(tmp_path / "text.jsonl", sentences)
     recipe, _ = from_text
     words = [f"corpus={text}", "train.steps=1", f"init_from={tmp_path / 'first'}", "model.vocab_size=null"]
     train_tokenizer([text], tmp_path / "tokenizer", TokenizerSettings(vocab_size=200))
-    for changes, told in (
-        ([], r"^tokenizer\.vocab_size: they are for a new tokenizer"),
-        (
-            [f"tokenizer={tmp_path / 'tokenizer'}"],
-            "has other vocabulary entries than the tokenizer of .*: take the model",
-        ),
-    ):
-        with pytest.raises(SettingsError, match=told):
-            pretrain(recipe, [*words, *changes], out=tmp_path / "second")
+    with pytest.raises(SettingsError, match=r"^tokenizer\.vocab_size: they are for a new tokenizer"):
+        pretrain(recipe, words, out=tmp_path / "second")
+    with pytest.raises(SettingsError, match=r"has other vocabulary entries than the tokenizer of .*: take the model"):
+        pretrain(recipe, [*words, f"tokenizer={tmp_path / 'tokenizer'}"], out=tmp_path / "second")

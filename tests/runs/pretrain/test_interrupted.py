@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.corpora import contents
+from support.runs import assert_same_run, rows_of, stop_at
 from unmask.errors import Interrupted, SettingsError
 from unmask.pretraining import run as pretraining
 from unmask.pretraining.run import pretrain
@@ -22,47 +23,14 @@ from unmask.pretraining.steps import build_loader
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.training import session
 from unmask.training.run import checkpoint
 from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    """All that was logged, but for how fast it went."""
-    return [{k: v for k, v in row.items() if k != "tokens_per_s"} for row in read_metrics(run / "metrics.jsonl")]
-
-
 def log_of(run: Path) -> str:
     return (run / "log.txt").read_text()
-
-
-def assert_same_run(run: Path, other: Path) -> None:
-    assert rows_of(run) == rows_of(other)
-    for name in ("model/model.safetensors", "model/config.json", "results.json"):
-        assert (run / name).read_bytes() == (other / name).read_bytes(), name
-    last, same = (sorted((path / "checkpoints").iterdir())[-1] for path in (run, other))
-    assert last.name == same.name
-    for name in (checkpoint.WEIGHTS, checkpoint.OPTIMIZER, checkpoint.RANDOM):
-        assert (last / name).read_bytes() == (same / name).read_bytes(), name
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIGTERM) -> None:
-    """The signal arrives while the step is taken."""
-    train = session.train
-
-    def train_and_stop(*arguments: Any, **named: Any) -> None:
-        *others, hooks = arguments
-
-        def hook(state: Any, result: Any) -> None:
-            if state.step == step:
-                signal.raise_signal(number)
-            hooks.on_step(state, result)
-
-        train(*others, replace(hooks, on_step=hook), **named)
-
-    monkeypatch.setattr(session, "train", train_and_stop)
 
 
 def interrupted(words: tuple[str, list[str]], run: Path, stop: Callable[[pytest.MonkeyPatch], None]) -> Interrupted:
@@ -85,7 +53,7 @@ def test_a_run_stopped_and_resumed_is_the_run_that_never_stopped(
         told = interrupted(words, run, lambda patch, step=step: stop_at(patch, step))  # type: ignore[misc]
         assert (told.exit_code, f"stopped at step {step}," in str(told)) == (143, True)
         assert "everything is saved" in str(told)
-        assert str(told) in (run / "log.txt").read_text()
+        assert str(told) in log_of(run)
     pretrain(*words, out=run, resume=True)
     assert_same_run(run, whole)
 
@@ -212,10 +180,8 @@ def test_a_damaged_checkpoint_is_passed_over_told_and_the_run_ends_the_same(
     weights = run / "checkpoints" / "step-00000007" / checkpoint.WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1])
     pretrain(*words, out=run, resume=True)
-    log = (run / "log.txt").read_text()
-    assert "a damaged checkpoint is passed over" in log
-    assert f"{weights}: " in log
-    assert "resumed from step 4" in log
+    for told in ("a damaged checkpoint is passed over", f"{weights}: ", "resumed from step 4"):
+        assert told in log_of(run)
     assert_same_run(run, whole)
 
 
@@ -229,7 +195,7 @@ def test_a_longer_budget_at_a_resume_goes_on_and_is_recorded(words: tuple[str, l
     rates = [row["learning_rate"] for row in rows[-3:]]
     # the rates of a run that had 15 steps from the start: what is left after 12, 13 and 14, of the 12 after warm-up
     assert rates == pytest.approx([1e-3 * 3 / 12, 1e-3 * 2 / 12, 1e-3 * 1 / 12])
-    assert "resumed with train.steps=15, where it was 12" in (run / "log.txt").read_text()
+    assert "resumed with train.steps=15, where it was 12" in log_of(run)
     assert load_pretrain_recipe(str(run / "recipe.yaml")).train.steps == 15
     assert len(json.loads((run / "environment.json").read_text())["sessions"]) == 2
 
@@ -241,10 +207,10 @@ def test_a_shorter_budget_at_a_resume_is_refused_and_one_that_is_spent_ends_the_
     run, (recipe, overrides) = tmp_path / "run", words
     interrupted(words, run, lambda patch: stop_at(patch, 7))
     assert [row["step"] for row in rows_of(run)] == [3, 5, 6, 7]
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = contents(run)
     with pytest.raises(SettingsError, match=r"has done 7 steps already, more than train.steps=6: .*train.steps=7 to"):
         pretrain(recipe, [*overrides, "train.steps=6"], out=run, resume=True)
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert contents(run) == before
     for _ in range(2):
         pretrain(recipe, [*overrides, "train.steps=7"], out=run, resume=True)
         rows = rows_of(run)

@@ -12,6 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from support.elmo import write_elmo_recipe
+from support.files import write
+from support.runs import assert_same_weights, rows_of
 from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError, UserError
 from unmask.finetuning.run import finetune
@@ -23,7 +26,6 @@ from unmask.tasks.sequence_module import SequenceModule
 from unmask.training import session
 from unmask.training.device import Compute
 from unmask.training.recorded.stepper import CapturedStepper
-from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -63,16 +65,9 @@ def record_steps(patch: pytest.MonkeyPatch) -> None:
 
 
 def assert_equal_runs(one: Path, other: Path) -> None:
-    """Weights, position and figures; float32 sums over the same micro-batches are the same to the last bit."""
-    for run in (one, other):
-        assert (run / "model" / "model.safetensors").is_file()
-    first, second = (load_file(run / "model" / "model.safetensors") for run in (one, other))
-    assert all(torch.equal(weight, second[name]) for name, weight in first.items())
-    rows = [
-        [{name: value for name, value in row.items() if name != "tokens_per_s"} for row in read_metrics(path)]
-        for path in (one / "metrics.jsonl", other / "metrics.jsonl")
-    ]
-    assert rows[0] == rows[1]
+    """Weights and figures; float32 sums over the same micro-batches are the same to the last bit."""
+    assert_same_weights(one / "model", other / "model")
+    assert rows_of(one) == rows_of(other)
 
 
 # Eight sequences of 32 tokens are to be halved twice: of four there are over 100 tokens, of two never.
@@ -116,41 +111,22 @@ def test_a_phase_that_is_too_long_is_cut_when_it_begins(
 
 def test_streams_are_cut_between_lanes(tiny_text: Path, tmp_path: Path) -> None:
     """What the lanes remember when a step breaks off is what they remembered before it."""
-    recipe = tmp_path / "elmo.yaml"
-    recipe.write_text(
-        f"""
-seed: 3
-device: cpu
-precision: fp32
-corpus: [{tiny_text}]
-tokenizer: {{kind: word, vocab_size: 300}}
-held_out: 0
-model: {{architecture: elmo, preset: tiny, filters: [[1, 4], [2, 8]], projection_size: 8, cell_size: 16,
-  hidden_dropout_prob: 0}}
-objective: {{name: bilm, num_negatives: 50}}
-packing: {{format: stream, max_length: 10}}
-optimizer: {{name: adagrad, learning_rate: 0.2, initial_accumulator: 0.0025, weight_decay: 0}}
-schedule: {{name: constant}}
-train: {{steps: 5, batch_size: 8, log_every: 1}}
-""",
-        encoding="utf-8",
-    )
-    pretrain(str(recipe), ["train.micro_batch_size=4"], out=tmp_path / "small")
+    recipe = write_elmo_recipe(tmp_path / "elmo.yaml", train={"steps": 5, "log_every": 1})
+    words = [f"corpus={tiny_text}", "model.hidden_dropout_prob=0"]
+    pretrain(recipe, [*words, "train.micro_batch_size=4"], out=tmp_path / "small")
     with pytest.MonkeyPatch.context() as patch:
         failed = too_small(patch, BiLMModule, 50, after_forward=True)
-        pretrain(str(recipe), [], out=tmp_path / "run")
+        pretrain(recipe, [*words, "train.micro_batch_size=null"], out=tmp_path / "run")
     assert failed == [80]
     assert_equal_runs(tmp_path / "run", tmp_path / "small")
 
 
 @pytest.mark.parametrize("stepper", STEPPERS)
 def test_a_fine_tuning_run_is_that_of_small_micro_batches(task_models: Any, tmp_path: Path, stepper: str) -> None:
-    train = tmp_path / "train.jsonl"
-    train.write_text(task_models.examples["classification"], encoding="utf-8")
+    train = write(tmp_path / "train.jsonl", task_models.examples["classification"])
     words = task_models.words("classification", train, "train.epochs=2", "train.batch_size=8", "train.log_every=1")
     recipe = "finetune/classification"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
         if stepper == "captured":
             record_steps(patch)
         sizes = watch_sizes(patch)

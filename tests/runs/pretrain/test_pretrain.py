@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForPreTraining, AutoTokenizer, PreTrainedModel
 
 from unmask.batch import Batch
@@ -88,18 +89,11 @@ def their_losses(model: PreTrainedModel, batches: list[Batch]) -> tuple[float, f
             token_type_ids=pad(batch.token_type_ids, 0),
             attention_mask=pad(torch.ones_like(batch.input_ids), 0),
         )
-        labels = pad(batch.columns["labels"], -100).flatten()
-        losses = (
-            torch.nn.functional.cross_entropy(output.prediction_logits.flatten(0, 1), labels, reduction="sum"),
-            torch.nn.functional.cross_entropy(
-                output.seq_relationship_logits, batch.columns["next_sentence_label"], reduction="sum"
-            ),
-        )
-        for place, (loss, count) in enumerate(
-            zip(losses, (int((labels >= 0).sum()), batch.num_sequences), strict=True)
-        ):
-            totals[place] += float(loss)
-            counts[place] += count
+        labels, pairs = pad(batch.columns["labels"], -100).flatten(), batch.columns["next_sentence_label"]
+        totals[0] += float(cross_entropy(output.prediction_logits.flatten(0, 1), labels, reduction="sum"))
+        totals[1] += float(cross_entropy(output.seq_relationship_logits, pairs, reduction="sum"))
+        counts[0] += int((labels >= 0).sum())
+        counts[1] += batch.num_sequences
     return totals[0] / counts[0], totals[1] / counts[1]
 
 
@@ -126,9 +120,8 @@ def test_a_model_says_how_long_its_sequences_were(words: tuple[str, list[str]], 
     assert load_feature_model(model).max_length == 16
     assert load_feature_model(model, max_length=32).max_length == 32
     phases = "phases=[{until: 0.5, max_length: 16}, {until: 1, max_length: 32}]"
-    pretrain(
-        recipe, [*given, phases, "train.steps=4", "train.save_every=1", "train.keep_last=9"], out=tmp_path / "phases"
-    )
+    kept = ["train.steps=4", "train.save_every=1", "train.keep_last=9"]
+    pretrain(recipe, [*given, phases, *kept], out=tmp_path / "phases")
     for step, told in ((1, 16), (4, None)):
         early = save_checkpoint_model(tmp_path / "phases", tmp_path / f"step-{step}", step)
         assert json.loads((early / "config.json").read_text()).get("unmask_trained_length") == told

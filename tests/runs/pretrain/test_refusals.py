@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from support.commands import write_documents
+from support.corpora import contents
+from support.files import write
 from unmask.errors import InputError, ModelError, OutputError, SettingsError, StoreError, UserError
 from unmask.pretraining.inputs import check_tokenizer
 from unmask.pretraining.run import pretrain
@@ -17,23 +19,13 @@ from unmask.tokenization.tokenizer import load_tokenizer
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 
-def files_in(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-def write_text(path: Path, documents: list[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents), encoding="utf-8")
-    return path
-
-
 def damaged_copy(store: Path, copy: Path, part: str) -> Path:
     """A store with one flipped byte."""
-    for name, content in files_in(store).items():
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+    for name, content in contents(store).items():
         changed = bytearray(content)
         if name.startswith(part):
             changed[len(changed) // 2] ^= 4
-        (copy / name).write_bytes(changed)
+        write(copy / name, bytes(changed))
     return copy
 
 
@@ -95,19 +87,16 @@ REFUSALS: dict[str, tuple[str, type[UserError], str]] = {
 
 def inputs(place: Path, store: Path) -> dict[str, Path]:
     """Stores, texts and a mixture, sound and not, by the names of `REFUSALS`."""
-    text = write_text(place / "text.jsonl", [f"{number} men. {SENTENCE}" for number in range(9)])
-    mixture, broken = place / "mixture.yaml", place / "broken.txt"
-    mixture.write_text(f"corpora: {{books: {{text: [{text}]}}}}\n")
-    broken.write_bytes("\n\n".join([SENTENCE] * 50).encode() + b"\n\n\xff\xfe broken")
+    text = write_documents(place / "text.jsonl", [f"{number} men. {SENTENCE}" for number in range(9)])
     return {
         "place": place,
         "store": store,
         "damaged": damaged_copy(store, place / "damaged", "tokens-"),
         "text": text,
-        "empty": write_text(place / "empty.jsonl", []),
-        "one": write_text(place / "one.jsonl", [SENTENCE * 40]),
-        "mixture": mixture,
-        "broken": broken,
+        "empty": write_documents(place / "empty.jsonl", []),
+        "one": write_documents(place / "one.jsonl", [SENTENCE * 40]),
+        "mixture": write(place / "mixture.yaml", f"corpora: {{books: {{text: [{text}]}}}}\n"),
+        "broken": write(place / "broken.txt", "\n\n".join([SENTENCE] * 50).encode() + b"\n\n\xff\xfe broken"),
     }
 
 
@@ -123,13 +112,12 @@ def test_a_refused_run_leaves_nothing_and_takes_nothing_away(
         with pytest.raises(kind, match=told):
             pretrain(str(tiny_recipe), overrides, out=runs / "new", resume=resume)
         assert not (runs / "new").exists()
-    (runs / "old" / "model").mkdir(parents=True)
-    (runs / "old" / "recipe.yaml").write_text("train: {steps: 1}\n")
-    (runs / "old" / "model" / "model.safetensors").write_text("weeks of work")
-    before = files_in(runs)
+    write(runs / "old" / "recipe.yaml", "train: {steps: 1}\n")
+    write(runs / "old" / "model" / "model.safetensors", "weeks of work")
+    before = contents(runs)
     with pytest.raises(kind, match=told):
         pretrain(str(tiny_recipe), overrides, out=runs / "old", overwrite=True)
-    assert files_in(runs) == before
+    assert contents(runs) == before
 
 
 def test_a_segmenter_and_masking_by_annotations_do_not_go_together(tiny_recipe: Path, tiny_store: Path) -> None:
@@ -137,9 +125,8 @@ def test_a_segmenter_and_masking_by_annotations_do_not_go_together(tiny_recipe: 
     tokenizer.segmenter = "kiwi"
     store = f"store={tiny_store}"
     check_tokenizer(load_pretrain_recipe(str(tiny_recipe), [store, "objective.masking=span"]), tokenizer, "t")
-    with pytest.raises(
-        SettingsError, match=r"objective\.masking=entity and the segmenter kiwi of the tokenizer of t do"
-    ):
+    told = r"objective\.masking=entity and the segmenter kiwi of the tokenizer of t do"
+    with pytest.raises(SettingsError, match=told):
         check_tokenizer(load_pretrain_recipe(str(tiny_recipe), [store, "objective.masking=entity"]), tokenizer, "t")
 
 
@@ -148,28 +135,26 @@ def test_a_run_that_would_overwrite_its_own_store_is_refused(
 ) -> None:
     run = tmp_path / "run"
     pretrain(str(tiny_recipe), [f"corpus={tiny_text}", "train.steps=1"], out=run)
-    before = files_in(run)
+    before = contents(run)
     with pytest.raises(StoreError, match="no such store"):
         pretrain(str(tiny_recipe), [f"store={run / 'store'}"], out=run, overwrite=True)
-    assert files_in(run) == before
+    assert contents(run) == before
 
 
 def test_an_existing_run_needs_a_word(words: tuple[str, list[str]], tmp_path: Path) -> None:
     recipe, overrides = words
-    short = recipe, [*overrides, "train.steps=1"]
-    pretrain(*short, out=tmp_path / "run")
-    before = files_in(tmp_path)
+    short, run = (recipe, [*overrides, "train.steps=1"]), tmp_path / "run"
+    pretrain(*short, out=run)
+    before = contents(tmp_path)
     with pytest.raises(OutputError, match="choose another --out, or pass --resume or --overwrite"):
-        pretrain(*short, out=tmp_path / "run")
+        pretrain(*short, out=run)
     with pytest.raises(SettingsError, match=r"begun with other settings: optimizer\.learning_rate"):
-        pretrain(
-            recipe, [*overrides, "train.steps=1", "optimizer.learning_rate=1e-5"], out=tmp_path / "run", resume=True
-        )
+        pretrain(recipe, [*overrides, "train.steps=1", "optimizer.learning_rate=1e-5"], out=run, resume=True)
     with pytest.raises(SettingsError, match="give one of them"):
-        pretrain(*short, out=tmp_path / "run", resume=True, overwrite=True)
-    assert files_in(tmp_path) == before
-    pretrain(recipe, [*overrides, "train.steps=1", "seed=8"], out=tmp_path / "run", overwrite=True)
-    assert "seed: 8" in (tmp_path / "run" / "recipe.yaml").read_text()
+        pretrain(*short, out=run, resume=True, overwrite=True)
+    assert contents(tmp_path) == before
+    pretrain(recipe, [*overrides, "train.steps=1", "seed=8"], out=run, overwrite=True)
+    assert "seed: 8" in (run / "recipe.yaml").read_text()
 
 
 def test_a_folder_that_is_not_a_run_is_not_overwritten(words: tuple[str, list[str]], tmp_path: Path) -> None:
@@ -177,4 +162,4 @@ def test_a_folder_that_is_not_a_run_is_not_overwritten(words: tuple[str, list[st
     for how in ({"overwrite": True}, {"resume": True}, {}):
         with pytest.raises(OutputError):
             pretrain(*words, out=tmp_path, **how)
-    assert files_in(tmp_path) == {"thesis.txt": b"three years of work"}
+    assert contents(tmp_path) == {"thesis.txt": b"three years of work"}

@@ -1,15 +1,13 @@
 """Every system from its store to a model: interrupted = uninterrupted, bit for bit; `transformers` opens what is left.
 
-The same of BERT, and of signals in processes of their own, is in `test_pretrain_interrupted.py`.
+The same of BERT, and of signals in processes of their own, is in `test_interrupted.py`.
 """
 
 from __future__ import annotations
 
 import json
-import signal
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -18,6 +16,9 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 
+from support.commands import write_documents
+from support.corpora import contents, learn_and_prepare, names
+from support.runs import assert_same_run, losses_of, pretrain_without_report, rows_of, stop_at, weight_bytes
 from unmask.batch import Batch, pack
 from unmask.errors import Interrupted, ModelError, SettingsError
 from unmask.inference.mask_filling import fill_mask
@@ -26,11 +27,8 @@ from unmask.objectives.causal_lm import next_token_decoder
 from unmask.pretraining.run import pretrain
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
-from unmask.tokenization.learning.from_files import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.training import session
 from unmask.training.run import checkpoint
-from unmask.training.run.log import read_metrics
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -40,6 +38,7 @@ Words = tuple[str, list[str]]
 
 SINGLE = "packing.format=single_segment"
 RTD = ["objective.name=replaced_token", "model.architecture=electra", "model.embedding_size=16"]
+TWO_STAGES = ["objective.schedule=two_stage", "objective.generator_size=1"]
 PHASES = "[{until: .5, max_length: 32, batch_size: 8, micro_batch_size: 3}, {until: 1, max_length: 64, batch_size: 4}]"
 
 SYSTEMS: dict[str, tuple[str, list[str]]] = {
@@ -57,10 +56,7 @@ SYSTEMS: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "electra": ("wordpiece", [*RTD, SINGLE]),
-    "electra in two stages": (
-        "wordpiece",
-        [*RTD, SINGLE, "objective.schedule=two_stage", "objective.generator_size=1"],
-    ),
+    "electra in two stages": ("wordpiece", [*RTD, *TWO_STAGES, SINGLE]),
     "gpt1": ("bpe", ["objective.name=causal_lm", "model.architecture=gpt1", SINGLE]),
     "left-to-right bert": ("wordpiece", ["objective.name=causal_lm", "model.causal=true"]),
     "lstm": ("bpe", ["objective.name=causal_lm", "model.architecture=lstm", "model.num_attention_heads=null", SINGLE]),
@@ -77,11 +73,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory, tiny_store: Path, tiny_text
     """By the kind of their tokenizer."""
     stores = {"wordpiece": tiny_store}
     for kind, size in (("bpe", 200), ("byte_bpe", 300)):
-        directory = tmp_path_factory.mktemp(kind)
-        settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": size})
-        train_tokenizer([tiny_text], directory / "tokenizer", settings)
-        prepare([tiny_text], directory / "tokenizer", directory / "store")
-        stores[kind] = directory / "store"
+        stores[kind] = learn_and_prepare(tiny_text, tmp_path_factory.mktemp(kind), kind=kind, vocab_size=size)
     return stores
 
 
@@ -90,12 +82,10 @@ def runs(stores: dict[str, Path], tiny_recipe: Path, tmp_path_factory: pytest.Te
     """Of each system, a run that was never interrupted."""
     torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
-        return {
-            system: pretrain(*words_of(system, stores, tiny_recipe), out=directory / system).parent
-            for system in SYSTEMS
-        }
+    return {
+        system: pretrain_without_report(*words_of(system, stores, tiny_recipe), directory / system)
+        for system in SYSTEMS
+    }
 
 
 def words_of(system: str, stores: dict[str, Path], recipe: Path) -> Words:
@@ -111,40 +101,24 @@ class Killed(BaseException):
     """Nothing is saved any more."""
 
 
-def stop_after(words: Words, run: Path, step: int, *, kill: bool = False) -> None:
-    """Begins a run or goes on with it, and ends it while a step is taken: by SIGTERM, or at once."""
-    train = session.train
+def kill() -> NoReturn:
+    raise Killed
 
-    def train_and_stop(*arguments: Any, **named: Any) -> None:
-        *others, hooks = arguments
 
-        def hook(state: Any, result: Any) -> None:
-            if state.step == step:
-                if kill:
-                    raise Killed
-                signal.raise_signal(signal.SIGTERM)
-            hooks.on_step(state, result)
-
-        train(*others, replace(hooks, on_step=hook), **named)
-
+def stop_after(words: Words, run: Path, step: int) -> None:
+    """Begins a run or goes on with it; SIGTERM comes while a step is taken."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "train", train_and_stop)
-        with pytest.raises(Killed if kill else Interrupted):
+        stop_at(patch, step)
+        with pytest.raises(Interrupted):
             pretrain(*words, out=run, resume=True)
 
 
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    """All that was logged, but for how fast it went."""
-    return [{k: v for k, v in row.items() if k != "tokens_per_s"} for row in read_metrics(run / "metrics.jsonl")]
-
-
-def assert_same_run(run: Path, other: Path) -> None:
-    assert rows_of(run) == rows_of(other)
-    names = [path.relative_to(other) for path in (other / "model").rglob("*") if path.is_file()]
-    last = sorted((other / "checkpoints").iterdir())[-1].relative_to(other)
-    parts = [checkpoint.WEIGHTS, checkpoint.OPTIMIZER, checkpoint.RANDOM]
-    for name in [*names, Path("results.json"), *(last / part for part in parts)]:
-        assert (run / name).read_bytes() == (other / name).read_bytes(), name
+def kill_at(words: Words, run: Path, step: int) -> None:
+    """Begins a run or goes on with it; it ends at once while a step is taken."""
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, step, kill)
+        with pytest.raises(Killed):
+            pretrain(*words, out=run, resume=True)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -153,7 +127,7 @@ def test_a_run_killed_stopped_and_resumed_is_the_run_that_never_stopped(
 ) -> None:
     """Killed after step 5, it goes on from 4; it is stopped after step 6, where phases and stages change; after 9."""
     words, run = words_of(system, stores, tiny_recipe), tmp_path / "run"
-    stop_after(words, run, 5, kill=True)
+    kill_at(words, run, 5)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
     stop_after(words, run, 6)
     stop_after(words, run, 9)
@@ -168,7 +142,7 @@ def test_so_it_is_around_a_change(
     """The first step after it, and back over it: killed after step 7, the run goes on from 5."""
     words, run = words_of(system, stores, tiny_recipe), tmp_path / "run"
     stop_after(words, run, 5)
-    stop_after(words, run, 7, kill=True)
+    kill_at(words, run, 7)
     stop_after(words, run, 7)
     pretrain(*words, out=run, resume=True)
     assert_same_run(run, runs[system])
@@ -176,8 +150,7 @@ def test_so_it_is_around_a_change(
 
 def test_different_systems_are_different_runs(runs: dict[str, Path]) -> None:
     """So that a comparison of two cannot be one of a run with itself."""
-    weights = {(run / "model" / "model.safetensors").read_bytes() for run in runs.values()}
-    assert len(weights) == len(SYSTEMS)
+    assert len({weight_bytes(run / "model") for run in runs.values()}) == len(SYSTEMS)
 
 
 # Phases and stages
@@ -223,7 +196,10 @@ def test_phases_show_what_they_say(stores: dict[str, Path], tiny_recipe: Path, t
 
 @pytest.mark.parametrize(
     ("system", "told"),
-    [("phases", r"phases\.0\.until=0\.5"), ("electra in two stages", r"stage 2 of 2, which begins at 50% of the")],
+    [
+        ("phases", r"phases\.0\.until=0\.5"),
+        ("electra in two stages", "stage 2 of 2, which begins at 50% of the budget"),
+    ],
 )
 def test_a_run_in_its_second_part_keeps_its_budget(
     system: str, told: str, stores: dict[str, Path], tiny_recipe: Path, tmp_path: Path
@@ -232,10 +208,10 @@ def test_a_run_in_its_second_part_keeps_its_budget(
     (recipe, overrides), run = words_of(system, stores, tiny_recipe), tmp_path / "run"
     stop_after((recipe, overrides), run, 5)
     stop_after((recipe, [*overrides, "train.steps=14"]), run, 8)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = contents(run)
     with pytest.raises(SettingsError, match=rf"{told}: under train\.steps=28 .*keep train\.steps=14,.*init_from={run}"):
         pretrain(recipe, [*overrides, "train.steps=28"], out=run, resume=True)
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert contents(run) == before
     pretrain(recipe, [*overrides, "train.steps=14"], out=run, resume=True)
 
 
@@ -270,7 +246,7 @@ def test_the_last_steps_of_the_first_stage_have_a_row(
         (12, False, True),
     ]
     stop_after(words, tmp_path / "run", 6)
-    stop_after(words, tmp_path / "run", 7, kill=True)
+    kill_at(words, tmp_path / "run", 7)
     pretrain(*words, out=tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
@@ -289,8 +265,7 @@ def test_the_generator_of_a_two_stage_run_is_that_of_its_first_stage(
 ) -> None:
     words, run = words_of("electra in two stages", stores, tiny_recipe), tmp_path / "run"
     stop_after(words, run, 6)
-    [weights] = (run / "checkpoints").glob(f"step-00000006/{checkpoint.WEIGHTS}")
-    after_six = load_file(weights)
+    after_six = load_file(run / "checkpoints" / "step-00000006" / checkpoint.WEIGHTS)
     generator = load_model(runs["electra in two stages"] / "model" / "generator").encoder.state_dict()
     for name, weight in generator.items():
         assert torch.equal(weight, after_six[f"generator.{name}"]), name
@@ -309,15 +284,13 @@ def test_documents_shorter_than_a_span_are_read(
 ) -> None:
     """Of one token each, most of them; a step may then have no target at all."""
     kind, overrides = SYSTEMS[system]
-    text = tmp_path / "short.jsonl"
     documents = ["a", "a b", "I", "we are. he is.", "no"] * 8
-    text.write_text(
-        "".join(json.dumps({"text": f"{word} {number}"[:-2]}) + "\n" for number, word in enumerate(documents))
-    )
+    texts = [f"{word} {number}"[:-2] for number, word in enumerate(documents)]
+    text = write_documents(tmp_path / "short.jsonl", texts)
     prepare([text], stores[kind].parent / "tokenizer", tmp_path / "store")
     words = [f"store={tmp_path / 'store'}", *overrides, "train.log_every=1"]
     pretrain(str(tiny_recipe), words, out=tmp_path / "run")
-    losses = [row["loss"] for row in rows_of(tmp_path / "run") if "loss" in row]
+    losses = losses_of(tmp_path / "run")
     assert len(losses) == 12
     assert all(loss is not None for loss in losses)
 
@@ -390,10 +363,8 @@ def test_auto_model_gives_the_encoder(system: str, folder: str, runs: dict[str, 
 
 
 def test_what_transformers_has_no_class_for_stands_beside(runs: dict[str, Path]) -> None:
-    names = {path.name for path in (runs["spanbert"] / "model").iterdir()}
-    assert names - {path.name for path in (runs["bert without NSP"] / "model").iterdir()} == {
-        "span_boundary.safetensors"
-    }
+    spanbert, bert = (set(names(runs[system] / "model")) for system in ("spanbert", "bert without NSP"))
+    assert spanbert - bert == {"span_boundary.safetensors"}
     assert (runs["lstm"] / "model" / "model.safetensors").exists()
 
 

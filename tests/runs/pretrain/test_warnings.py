@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.commands import write_documents
+from support.elmo import write_elmo_recipe
 from unmask.pretraining.inputs import log_remarks
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
@@ -79,9 +81,8 @@ def test_a_store_of_another_kind_of_tokenizer_is_told(
 ) -> None:
     changes = ["objective={name: causal_lm}", "model.architecture=gpt1", "packing.format=single_segment"]
     told = told_at_the_start(words, tmp_path / "run", caplog, *changes)
-    assert (
-        level_of(told, "the store's tokenizer is of the kind wordpiece, and that of model.architecture=gpt1") == "INFO"
-    )
+    beginning = "the store's tokenizer is of the kind wordpiece, and that of model.architecture=gpt1"
+    assert level_of(told, beginning) == "INFO"
 
 
 def test_a_store_that_its_tokenizer_can_hardly_spell_is_told(
@@ -136,16 +137,11 @@ def test_held_out_text_that_is_shorter_than_a_window_is_told(
     documents = [SENTENCE * 3 + str(number) for number in range(40)]
     documents = [document for document in documents if held_out_hash(document) >= 0.01 * 2**32]
     text = write_documents(tmp_path / "a.jsonl", [*documents, held_out])
-    recipe = tmp_path / "elmo.yaml"
-    recipe.write_text(
-        "device: cpu\nprecision: fp32\nheld_out: 0.01\ntokenizer: {kind: word, vocab_size: 30}\n"
-        "model: {architecture: elmo, preset: tiny, filters: [[1, 4]], projection_size: 8, cell_size: 8}\n"
-        "objective: {name: bilm, num_negatives: 10}\npacking: {format: stream, max_length: 20}\n"
-        "optimizer: {weight_decay: 0}\ntrain: {steps: 1, batch_size: 2}\n"
-    )
-    told = told_at_the_start((str(recipe), [f"corpus={text}"]), tmp_path / "run", caplog)
-    beginning = (
-        f"held_out=0.01 of {len(documents) + 1} documents is 1, too little text for a sequence of packing.format"
-    )
+    changes: dict[str, Any] = {"tokenizer": {"vocab_size": 30}, "objective": {"num_negatives": 10}}
+    train, packing = {"batch_size": 2, "micro_batch_size": None}, {"max_length": 20}
+    recipe = write_elmo_recipe(tmp_path / "elmo.yaml", held_out=0.01, packing=packing, train=train, **changes)
+    told = told_at_the_start((recipe, [f"corpus={text}"]), tmp_path / "run", caplog)
+    number = len(documents) + 1
+    beginning = f"held_out=0.01 of {number} documents is 1, too little text for a sequence of packing.format"
     assert level_of(told, beginning) == ("WARNING" if is_told else None)
     assert any("; 0 held-out sequences" in line for line in told) == is_told

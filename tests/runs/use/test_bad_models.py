@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from support.commands import Command, tree_of
+from support.commands import Command, tree_of, write_files
+from support.model_files import edit_config
+from support.searches import read_json
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(autouse=True)
-def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have tests of their own."""
-    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 
 def check_refused(result: Any, message: str) -> None:
@@ -171,8 +166,7 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
 def test_bad_uses_are_refused(
     unmask: Command, place: Path, task_models: Any, files: dict[str, str], command: str, message: str
 ) -> None:
-    for name, content in files.items():
-        (place / name).write_text(content, encoding="utf-8")
+    write_files(files)
     models = {"base": task_models.base, "runs": task_models.runs}
     check_refused(unmask(*command.format(**models).split()), message.format(**models))
     assert tree_of(place).keys() == files.keys()
@@ -185,27 +179,14 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:500])
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
 def changing(**changes: Any) -> Callable[[Path], None]:
     """Changes `config.json`."""
-
-    def change(path: Path) -> None:
-        config = json.loads(path.read_text("utf-8"))
-        path.write_text(json.dumps(config | changes), "utf-8")
-
-    return change
+    return lambda path: edit_config(path.parent, **changes)
 
 
 def remembering(**changes: Any) -> Callable[[Path], None]:
     """Changes what `config.json` keeps of the task."""
-
-    def change(path: Path) -> None:
-        changing(unmask_task=json.loads(path.read_text("utf-8"))["unmask_task"] | changes)(path)
-
-    return change
+    return lambda path: edit_config(path.parent, unmask_task=read_json(path)["unmask_task"] | changes)
 
 
 CANNOT = "m/config.json says of the model's task what this version cannot read: "
@@ -213,9 +194,10 @@ CANNOT = "m/config.json says of the model's task what this version cannot read: 
 DAMAGED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     # file, what is done to it, message
     "weights cut short": ("model.safetensors", cut, "m/model.safetensors is cut short or damaged"),
-    "no weights": ("model.safetensors", remove,
+    "no weights": ("model.safetensors", Path.unlink,
      "m has no model.safetensors: expected a model directory in the Hugging"),
-    "no config": ("config.json", remove, "m: no model here (no config.json): expected a model's directory, or a run's"),
+    "no config": ("config.json", Path.unlink,
+     "m: no model here (no config.json): expected a model's directory, or a run's"),
     "a config cut short": ("config.json", cut, "m/config.json is not JSON"),
     "a tokenizer cut short": ("tokenizer.json", cut, "m/tokenizer.json"),
     "more labels than weights": ("config.json", changing(id2label={"0": "a", "1": "b", "2": "c"}),

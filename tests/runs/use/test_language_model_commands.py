@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import unmask as package
-from support.commands import Command
-from unmask.pretraining.run import pretrain
+from support.commands import Command, type_in
+from support.files import write_rows
+from support.runs import pretrain_without_report
+from unmask.tasks.settings import ColumnSettings
 
 GPT1 = ("objective.name=causal_lm", "model.architecture=gpt1", "tokenizer.kind=bpe", "packing.format=single_segment")
 
@@ -20,17 +20,8 @@ GPT1 = ("objective.name=causal_lm", "model.architecture=gpt1", "tokenizer.kind=b
 @pytest.fixture(scope="module")
 def gpt1(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path, tiny_text: Path) -> Path:
     """A run of 20 steps."""
-    run = tmp_path_factory.mktemp("gpt1") / "run"
     more = [f"corpus={tiny_text}", *GPT1, "train.steps=20", "train.log_every=20", "train.eval_every=20"]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("unmask.pretraining.run.write_report", lambda directory: None)
-        pretrain(str(tiny_recipe), more, out=run)
-    return run
-
-
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return pretrain_without_report(str(tiny_recipe), more, tmp_path_factory.mktemp("gpt1") / "run")
 
 
 def test_a_text_goes_on_behind_its_prompt(unmask: Command, gpt1: Path) -> None:
@@ -47,7 +38,7 @@ def test_a_text_goes_on_behind_its_prompt(unmask: Command, gpt1: Path) -> None:
 
 def test_a_prompt_comes_from_standard_input(unmask: Command, gpt1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def given(content: bytes) -> Any:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        type_in(monkeypatch, content)
         return unmask("generate", gpt1, "-", "--tokens", 5)
 
     assert given(b"the\nman\n").output == unmask("generate", gpt1, "the\nman", "--tokens", 5).output
@@ -79,7 +70,7 @@ def test_values_out_of_range_are_told(unmask: Command, gpt1: Path, words: tuple[
 
 def test_labels_are_scored(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
     rows = [{"id": "a", "sentence": "a warm day", "label": 1}, {"id": "b", "sentence": "a dull day", "label": 0}]
-    data = write(tmp_path / "dev.jsonl", *rows)
+    data = write_rows(tmp_path / "dev.jsonl", *rows)
     printed = unmask("score", gpt1, data, "--task", "sst2")
     assert printed.code == 0, printed.errors
     predictions = [json.loads(line) for line in printed.output.splitlines()]
@@ -103,7 +94,7 @@ def test_labels_are_scored(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
 
 def test_half_of_a_character_in_what_no_model_reads_comes_back(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
     row = {"text": "the man", "label": "a", "note": "\ud800"}
-    data = write(tmp_path / "x.jsonl", row, {"text": "the day", "label": "b"})
+    data = write_rows(tmp_path / "x.jsonl", row, {"text": "the day", "label": "b"})
     printed = unmask("score", gpt1, data)
     assert json.loads(printed.output.splitlines()[0])["input"] == row, printed.errors
     unmask("score", gpt1, data, "--out", tmp_path / "out.jsonl")
@@ -111,27 +102,19 @@ def test_half_of_a_character_in_what_no_model_reads_comes_back(unmask: Command, 
 
 
 def test_columns_labels_and_words_of_ones_own(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
-    data = write(tmp_path / "mine.jsonl", {"body": "the day", "sort": "w"}, {"body": "the man", "sort": "d"})
+    data = write_rows(tmp_path / "mine.jsonl", {"body": "the day", "sort": "w"}, {"body": "the man", "sort": "d"})
     options = ("--column", "text=body", "--column", "label=sort", "--words", "w=warm", "--words", "d=dull = cold")
     printed = unmask("score", gpt1, data, *options, "--template", "{text}: {label}")
     assert printed.code == 0, printed.errors
-    words = {"w": "warm", "d": "dull = cold"}
-    columns = {"text": "body", "label": "sort"}
-    opened = package.open_zero_shot(gpt1, data, template="{text}: {label}", words=words, columns=_columns(**columns))
+    words, columns = {"w": "warm", "d": "dull = cold"}, ColumnSettings(text="body", label="sort")
+    opened = package.open_zero_shot(gpt1, data, template="{text}: {label}", words=words, columns=columns)
     assert [json.loads(line) for line in printed.output.splitlines()] == list(package.predict_zero_shot(opened, data))
     assert "--column text=..." in unmask("score", gpt1, data).errors  # as commands name columns, not as recipes do
 
 
-def _columns(**named: str) -> Any:
-    from unmask.tasks.settings import ColumnSettings
-
-    return ColumnSettings(**named)
-
-
 def test_a_threshold_is_given_or_chosen_on_dev(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
-    data = write(
-        tmp_path / "dev.jsonl", {"sentence": "the man is in the day", "label": 1}, {"sentence": "qz zq xj", "label": 0}
-    )
+    rows = [{"sentence": "the man is in the day", "label": 1}, {"sentence": "qz zq xj", "label": 0}]
+    data = write_rows(tmp_path / "dev.jsonl", *rows)
     chosen = json.loads(unmask("score", gpt1, data, "--task", "cola", "--dev", data, "--json").output)
     assert chosen["metrics"]["matthews_correlation"] == 1.0  # whatever 20 steps have taught, it is cut at its best
     low = unmask("score", gpt1, data, "--task", "cola", "--threshold", "-1000")
@@ -141,10 +124,9 @@ def test_a_threshold_is_given_or_chosen_on_dev(unmask: Command, gpt1: Path, tmp_
 
 
 def test_what_has_no_label_is_judged_by_a_dev_file_that_has(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
-    dev = write(
-        tmp_path / "dev.jsonl", {"text": "the man is in the day", "label": "b"}, {"text": "qz xj", "label": "a"}
-    )
-    data = write(tmp_path / "new.jsonl", {"text": "qz xj"}, {"text": "the man is in the day"})
+    rows = [{"text": "the man is in the day", "label": "b"}, {"text": "qz xj", "label": "a"}]
+    dev = write_rows(tmp_path / "dev.jsonl", *rows)
+    data = write_rows(tmp_path / "new.jsonl", {"text": "qz xj"}, {"text": "the man is in the day"})
     printed = unmask("score", gpt1, data, "--method", "acceptability", "--dev", dev)
     assert [json.loads(line)["label"] for line in printed.output.splitlines()] == ["a", "b"], printed.errors
     wrong = unmask("score", gpt1, dev, "--dev", dev)
@@ -155,7 +137,7 @@ def test_choices_are_ranked_and_what_is_cut_is_told(
     unmask: Command, gpt1: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = {"context": "the man " * 40, "choices": ["is here", "qz"], "label": 0}
-    data = write(tmp_path / "choices.jsonl", row)
+    data = write_rows(tmp_path / "choices.jsonl", row)
     printed = unmask("score", gpt1, data, "--task", "choice")
     assert printed.code == 0, printed.errors
     assert len(json.loads(printed.output)["probabilities"]) == 2
@@ -177,7 +159,7 @@ def test_choices_are_ranked_and_what_is_cut_is_told(
     ],
 )
 def test_what_cannot_be_is_told(unmask: Command, gpt1: Path, tmp_path: Path, words: tuple[str, ...], told: str) -> None:
-    data = write(tmp_path / "x.jsonl", {"text": "a", "label": 1}, {"text": "b", "label": 0})
+    data = write_rows(tmp_path / "x.jsonl", {"text": "a", "label": 1}, {"text": "b", "label": 0})
     finished = unmask("score", gpt1, data, *words)
     assert finished.code == 2
     assert told in finished.errors

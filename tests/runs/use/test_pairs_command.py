@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import Command
+from support.files import write_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -19,9 +20,7 @@ ROWS = [
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS * 3), encoding="utf-8")
-    return path
+    return write_rows(tmp_path / "pairs.jsonl", *ROWS * 3)
 
 
 def test_checkpoints_end_with_the_model(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:

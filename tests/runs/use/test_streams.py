@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.tiny_models import tiny
+from support.sizes import small
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model
@@ -24,31 +24,24 @@ from unmask.tokenization.settings import TokenizerSettings
 @pytest.fixture(scope="module")
 def masked_lm(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Path:
     directory = tmp_path_factory.mktemp("model") / "masked_lm"
-    tokenizer, _ = train_tokenizer(
-        [samples_dir / "text" / "ko-constitution.jsonl"], directory, TokenizerSettings(vocab_size=1500)
-    )
-    encoder = BertEncoder(
-        tiny(
-            tokenizer.vocab_size, hidden_size=16, num_hidden_layers=1, intermediate_size=32, max_position_embeddings=32
-        ),
-        pooler=False,
-    )
+    text = samples_dir / "text" / "ko-constitution.jsonl"
+    tokenizer, _ = train_tokenizer([text], directory, TokenizerSettings(vocab_size=1500))
+    sizes = small(vocab=tokenizer.vocab_size, width=16, layers=1, heads=2, inner=32, positions=32)
+    encoder = BertEncoder(sizes, pooler=False)
     save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings))
     return directory
 
 
 def fill_mask(model: Path, text: bytes) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "unmask", "fill-mask", str(model), "-", "--top-k", "1"], input=text, capture_output=True
-    )
+    command = [sys.executable, "-m", "unmask", "fill-mask", str(model), "-", "--top-k", "1"]
+    return subprocess.run(command, input=text, capture_output=True)
 
 
 def test_blank_lines_are_passed_over(masked_lm: Path) -> None:
     finished = fill_mask(masked_lm, "모든 [MASK] 은\n\n국가는 [MASK] 을\n".encode())
     assert finished.returncode == 0
-    assert [sorted(json.loads(line)) for line in finished.stdout.splitlines()] == [
-        ["score", "sequence", "token", "token_str"]
-    ] * 2
+    keys = ["score", "sequence", "token", "token_str"]
+    assert [sorted(json.loads(line)) for line in finished.stdout.splitlines()] == [keys] * 2
 
 
 @pytest.mark.parametrize(
@@ -66,11 +59,9 @@ def test_a_bad_line_is_named(masked_lm: Path, text: bytes, message: str) -> None
 
 
 def test_a_reader_may_go_away(masked_lm: Path) -> None:
-    command = f"'{sys.executable}' -m unmask fill-mask '{masked_lm}' - --top-k 1000 | head -1"
+    command = f"'{sys.executable}' -m unmask fill-mask '{masked_lm}' - --top-k 1000 | head -1; exit ${{PIPESTATUS[0]}}"
     text = "모든 [MASK] 은\n" * 50
-    finished = subprocess.run(
-        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], input=text.encode(), capture_output=True
-    )
+    finished = subprocess.run(["bash", "-c", command], input=text.encode(), capture_output=True)
     assert finished.returncode == 0, finished.stderr.decode()
     assert len(finished.stdout.splitlines()) == 1
     assert finished.stderr == b""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.commands import Command
+from support.commands import Command, type_in
+from support.files import write_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,8 +25,7 @@ def examples(task_models: Any, kind: str) -> list[dict[str, Any]]:
 
 
 def write(path: str, rows: list[dict[str, Any]]) -> str:
-    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
+    return str(write_rows(Path(path), *rows))
 
 
 def test_columns_are_named_in_one_way_everywhere(unmask: Command, place: Path, task_models: Any) -> None:
@@ -94,15 +93,15 @@ def test_a_table_on_standard_input(
     model = task_models.runs / "classification"
     table = "id,text\n1,Ada Lovelace wrote a dull paper in Bath\n2,Grace Hopper wrote a warm paper in Oslo\n"
     Path("inputs.csv").write_text(table)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+    type_in(monkeypatch, table)
     piped = succeeded(unmask("predict", model, "-", "--format", "csv"))
     assert piped == succeeded(unmask("predict", model, "inputs.csv"))
     assert [json.loads(line)["id"] for line in piped.splitlines()] == ["1", "2"]
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+    type_in(monkeypatch, table)
     code, _, errors = unmask("predict", model, "-")
     assert code == 2
     assert "it is the header of a table (id, text): give --format csv" in errors
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+    type_in(monkeypatch, table)
     assert len(succeeded(unmask("predict", model, "-", "--format", "txt")).splitlines()) == 3
 
 
@@ -124,23 +123,17 @@ def test_answers_in_squads_own_form(unmask: Command, place: Path, task_models: A
 
 
 def test_a_vocabulary_of_another_language_is_told_at_every_use(
-    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    unmask: Command, place: Path, task_models: Any, without_report: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
     data = write("data.jsonl", [{"text": "국민 은", "label": "n"}, {"text": "paper 국민", "label": "y"}])
     model = task_models.runs / "classification"
     train = ("finetune", "finetune/classification", *task_models.words("classification", data), "--out", "run")
-    for command in (
-        train,
-        ("evaluate", model, "--data", data),
-        ("predict", model, data),
-        ("features", model, data, "--out", "features"),
-    ):
+    uses = [("evaluate", model, "--data", data), ("predict", model, data), ("features", model, data, "--out", "f")]
+    told = "75 % of the tokens (3 of 4) are [UNK]: the vocabulary does not cover these texts"
+    for command in (train, *uses):
         caplog.clear()
         succeeded(unmask(*command))
-        assert (
-            caplog.text.count("75 % of the tokens (3 of 4) are [UNK]: the vocabulary does not cover these texts") == 1
-        )
+        assert caplog.text.count(told) == 1
         assert "2 examples, 3 of 4 tokens not in the vocabulary ([UNK])" in caplog.text
 
 

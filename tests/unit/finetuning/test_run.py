@@ -25,10 +25,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ({"dev": "b.tsv", "test": "long.tsv"}, []),
         ({}, []),
-        (
-            {"dev": "a.tsv"},
-            ["data.dev=a.tsv is the same file as data.train=a.tsv: its figures are of what was learned"],
-        ),
+        ({"dev": "a.tsv"},
+         ["data.dev=a.tsv is the same file as data.train=a.tsv: its figures are of what was learned"]),
         ({"dev": "link.tsv"}, ["data.dev=link.tsv is the same file as data.train=a.tsv"]),
         ({"dev": "copy.tsv"}, ["data.dev=copy.tsv holds the very bytes of data.train=a.tsv"]),
         ({"dev": "b.tsv", "test": "copy.tsv"}, ["data.test=copy.tsv holds the very bytes of data.train=a.tsv"]),
@@ -36,7 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"train": "folder", "dev": "folder"}, ["data.dev=folder is the same file as data.train=folder"]),
         ({"train": "folder", "dev": "a.tsv"}, []),
     ],
-)
+)  # fmt: skip
 @pytest.mark.usefixtures("place")
 def test_files_that_are_one_are_told(files: dict[str, str], told: list[str]) -> None:
     warnings = list(shared_files(DataSettings.model_validate({"train": "a.tsv", **files})))

@@ -12,24 +12,16 @@ from unmask.inference.answer_table import table_lines
 
 
 def test_inputs_and_answers_side_by_side() -> None:
+    given = {"n": 7, "text": 'a "b", c\nd', "label": "x"}
     predictions = [
-        {
-            "id": 7,
-            "input": {"n": 7, "text": 'a "b", c\nd', "label": "x"},
-            "label": "y",
-            "probabilities": {"x": 0.25, "y": 0.75},
-        },
+        {"id": 7, "input": given, "label": "y", "probabilities": {"x": 0.25, "y": 0.75}},
         {"id": 8, "input": {"n": 8, "text": "글", "label": None}, "label": "x", "probabilities": {"x": 1.0, "y": 0.0}},
     ]
     text = "\r\n".join(table_lines(predictions))
     assert text.startswith("\ufeffn,text,input.label,id,label,probabilities.x,probabilities.y\r\n")
     first, second = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
-    assert (first["text"], first["input.label"], first["label"], first["probabilities.y"]) == (
-        'a "b", c\nd',
-        "x",
-        "y",
-        "0.75",
-    )
+    assert (first["text"], first["input.label"]) == ('a "b", c\nd', "x")
+    assert (first["label"], first["probabilities.y"]) == ("y", "0.75")
     assert (second["text"], second["input.label"], second["id"]) == ("글", "", "8")
 
 

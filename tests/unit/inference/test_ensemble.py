@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from support.files import write_rows
+from support.model_files import edit_config
+from support.tasks import new_task
 from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.finetuning.run import save_finetuned
@@ -28,8 +31,6 @@ from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import Task, TaskModule
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -86,15 +87,10 @@ def members(tmp_path: Path, tiny_model: Path) -> list[Path]:
     for number in range(3):
         model = tmp_path / "runs" / f"run{number}" / "model"
         shutil.copytree(tiny_model, model)
-        change(model, architectures=["BertForSequenceClassification"], id2label={"0": "no", "1": "yes"})
-        change(model, unmask_task={"name": "mrpc", "max_length": 64})
+        edit_config(model, architectures=["BertForSequenceClassification"], id2label={"0": "no", "1": "yes"})
+        edit_config(model, unmask_task={"name": "mrpc", "max_length": 64})
         made.append(model.parent)
     return made
-
-
-def change(model: Path, **values: Any) -> None:
-    path = model / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def test_what_is_written_is_read_again_and_can_be_moved(tmp_path: Path, members: list[Path]) -> None:
@@ -106,8 +102,7 @@ def test_what_is_written_is_read_again_and_can_be_moved(tmp_path: Path, members:
     moved.mkdir()
     (tmp_path / "runs").rename(moved / "runs")
     (tmp_path / "together").rename(moved / "together")
-    found = read_members(moved / "together" / "all")
-    assert found is not None
+    found = read_members(moved / "together" / "all") or []
     assert [member.is_dir() for member in found] == [True] * 3
 
 
@@ -151,7 +146,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
 def test_models_that_do_not_belong_together_are_refused(
     tmp_path: Path, members: list[Path], changed: dict[str, Any], told: str
 ) -> None:
-    change(members[2] / "model", **changed)
+    edit_config(members[2] / "model", **changed)
     with pytest.raises(ModelError, match=rf"run2/model and .*run0/model cannot answer together: {told}"):
         write_ensemble(members, tmp_path / "all")
     assert not (tmp_path / "all").exists()
@@ -175,11 +170,9 @@ def test_a_damaged_threshold_is_told(tmp_path: Path, value: str) -> None:
 
 def test_taggers_of_two_tokenizers_are_refused(tmp_path: Path, members: list[Path]) -> None:
     path = members[1] / "model" / "tokenizer.json"
-    said = json.loads(path.read_text())
-    said["normalizer"] = None
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": None}))
     for member in members:
-        change(member / "model", architectures=["BertForTokenClassification"])
+        edit_config(member / "model", architectures=["BertForTokenClassification"])
     with pytest.raises(ModelError, match="tokenizer is"):
         write_ensemble(members, tmp_path / "all")
     with pytest.raises(ModelError, match=r"run1/model has another tokenizer than .*run0/model"):
@@ -210,11 +203,10 @@ def test_members_of_two_tokenizers_read_in_their_own_tokens(tmp_path: Path, tiny
     """Their outputs are combined as those of members of one tokenizer are: mean probabilities, mean values."""
     texts = ("A dog runs.", "a man", "two women and a child")
     rows = [{"text": text, "context": text, "choices": ["sit", "The men run"], "label": 0} for text in texts]
-    data = tmp_path / "data.jsonl"
-    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    data = write_rows(tmp_path / "data.jsonl", *rows)
     other, _ = train_tokenizer(iter(["A dog and a man run ; two women sit ."] * 3), TokenizerSettings(), seed=0)
     labels = ["0", "1"] if name == "classification" else None
-    task = open_task(TaskSettings.model_validate({"name": name, "max_length": 64, "labels": labels}), ColumnSettings())
+    task = new_task(name, max_length=64, labels=labels)
     members = []
     for seed, tokenizer in enumerate((load_tokenizer(tiny_model), other)):
         torch.manual_seed(seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,10 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
+from support.files import write, write_rows
 from unmask.errors import InputError, SettingsError
 from unmask.inference.evaluation import evaluate_predictions
 from unmask.tasks.settings import ColumnSettings
-
-
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def said(label: str, names: list[str]) -> dict[str, Any]:
@@ -34,14 +29,11 @@ def test_an_example_that_no_label_applies_to_counts(tmp_path: Path) -> None:
     generator = np.random.default_rng(5)
     true, predicted = generator.random((2, 40, 3)) < 0.3
     assert 8 < (~true.any(1)).sum() < 32
-    data = tmp_path / "dev.csv"
-    data.write_text(
-        "text,label\n" + "".join(f'a,"{",".join(np.array(names)[row])}"\n' for row in true), encoding="utf-8"
-    )
-    path = write(
-        tmp_path / "said.jsonl",
-        *({"labels": np.array(names)[row].tolist(), "probabilities": dict.fromkeys(names, 0.5)} for row in predicted),
-    )
+    cells = [",".join(np.array(names)[row]) for row in true]
+    data = write(tmp_path / "dev.csv", "text,label\n" + "".join(f'a,"{cell}"\n' for cell in cells))
+    chances = dict.fromkeys(names, 0.5)
+    said_of = [{"labels": np.array(names)[row].tolist(), "probabilities": chances} for row in predicted]
+    path = write_rows(tmp_path / "said.jsonl", *said_of)
     result = evaluate_predictions(path, data)
     assert result["n"] == 40
     assert result["metrics"] == pytest.approx(
@@ -54,8 +46,8 @@ def test_an_example_that_no_label_applies_to_counts(tmp_path: Path) -> None:
 
 
 def test_many_labels_that_are_null_are_refused(tmp_path: Path) -> None:
-    data = write(tmp_path / "dev.jsonl", {"text": "a", "label": ["x"]}, {"text": "a", "label": None})
-    path = write(tmp_path / "said.jsonl", *[{"labels": ["x"], "probabilities": {"x": 0.9, "y": 0.1}}] * 2)
+    data = write_rows(tmp_path / "dev.jsonl", {"text": "a", "label": ["x"]}, {"text": "a", "label": None})
+    path = write_rows(tmp_path / "said.jsonl", *[{"labels": ["x"], "probabilities": {"x": 0.9, "y": 0.1}}] * 2)
     with pytest.raises(InputError, match=r"dev\.jsonl:2: the column 'label' holds null"):
         evaluate_predictions(path, data)
 
@@ -63,39 +55,44 @@ def test_many_labels_that_are_null_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "prediction", "right", "wrong", "told"),
     [
-        ("classification", said("pos", ["neg", "pos"]), "pos", "", "the column 'label' is empty: fill it in"),
-        ("classification", {"label": "pos"}, "pos", "", "the column 'label' is empty: fill it in"),
-        ("sst2", {"label": "1"}, "1", "", "the column 'label' is empty: fill it in"),
-        ("regression", {"value": 1.0}, "2.5", "", "the column 'label' is empty: fill it in"),
-        ("regression", {"value": 1.0}, "2.5", "NA", "the column 'label' holds 'NA': expected a finite number"),
+        ("classification", said("pos", ["neg", "pos"]), "pos", "", "is empty: fill it in"),
+        ("classification", {"label": "pos"}, "pos", "", "is empty: fill it in"),
+        ("sst2", {"label": "1"}, "1", "", "is empty: fill it in"),
+        ("regression", {"value": 1.0}, "2.5", "", "is empty: fill it in"),
+        ("regression", {"value": 1.0}, "2.5", "NA", "holds 'NA': expected a finite number"),
     ],
 )
 def test_an_empty_label_is_refused_as_it_is_with_a_model(
     tmp_path: Path, task: str, prediction: dict[str, Any], right: str, wrong: str, told: str
 ) -> None:
-    data = tmp_path / "dev.csv"
     text = "sentence" if task == "sst2" else "text"
-    data.write_text(f"{text},label\na,{right}\nb,{wrong}\nc,{right}\n")
-    path = write(tmp_path / "said.jsonl", *[prediction] * 3)
-    with pytest.raises(InputError, match=rf"dev\.csv:3: {told}"):
+    data = write(tmp_path / "dev.csv", f"{text},label\na,{right}\nb,{wrong}\nc,{right}\n")
+    path = write_rows(tmp_path / "said.jsonl", *[prediction] * 3)
+    with pytest.raises(InputError, match=rf"dev\.csv:3: the column 'label' {told}"):
         evaluate_predictions(path, data, task)
 
 
 def test_an_empty_choice_is_refused_too(tmp_path: Path) -> None:
     rows = [{"context": "a", "choices": ["b", "c"], "label": label} for label in (0, "")]
-    path = write(tmp_path / "said.jsonl", *[{"choice": 0, "probabilities": [0.9, 0.1]}] * 2)
+    path = write_rows(tmp_path / "said.jsonl", *[{"choice": 0, "probabilities": [0.9, 0.1]}] * 2)
     with pytest.raises(InputError, match=r"dev\.jsonl:2: the column 'label' is empty: fill it in"):
-        evaluate_predictions(path, write(tmp_path / "dev.jsonl", *rows), "choice")
+        evaluate_predictions(path, write_rows(tmp_path / "dev.jsonl", *rows), "choice")
 
 
 def test_what_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     labels = ["neutral", "-", "entailment"]
-    data = write(tmp_path / "dev.jsonl", *({"premise": "a", "hypothesis": "b", "label": label} for label in labels))
-    assert evaluate_predictions(write(tmp_path / "said.jsonl", *[{"label": "neutral"}] * 3), data, "snli")["n"] == 2
+    data = write_rows(
+        tmp_path / "dev.jsonl", *({"premise": "a", "hypothesis": "b", "label": label} for label in labels)
+    )
+    assert (
+        evaluate_predictions(write_rows(tmp_path / "said.jsonl", *[{"label": "neutral"}] * 3), data, "snli")["n"] == 2
+    )
     assert "dev.jsonl: 2 examples, 1 without an agreed label skipped" in caplog.text
     caplog.clear()
-    data = write(tmp_path / "new.jsonl", {"text": "a"}, {"text": "b", "label": "x"}, {"text": "c"})  # never labelled
-    assert evaluate_predictions(write(tmp_path / "said.jsonl", *[said("x", ["x", "y"])] * 3), data)["n"] == 1
+    data = write_rows(
+        tmp_path / "new.jsonl", {"text": "a"}, {"text": "b", "label": "x"}, {"text": "c"}
+    )  # never labelled
+    assert evaluate_predictions(write_rows(tmp_path / "said.jsonl", *[said("x", ["x", "y"])] * 3), data)["n"] == 1
     assert "new.jsonl: 1 examples, 2 without an agreed label skipped" in caplog.text
 
 
@@ -104,9 +101,9 @@ def test_what_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 def numbered(tmp_path: Path, ids: list[Any], predicted: list[Any], name: str = "id") -> tuple[Path, Path]:
     """Examples whose label is that of their id, and perfect predictions, by `ids` and `predicted`."""
-    data = write(tmp_path / "dev.jsonl", *({"text": "a", "label": f"l{i}", name: i} for i in ids))
+    data = write_rows(tmp_path / "dev.jsonl", *({"text": "a", "label": f"l{i}", name: i} for i in ids))
     rows = ({"id": i, **said(f"l{i}", [f"l{i}" for i in ids])} for i in predicted)
-    return write(tmp_path / "said.jsonl", *rows), data
+    return write_rows(tmp_path / "said.jsonl", *rows), data
 
 
 def test_predictions_are_paired_by_id(tmp_path: Path) -> None:
@@ -140,9 +137,9 @@ def test_ids_that_do_not_match_are_refused(tmp_path: Path, ids: list[int], predi
 def f1_of(tmp_path: Path, task: str, order: list[str], **settings: Any) -> float:
     """The F1 of predictions that name the labels in an order."""
     column, low, high = ("text", "2", "10") if task == "classification" else ("sentence", "0", "1")
-    data = write(tmp_path / "dev.jsonl", *({column: "a", "label": label} for label in (low, high, high, low)))
+    data = write_rows(tmp_path / "dev.jsonl", *({column: "a", "label": label} for label in (low, high, high, low)))
     predictions = (said(label, order) for label in (low, high, low, low))
-    result = evaluate_predictions(write(tmp_path / "said.jsonl", *predictions), data, task, settings=settings)
+    result = evaluate_predictions(write_rows(tmp_path / "said.jsonl", *predictions), data, task, settings=settings)
     return float(result["metrics"]["f1"])
 
 
@@ -164,8 +161,8 @@ def test_f1_is_of_the_second_label_of_the_data_set(tmp_path: Path, order: list[s
 
 
 def test_the_order_may_be_said_where_predictions_have_no_probabilities(tmp_path: Path) -> None:
-    data = write(tmp_path / "dev.jsonl", *({"text": "a", "label": label} for label in ("a", "b", "b", "a")))
-    path = write(tmp_path / "said.jsonl", *({"label": label} for label in ("a", "b", "a", "a")))
+    data = write_rows(tmp_path / "dev.jsonl", *({"text": "a", "label": label} for label in ("a", "b", "b", "a")))
+    path = write_rows(tmp_path / "said.jsonl", *({"label": label} for label in ("a", "b", "a", "a")))
     assert evaluate_predictions(path, data)["metrics"]["f1"] == pytest.approx(2 / 3)
     assert evaluate_predictions(path, data)["positive_label"] == "b"
     swapped = evaluate_predictions(path, data, settings={"labels": ["b", "a"]})
@@ -176,6 +173,6 @@ def test_labels_other_than_those_of_the_predictions_are_refused(tmp_path: Path) 
     for labels in (["2", "10", "30"], ["2", "3"]):
         with pytest.raises(SettingsError, match=r"task\.labels .*: expected those of the predictions, 2, 10, in any"):
             f1_of(tmp_path, "classification", ["10", "2"], labels=labels)
-    tagged = write(tmp_path / "tags.jsonl", {"tokens": ["a"], "tags": ["O"]})
+    tagged = write_rows(tmp_path / "tags.jsonl", {"tokens": ["a"], "tags": ["O"]})
     with pytest.raises(SettingsError, match=r"task\.labels cannot be set here"):
         evaluate_predictions(tagged, tagged, "tagging", settings={"labels": ["O", "B-X"]})

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.commands import type_in
+from support.tasks import new_task
 from unmask.errors import InputError, SettingsError
 from unmask.inference.inputs import read_inputs, read_task_inputs
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task
+from unmask.tasks.settings import ColumnSettings
 
 CSV = 'id,text\n1,"a man, a dog"\n2,people wait\n'
 TSV = "id\ttext\n1\ta man, a dog\n2\tpeople wait\n"
 JSONL = '{"id": "1", "text": "a man, a dog"}\n{"id": "2", "text": "people wait"}\n'
 ROWS = [{"id": "1", "text": "a man, a dog"}, {"id": "2", "text": "people wait"}]
-
-
-def typing_in(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 def inputs(path: str | Path, format: str | None) -> list[dict[str, Any]]:
@@ -32,7 +28,7 @@ def inputs(path: str | Path, format: str | None) -> list[dict[str, Any]]:
 def test_a_format_says_what_standard_input_and_odd_files_hold(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, format: str, text: str
 ) -> None:
-    typing_in(monkeypatch, text)
+    type_in(monkeypatch, text)
     assert inputs("-", format) == ROWS
     for name in ("inputs", "inputs.dat", "inputs.txt", f"inputs.{format}"):
         (tmp_path / name).write_text(text)
@@ -40,17 +36,17 @@ def test_a_format_says_what_standard_input_and_odd_files_hold(
 
 
 def test_texts_may_look_like_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    typing_in(monkeypatch, JSONL)
+    type_in(monkeypatch, JSONL)
     assert inputs("-", "txt") == [{"text": line} for line in JSONL.splitlines()]
     (tmp_path / "inputs").write_text("a\n\nb\n")
     assert inputs(tmp_path / "inputs", "txt") == [{"text": "a"}, {"text": ""}, {"text": "b"}]
 
 
 def test_faults_of_standard_input_name_their_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    typing_in(monkeypatch, "id,text\n1,a\n2\n")
+    type_in(monkeypatch, "id,text\n1,a\n2\n")
     with pytest.raises(InputError, match="standard input:3: 1 fields where the header has 2"):
         inputs("-", "csv")
-    typing_in(monkeypatch, "")
+    type_in(monkeypatch, "")
     with pytest.raises(InputError, match="standard input: there is nothing in it"):
         inputs("-", "csv")
 
@@ -73,12 +69,12 @@ def test_no_such_format() -> None:
 def test_a_table_is_not_answered_as_texts_unless_it_is_said_to_be(
     monkeypatch: pytest.MonkeyPatch, header: str, format: str
 ) -> None:
-    task = open_task(TaskSettings(labels=["a", "b"]), ColumnSettings(text="review"), lenient=True)
-    typing_in(monkeypatch, f"{header}\n1,a man\n")
+    task = new_task(columns=ColumnSettings(text="review"), lenient=True, labels=["a", "b"])
+    type_in(monkeypatch, f"{header}\n1,a man\n")
     told = f"standard input:1: read as a text, and it is the header of a table.*give --format {format}"
     with pytest.raises(InputError, match=told):
         list(read_task_inputs("-", task))
-    typing_in(monkeypatch, f"{header}\n1,a man\n")
+    type_in(monkeypatch, f"{header}\n1,a man\n")
     assert len(list(read_task_inputs("-", task, "txt"))) == 2
 
 
@@ -86,17 +82,17 @@ def test_a_table_is_not_answered_as_texts_unless_it_is_said_to_be(
 def test_other_texts_are_no_tables(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    task = open_task(TaskSettings(labels=["a", "b"]), ColumnSettings(text="review"), lenient=True)
-    typing_in(monkeypatch, f"{text}\na man\n")
+    task = new_task(columns=ColumnSettings(text="review"), lenient=True, labels=["a", "b"])
+    type_in(monkeypatch, f"{text}\na man\n")
     with caplog.at_level(logging.WARNING, logger="unmask"):
         assert len(list(read_task_inputs("-", task))) == 2
     assert not [record for record in caplog.records if text]  # the first line is not looked for further down
 
 
 def test_pairs_on_standard_input_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = open_task(TaskSettings(labels=["a", "b"]), ColumnSettings(text_a="p", text_b="h"), lenient=True)
-    typing_in(monkeypatch, "p,h\na man,a dog\n")
+    task = new_task(columns=ColumnSettings(text_a="p", text_b="h"), lenient=True, labels=["a", "b"])
+    type_in(monkeypatch, "p,h\na man,a dog\n")
     with pytest.raises(InputError, match=r"standard input:1: a plain text, .* p and h; --format csv or tsv says that"):
         list(read_task_inputs("-", task))
-    typing_in(monkeypatch, "p,h\na man,a dog\n")
+    type_in(monkeypatch, "p,h\na man,a dog\n")
     assert [dict(row.fields) for row in read_task_inputs("-", task, "csv")] == [{"p": "a man", "h": "a dog"}]

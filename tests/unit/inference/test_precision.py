@@ -11,18 +11,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from support.files import write
+from support.sizes import small
+from support.untrained import save_task_model
 from unmask.batch import pack
 from unmask.errors import SettingsError
-from unmask.finetuning.run import save_finetuned
 from unmask.inference.features.extraction import extract_features
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.predictor import predict
 from unmask.models.encoder import new_encoder
-from unmask.models.hub.directory import load_encoder
-from unmask.models.settings import Architecture, EncoderSettings
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task
-from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.models.settings import Architecture
+from unmask.tasks.settings import ColumnSettings
 from unmask.training.device import Compute
 
 FP32 = Compute(torch.device("cpu"), torch.float32, "a test")
@@ -32,17 +31,9 @@ BATCH = pack([[5, 7, 9, 11, 6], [8] * 17, [6]])
 
 def new_model(architecture: Architecture) -> nn.Module:
     torch.manual_seed(3)
-    settings = EncoderSettings(
-        vocab_size=50,
-        hidden_size=32,
-        embedding_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        architecture=architecture,
-        type_vocab_size=0 if architecture == "gpt1" else 2,
-    )
-    return new_encoder(settings, pooler=False).eval()
+    sizes = {"vocab": 50, "width": 32, "embedding_size": 32, "layers": 2, "heads": 2, "inner": 128}
+    num_types = 0 if architecture == "gpt1" else 2
+    return new_encoder(small(architecture=architecture, type_vocab_size=num_types, **sizes), pooler=False).eval()
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "gpt1"])
@@ -82,12 +73,8 @@ def test_only_precisions_that_are_the_same_everywhere_are_taken() -> None:
 
 @pytest.fixture
 def classifier(tiny_model: Path, tmp_path: Path) -> Path:
-    settings = TaskSettings.model_validate({"labels": ["bad", "good"], "max_length": 64})
-    task = open_task(settings, ColumnSettings(text="text"))
-    torch.manual_seed(5)
-    module = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
-    save_finetuned(module, task, load_tokenizer(tiny_model), tmp_path / "model")
-    return tmp_path / "model"
+    columns = ColumnSettings(text="text")
+    return save_task_model(tmp_path / "model", tiny_model, columns, seed=5, labels=["bad", "good"], max_length=64)
 
 
 @pytest.mark.parametrize("asked", [{}, {"precision": "fp32"}])
@@ -107,8 +94,7 @@ def test_many_inputs_are_answered_as_one_is(
 
 
 def test_features_are_made_in_fp32_unless_bf16_is_asked_for(tiny_model: Path, tmp_path: Path) -> None:
-    inputs = tmp_path / "texts.txt"
-    inputs.write_text("a man\ntwo dogs play\na child\npeople wait\na dog\n")
+    inputs = write(tmp_path / "texts.txt", "a man\ntwo dogs play\na child\npeople wait\na dog\n")
     usual, in_fp32, in_bf16 = (
         np.load(extract_features(tiny_model, inputs, tmp_path / name, pool="mean", **asked) / "features.npy")
         for name, asked in (("usual", {}), ("fp32", {"precision": "fp32"}), ("bf16", {"precision": "bf16"}))

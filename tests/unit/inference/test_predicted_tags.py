@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from support.commands import type_in
+from support.files import write, write_rows
+from support.tasks import new_task
+from support.untrained import save_task_model
 from unmask.errors import InputError
-from unmask.finetuning.run import save_finetuned
 from unmask.inference.evaluation import evaluate, evaluate_predictions
 from unmask.inference.predictor import predict, predict_file
 from unmask.inference.windows import WINDOW
-from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task
-from unmask.tokenization.tokenizer import load_tokenizer
 
 
 def test_published_txt_of_tags_is_read_as_the_model_reads_it(tiny_model: Path, tmp_path: Path) -> None:
     model = save_tagger(tmp_path / "wikiann", tiny_model, name="wikiann", labels=None)
-    test = tmp_path / "test.txt"
-    test.write_text("en:a\tO\nen:man\tB-PER\n\nen:wait\tO\n")
+    test = write(tmp_path / "test.txt", "en:a\tO\nen:man\tB-PER\n\nen:wait\tO\n")
     assert [one["tokens"] for one in predict_file(model, test)] == [["a", "man"], ["wait"]]
     assert scored(model, test, "wikiann") == evaluate(model, test)
     for text in ("a man wait\nen:man\tB-PER\n", "waiting\n"):
@@ -42,26 +36,23 @@ def test_published_txt_of_tags_is_read_as_the_model_reads_it(tiny_model: Path, t
 def test_conll_in_a_txt_is_read_as_evaluate_reads_it(
     plain_tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    test = tmp_path / "test.txt"
-    test.write_text("a O\nman B-X\n\npeople O\nwait O\n")
+    test = write(tmp_path / "test.txt", "a O\nman B-X\n\npeople O\nwait O\n")
     told = list(predict_file(plain_tagger, test))
     assert [one["tokens"] for one in told] == [["a", "man"], ["people", "wait"]]
     assert scored(plain_tagger, test, "tagging") == evaluate(plain_tagger, test)
     texts = list(predict_file(plain_tagger, test, format="txt"))
     assert texts[0]["input"] == {"text": "a O"}
-    other = tmp_path / "test.part"
-    other.write_bytes(test.read_bytes())
+    other = write(tmp_path / "test.part", test.read_bytes())
     assert list(predict_file(plain_tagger, other, format="conll")) == told
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(test.read_bytes())))
+    type_in(monkeypatch, test.read_bytes())
     assert list(predict_file(plain_tagger, "-", format="conll")) == told
 
 
 def test_entities_inside_words_are_found_at_their_places(tiny_model: Path, tmp_path: Path) -> None:
     """A tagger of characters; its predictions are scored as such without it."""
-    data = tmp_path / "train.jsonl"
-    data.write_text(as_lines([{"text": "two women-like man", "entities": [[0, 9, "X"], [15, 18, "Y"]]}]))
-    settings = TaskSettings.model_validate({"name": "tagging", "max_length": 24})
-    task = open_task(settings, ColumnSettings()).fit_to(data)
+    row = {"text": "two women-like man", "entities": [[0, 9, "X"], [15, 18, "Y"]]}
+    data = write_rows(tmp_path / "train.jsonl", row)
+    task = new_task("tagging", max_length=24).fit_to(data)
     model = save_tagger(tmp_path / "model", tiny_model, units="characters", labels=list(task.labels))
     (told,) = predict_file(model, data)
     assert "".join(told["tokens"]) == "two women-like man"
@@ -76,13 +67,8 @@ def test_entities_inside_words_are_found_at_their_places(tiny_model: Path, tmp_p
 def save_tagger(directory: Path, base: Path, **changes: Any) -> Path:
     """A random tagger on the tiny model, whose tags depend on what stands around."""
     labels = ["O", "B-X", "I-X", "B-Y", "I-Y"]
-    settings = TaskSettings.model_validate({"name": "tagging", "max_length": 24, "labels": labels, **changes})
-    task = open_task(settings, ColumnSettings())
-    torch.manual_seed(2)
-    module: Any = task.module(load_encoder(base, head=task.head_kind).encoder)
-    torch.nn.init.normal_(module.head.dense.weight, std=0.5)
-    save_finetuned(module, task, load_tokenizer(base), directory)
-    return directory
+    settings: dict[str, Any] = {"name": "tagging", "max_length": 24, "labels": labels, **changes}
+    return save_task_model(directory, base, seed=2, std=0.5, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +96,13 @@ dog O
 
 def scored(model: Path, data: Path, task: str) -> dict[str, Any]:
     """The figures of the predictions for a file."""
-    path = data.with_name("said.jsonl")
-    path.write_text(as_lines(list(predict_file(model, data))), "utf-8")
-    return evaluate_predictions(path, data, task)
+    return evaluate_predictions(write_rows(data.with_name("said.jsonl"), *predict_file(model, data)), data, task)
 
 
 def test_predicted_with_the_context_that_is_measured_with(
     contextual: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = tmp_path / "dev.conll"
-    data.write_text(DOCUMENTS)
+    data = write(tmp_path / "dev.conll", DOCUMENTS)
     assert scored(contextual, data, "tagging") == evaluate(contextual, data)
     told = list(predict_file(contextual, data))
     assert not caplog.text
@@ -143,10 +126,6 @@ def test_inputs_without_document_are_read_a_window_at_a_time(contextual: Path) -
     assert read <= WINDOW + 1
 
 
-def as_lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 @pytest.fixture(scope="module")
 def plain_tagger(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tagger(tmp_path_factory.mktemp("tagger") / "model", tiny_model)
@@ -158,59 +137,50 @@ def test_figures_of_tags_do_not_hang_on_what_the_data_holds(plain_tagger: Path, 
     said = [tag for one in predict(plain_tagger, [{"tokens": words}]) for tag in one["tags"]]
     assert "X" in {tag[-1] for tag in said}
     for tags in ("O O O O O", "B-X O O O B-X", "B-Y I-Y O O O"):
-        data.write_text(as_lines([{"tokens": words, "tags": tags.split()}]), "utf-8")
+        write_rows(data, {"tokens": words, "tags": tags.split()})
         measured = evaluate(plain_tagger, data)
         assert "overall_f1" in measured["metrics"]
         assert scored(plain_tagger, data, "tagging") == measured
 
 
 def test_tags_that_are_all_o_are_those_of_entities(tmp_path: Path) -> None:
-    data, path = tmp_path / "dev.jsonl", tmp_path / "said.jsonl"
-    data.write_text(as_lines([{"text": "a man.", "tags": ["O", "O", "O"]}]))
-    path.write_text(as_lines([{"tags": ["O", "O", "O"]}]))
+    data = write_rows(tmp_path / "dev.jsonl", {"text": "a man.", "tags": ["O", "O", "O"]})
+    path = write_rows(tmp_path / "said.jsonl", {"tags": ["O", "O", "O"]})
     assert evaluate_predictions(path, data, "tagging")["metrics"]["overall_accuracy"] == 1.0
-    path.write_text(as_lines([{"tags": ["O", "O", "nonsense"]}]))
-    data.write_text(as_lines([{"tokens": "a b c", "tags": ["O", "B-X", "O"]}]))
+    write_rows(path, {"tags": ["O", "O", "nonsense"]})
+    write_rows(data, {"tokens": "a b c", "tags": ["O", "B-X", "O"]})
     with pytest.raises(InputError, match=r"said\.jsonl:1: .*word 3 is 'nonsense': expected one of B-X, I-X, O"):
         evaluate_predictions(path, data, "tagging")
 
 
 def test_tags_of_other_kinds_that_the_data_lacks(tmp_path: Path) -> None:
-    data, path = tmp_path / "dev.jsonl", tmp_path / "said.jsonl"
-    data.write_text(as_lines([{"tokens": "a b", "tags": ["NOUN", "NOUN"]}]))
-    path.write_text(as_lines([{"tags": ["NOUN", "VERB"]}]))
+    data = write_rows(tmp_path / "dev.jsonl", {"tokens": "a b", "tags": ["NOUN", "NOUN"]})
+    path = write_rows(tmp_path / "said.jsonl", {"tags": ["NOUN", "VERB"]})
     # NOUN: 1 of 1 said and 1 of 2 true, 2/3; VERB 0
     metrics = evaluate_predictions(path, data, "tagging")["metrics"]
     assert metrics == pytest.approx({"accuracy": 0.5, "f1_macro": 1 / 3})
 
 
 @pytest.mark.parametrize(
-    ("form", "tags"),
-    [
-        ("BIO", "B-X I-X B-X O B-Y"),
-        ("IOB1", "I-X I-X B-X O I-Y"),
-        ("IOBES", "B-X E-X S-X O S-Y"),
-        ("BILOU", "B-X L-X U-X O U-Y"),
-    ],
+    "tags",
+    ["B-X I-X B-X O B-Y", "I-X I-X B-X O I-Y", "B-X E-X S-X O S-Y", "B-X L-X U-X O U-Y"],
+    ids=["BIO", "IOB1", "IOBES", "BILOU"],
 )
 @pytest.mark.parametrize("task", ["tagging", "wnut17"])
-def test_a_perfect_copy_is_perfect_in_every_scheme(tmp_path: Path, form: str, tags: str, task: str) -> None:
+def test_a_perfect_copy_is_perfect_in_every_scheme(tmp_path: Path, tags: str, task: str) -> None:
     if task == "wnut17":
         tags = tags.replace("X", "person").replace("Y", "group")
-    data, path = tmp_path / "dev.jsonl", tmp_path / "said.jsonl"
-    data.write_text(as_lines([{"tokens": "a b c d e", "tags": tags.split()}]))
-    path.write_text(as_lines([{"tags": tags.split()}]))
+    data = write_rows(tmp_path / "dev.jsonl", {"tokens": "a b c d e", "tags": tags.split()})
+    path = write_rows(tmp_path / "said.jsonl", {"tags": tags.split()})
     metrics = evaluate_predictions(path, data, task)["metrics"]
     assert (metrics["overall_f1"], metrics["overall_accuracy"]) == (1.0, 1.0)
 
 
 def test_sentences_without_tags_are_passed_over(plain_tagger: Path, tmp_path: Path) -> None:
-    data = tmp_path / "dev.jsonl"
-    tagged = {"tokens": ["a", "man"], "tags": ["O", "B-X"]}
-    data.write_text(as_lines([{"tokens": ["two", "women"]}, tagged, {"tokens": ["a"], "tags": None}]))
+    tagged, bare = {"tokens": ["a", "man"], "tags": ["O", "B-X"]}, {"tokens": ["two", "women"]}
+    data = write_rows(tmp_path / "dev.jsonl", bare, tagged, {"tokens": ["a"], "tags": None})
     found = scored(plain_tagger, data, "tagging")
-    data.write_text(as_lines([tagged]))
-    assert found == evaluate(plain_tagger, data)
-    data.write_text(as_lines([{"tokens": ["two", "women"]}]))
+    assert found == evaluate(plain_tagger, write_rows(data, tagged))
+    write_rows(data, bare)
     with pytest.raises(InputError, match=r"dev\.jsonl:1: no column 'tags' for the tags"):
         scored(plain_tagger, data, "tagging")

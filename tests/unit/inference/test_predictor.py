@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from support.tiny_models import tiny
+from support.commands import type_in
+from support.files import write, write_rows
+from support.model_files import edit_config
+from support.sizes import small
+from support.tasks import new_task
+from support.untrained import save_task_model
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.evaluation import evaluate, evaluate_predictions
@@ -24,9 +29,7 @@ from unmask.inference.predictor import Predictor, load_predictor, predict, predi
 from unmask.inference.task_options import read_task_settings
 from unmask.inference.windows import WINDOW
 from unmask.models.encoder import new_encoder
-from unmask.models.hub.directory import load_encoder
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task
+from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
 LABELS = ("bad", "good", "so-so")
@@ -35,13 +38,8 @@ TEXTS = ["a man", "", "a dog and two women are outside, and a child plays with a
 
 def save_classifier(directory: Path, base: Path, columns: ColumnSettings, **changes: Any) -> Path:
     """A random classifier on the tiny model."""
-    settings = TaskSettings.model_validate({"max_length": 64, "labels": list(LABELS), **changes})
-    task = open_task(settings, columns)
-    torch.manual_seed(5)
-    module: Any = task.module(load_encoder(base, head=task.head_kind).encoder)
-    torch.nn.init.normal_(module.head.dense.weight, std=0.3)  # so that the predictions differ
-    save_finetuned(module, task, load_tokenizer(base), directory)
-    return directory
+    settings = {"max_length": 64, "labels": list(LABELS), **changes}
+    return save_task_model(directory, base, columns, seed=5, std=0.3, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +116,7 @@ def test_a_length_that_the_model_has_not_seen_is_told(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = save_classifier(tmp_path / "model", tiny_model, ColumnSettings(text="text"), max_length=16)
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 24}))
+    edit_config(model, unmask_trained_length=24)
     predictor = load_predictor(model)
     predictor.with_options(settings=read_task_settings(["task.max_length=24"]))
     assert not caplog.text
@@ -134,8 +131,7 @@ def test_texts_that_the_vocabulary_does_not_cover_are_told(
     assert "inputs: 33 % of the tokens (1 of 3) are [UNK]: the vocabulary does not cover these texts" in caplog.text
     assert "inputs: 1 examples, 1 of 3 tokens not in the vocabulary ([UNK])" in caplog.text
     caplog.clear()
-    data = tmp_path / "dev.tsv"
-    data.write_text("review\tlabel\n" + "a man waits\tgood\n" * 30 + "a man 국민\tbad\n")
+    data = write(tmp_path / "dev.tsv", "review\tlabel\n" + "a man waits\tgood\n" * 30 + "a man 국민\tbad\n")
     evaluate(single, data)
     assert "are [UNK]" not in caplog.text  # fewer than one in twenty
     assert re.search(r"dev\.tsv: 31 examples, 1 of \d+ tokens not in the vocabulary \(\[UNK\]\)", caplog.text)
@@ -146,19 +142,12 @@ def inputs(path: str | Path) -> list[dict[str, Any]]:
 
 
 def test_files_of_inputs(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("a man\n\n{no json}\n")
-    assert inputs(path) == [{"text": "a man"}, {"text": ""}, {"text": "{no json}"}]
-    path = tmp_path / "a.tsv"
-    path.write_text("id\ttext\n7\ta man\n")
-    assert inputs(path) == [{"id": "7", "text": "a man"}]
-    path = tmp_path / "b.txt"
-    path.write_bytes(b"fine\nbad \xe9\n")
-    with pytest.raises(InputError, match=r"b\.txt:2: not UTF-8 at byte 9"):
-        inputs(path)
-    path.write_bytes(b"")
-    with pytest.raises(InputError, match=r"b\.txt: there is nothing in it"):
-        inputs(path)
+    texts = [{"text": "a man"}, {"text": ""}, {"text": "{no json}"}]
+    assert inputs(write(tmp_path / "a.txt", "a man\n\n{no json}\n")) == texts
+    assert inputs(write(tmp_path / "a.tsv", "id\ttext\n7\ta man\n")) == [{"id": "7", "text": "a man"}]
+    for content, told in ((b"fine\nbad \xe9\n", ":2: not UTF-8 at byte 9"), (b"", ": there is nothing in it")):
+        with pytest.raises(InputError, match=rf"b\.txt{told}"):
+            inputs(write(tmp_path / "b.txt", content))
 
 
 @pytest.mark.parametrize(
@@ -172,27 +161,25 @@ def test_files_of_inputs(tmp_path: Path) -> None:
 def test_standard_input_is_json_lines_or_texts(
     monkeypatch: pytest.MonkeyPatch, typed: str, read: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+    type_in(monkeypatch, typed)
     assert inputs("-") == read
 
 
 @pytest.mark.parametrize("typed", ["", "\n \n"])
 def test_an_empty_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+    type_in(monkeypatch, typed)
     with pytest.raises(InputError, match="standard input: there is nothing in it"):
         inputs("-")
 
 
 def test_published_txt_is_read_as_the_model_reads_it(tiny_model: Path, tmp_path: Path) -> None:
-    ratings = tmp_path / "ratings_test.txt"
-    ratings.write_text("id\tdocument\tlabel\n7\ta man\t1\n8\tpeople wait\t0\n")
+    ratings = write(tmp_path / "ratings_test.txt", "id\tdocument\tlabel\n7\ta man\t1\n8\tpeople wait\t0\n")
     model = save_classifier(tmp_path / "nsmc", tiny_model, ColumnSettings(), name="nsmc", labels=["0", "1"])
     assert [one["input"] for one in predict_file(model, ratings)] == [
         {"id": "7", "document": "a man", "label": "1"},
         {"id": "8", "document": "people wait", "label": "0"},
     ]
-    said = tmp_path / "said.jsonl"
-    said.write_text(as_lines(list(predict_file(model, ratings))))
+    said = write_rows(tmp_path / "said.jsonl", *predict_file(model, ratings))
     assert evaluate_predictions(said, ratings, "nsmc") == evaluate(model, ratings)
     ratings.write_text("id\tdocument\tlabel\n7\ta man\n")
     with pytest.raises(InputError, match=r"ratings_test\.txt:2: 2 fields where the header has 3"):
@@ -201,18 +188,14 @@ def test_published_txt_is_read_as_the_model_reads_it(tiny_model: Path, tmp_path:
     assert [one["input"]["text"] for one in predict_file(model, ratings)] == ["a man", "id\tdocument\tlabel"]
 
     model = save_classifier(tmp_path / "scitail", tiny_model, ColumnSettings(), name="scitail", labels=["e", "n"])
-    pairs = tmp_path / "scitail_1.0_dev.txt"
-    pairs.write_text('{"sentence1": "a man", "sentence2": "a", "gold_label": "e"}\n')
+    pairs = write_rows(tmp_path / "scitail_1.0_dev.txt", {"sentence1": "a man", "sentence2": "a", "gold_label": "e"})
     assert [one["input"]["sentence1"] for one in predict_file(model, pairs)] == ["a man"]
 
 
 def test_plain_texts_are_nothing_for_a_model_of_pairs(pair: Path, tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("a man\n")
-    with pytest.raises(
-        InputError, match=r"a\.txt:1: a plain text, but this model reads pairs: .* premise and hypothesis"
-    ):
-        list(predict_file(pair, path))
+    told = r"a\.txt:1: a plain text, but this model reads pairs: .* premise and hypothesis"
+    with pytest.raises(InputError, match=told):
+        list(predict_file(pair, write(tmp_path / "a.txt", "a man\n")))
 
 
 def test_a_model_without_classifier_is_refused(tiny_model: Path, tmp_path: Path) -> None:
@@ -225,9 +208,8 @@ def test_a_model_without_classifier_is_refused(tiny_model: Path, tmp_path: Path)
 
 def test_damage_to_what_a_model_remembers_is_told(single: Path, tmp_path: Path) -> None:
     shutil.copytree(single, tmp_path / "model")
-    config = json.loads((single / "config.json").read_text())
-    config["unmask_task"]["name"] = "juggling"
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    remembered = json.loads((single / "config.json").read_text())["unmask_task"]
+    edit_config(tmp_path / "model", unmask_task=remembered | {"name": "juggling"})
     with pytest.raises(ModelError, match=r"config\.json says of the model's task what this version cannot read"):
         load_predictor(tmp_path / "model")
 
@@ -237,10 +219,8 @@ def test_damage_to_what_a_model_remembers_is_told(single: Path, tmp_path: Path) 
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
-    path = tmp_path / "dev.tsv"
     rows = [f"{text}\t{LABELS[number % 2]}\n" for number, text in enumerate(TEXTS * 3)]
-    path.write_text("review\tlabel\n" + "".join(rows))
-    return path
+    return write(tmp_path / "dev.tsv", "review\tlabel\n" + "".join(rows))
 
 
 def test_measured_by_the_model_and_by_its_predictions_alike(single: Path, labelled: Path, tmp_path: Path) -> None:
@@ -251,36 +231,31 @@ def test_measured_by_the_model_and_by_its_predictions_alike(single: Path, labell
     assert measured["n"] == 15
     assert measured["metrics"]["accuracy"] == pytest.approx(hits / 15)
     assert set(measured["metrics"]) == {"accuracy", "f1_macro", "matthews_correlation"}
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in predictions))
+    path = write_rows(tmp_path / "predictions.jsonl", *predictions)
     assert evaluate_predictions(path, labelled, columns=ColumnSettings(text="review")) == measured
 
 
 def test_predictions_of_other_examples_are_refused(labelled: Path, tmp_path: Path) -> None:
     path, columns = tmp_path / "predictions.jsonl", ColumnSettings(text="review")
     rows = [{"input": {"review": text}, "label": "good"} for text in TEXTS * 3]
+    without = [{"input": {}}, *rows[1:]]
     for change, told in (
         (rows[:-1], r"dev\.tsv has more rows than .*predictions\.jsonl"),
         ([*rows, rows[0]], r"predictions\.jsonl has more rows than .*dev\.tsv"),
         ([rows[1], rows[0], *rows[2:]], r"predictions\.jsonl:1: review is '', and at .*dev\.tsv:2 it is 'a man'"),
-        (
-            [{"input": {}}, *rows[1:]],
-            r'predictions\.jsonl:1: .*dev\.tsv:2: its prediction has no "label" that is a string',
-        ),
+        (without, r'predictions\.jsonl:1: .*dev\.tsv:2: its prediction has no "label" that is a string'),
     ):
-        path.write_text("".join(json.dumps(row) + "\n" for row in change))
         with pytest.raises(InputError, match=told):
-            evaluate_predictions(path, labelled, columns=columns)
+            evaluate_predictions(write_rows(path, *change), labelled, columns=columns)
 
 
 def test_predictions_for_undecided_examples_are_left_out(tmp_path: Path) -> None:
-    data, path = tmp_path / "dev.jsonl", tmp_path / "predictions.jsonl"
-    labels = ["neutral", "-", "entailment"]
-    data.write_text("".join(json.dumps({"premise": "a", "hypothesis": "b", "label": label}) + "\n" for label in labels))
-    path.write_text('{"label": "neutral"}\n' * 3)
+    rows = [{"premise": "a", "hypothesis": "b", "label": label} for label in ("neutral", "-", "entailment")]
+    data, neutral = write_rows(tmp_path / "dev.jsonl", *rows), {"label": "neutral"}
+    path = write_rows(tmp_path / "predictions.jsonl", *[neutral] * 3)
     result = evaluate_predictions(path, data, "snli")
     assert (result["n"], result["metrics"]["accuracy"]) == (2, 0.5)
-    path.write_text('{"label": "neutral"}\n{"label": "neutral"}\n{"label": "2"}\n')
+    write_rows(path, neutral, neutral, {"label": "2"})
     with pytest.raises(InputError, match=r"predictions\.jsonl:3: .* prediction is '2', which is none of the labels"):
         evaluate_predictions(path, data, "snli")
 
@@ -292,16 +267,12 @@ def test_a_loaded_predictor_serves_again_and_again(single: Path) -> None:
     assert first == second
 
 
-def as_lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 def test_fields_that_are_no_number_are_those_of_the_same_example(single: Path, tmp_path: Path) -> None:
-    data, path = tmp_path / "dev.jsonl", tmp_path / "said.jsonl"
-    data.write_text('{"text": "a man", "label": "good", "weight": NaN, "more": [{"x": NaN}]}\n')
-    path.write_text(as_lines(list(predict_file(single, data))))
+    row = {"text": "a man", "label": "good", "weight": math.nan}
+    data = write_rows(tmp_path / "dev.jsonl", row | {"more": [{"x": math.nan}]})
+    path = write_rows(tmp_path / "said.jsonl", *predict_file(single, data))
     assert evaluate_predictions(path, data) == evaluate(single, data)
-    data.write_text('{"text": "a man", "label": "good", "weight": NaN, "more": [{"x": 1}]}\n')
+    write_rows(data, row | {"more": [{"x": 1}]})
     with pytest.raises(InputError, match=r"said\.jsonl:1: more is"):
         evaluate_predictions(path, data)
 
@@ -322,18 +293,15 @@ def test_the_users_column_of_ids_is_kept(
     tiny_model: Path, tmp_path: Path, kind: str, of_kind: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
     changes, row = of_kind
-    settings = TaskSettings.model_validate({"name": kind.partition(" ")[0], "max_length": 24, **changes})
+    settings: dict[str, Any] = {"name": kind.partition(" ")[0], "max_length": 24, **changes}
     for said, name in ((ColumnSettings(id="number"), "number"), (ColumnSettings(), "id")):
-        task = open_task(settings, said)
-        module = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
-        save_finetuned(module, task, load_tokenizer(tiny_model), tmp_path / name)
-        (prediction,) = predict(tmp_path / name, [row | {"number": "7", "id": "8"}])
+        model = save_task_model(tmp_path / name, tiny_model, said, **settings)
+        (prediction,) = predict(model, [row | {"number": "7", "id": "8"}])
         assert prediction["id"] == {"number": "7", "id": "8"}[name]
 
 
 def test_a_column_of_ids_may_be_within_another_and_has_to_be_there(answering: Path, tmp_path: Path) -> None:
-    path = tmp_path / "in.jsonl"
-    path.write_text(json.dumps({"question": "a", "context": "a dog", "meta": {"id": "q7"}}) + "\n")
+    path = write_rows(tmp_path / "in.jsonl", {"question": "a", "context": "a dog", "meta": {"id": "q7"}})
     (prediction,) = predict_file(answering, path, columns=ColumnSettings(id="meta.id"))
     assert prediction["id"] == "q7"
     with pytest.raises(InputError, match=r"in\.jsonl:1: no column 'nope': there is question, context, meta\."):
@@ -353,12 +321,8 @@ QUESTIONS = [{"id": f"q{number}", "question": "a man", "context": text} for numb
 
 @pytest.fixture(scope="module")
 def answering(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    task = open_task(TaskSettings(name="qa", max_length=32, doc_stride=8), ColumnSettings())
-    torch.manual_seed(3)
-    module: Any = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
     directory = tmp_path_factory.mktemp("answering") / "model"
-    save_finetuned(module, task, load_tokenizer(tiny_model), directory)
-    return directory
+    return save_task_model(directory, tiny_model, seed=3, name="qa", max_length=32, doc_stride=8)
 
 
 def test_an_id_is_told_where_the_input_has_one(answering: Path, single: Path) -> None:
@@ -370,8 +334,7 @@ def test_an_id_is_told_where_the_input_has_one(answering: Path, single: Path) ->
 
 
 def test_answers_are_written_as_the_official_scorers_read_them(answering: Path, tmp_path: Path) -> None:
-    data = tmp_path / "dev.jsonl"
-    data.write_text(as_lines([one | {"answers": [one["context"].split()[-1]]} for one in QUESTIONS]))
+    data = write_rows(tmp_path / "dev.jsonl", *(one | {"answers": [one["context"].split()[-1]]} for one in QUESTIONS))
     out = write_predictions(answering, data, tmp_path / "answers.json")
     answers = json.loads(out.read_text("utf-8"))
     assert answers == {one["id"]: one["answer"] for one in predict_file(answering, data)}
@@ -385,13 +348,13 @@ def test_answers_are_written_as_the_official_scorers_read_them(answering: Path, 
 
 def test_a_file_of_predictions_is_whole_or_not_there(answering: Path, tmp_path: Path) -> None:
     data, out = tmp_path / "dev.jsonl", tmp_path / "answers.json"
-    data.write_text(as_lines([*QUESTIONS, {"id": "\ud83d", "question": "a man", "context": "국민 \u2028"}]))
+    write_rows(data, *QUESTIONS, {"id": "\ud83d", "question": "a man", "context": "국민 \u2028"})
     write_predictions(answering, data, out)
     before = out.read_bytes()
     assert len(json.loads(before)) == len(QUESTIONS) + 1
     with pytest.raises(OutputError, match="exists already"):
         write_predictions(answering, data, out)
-    data.write_text(as_lines([*QUESTIONS, {"question": "a man"}]))
+    write_rows(data, *QUESTIONS, {"question": "a man"})
     with pytest.raises(InputError, match=r"dev\.jsonl:5: no column 'context'"):
         write_predictions(answering, data, out, overwrite=True)
     assert out.read_bytes() == before
@@ -402,16 +365,9 @@ def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_none(tiny_m
     from transformers import AutoTokenizer
 
     tokenizer = load_tokenizer(tiny_model)
-    settings = tiny(
-        tokenizer.vocab_size,
-        architecture="roberta",
-        hidden_size=16,
-        num_hidden_layers=1,
-        intermediate_size=16,
-        max_position_embeddings=34,
-        type_vocab_size=1,
-    )
-    task = open_task(TaskSettings(labels=["a", "b"], max_length=32), ColumnSettings(text_a="a", text_b="b"))
+    sizes = {"vocab": tokenizer.vocab_size, "width": 16, "layers": 1, "heads": 2, "inner": 16, "positions": 34}
+    settings = small(architecture="roberta", type_vocab_size=1, **sizes)
+    task = new_task(columns=ColumnSettings(text_a="a", text_b="b"), labels=["a", "b"], max_length=32)
     save_finetuned(task.module(new_encoder(settings, pooler=False)), task, tokenizer, tmp_path)
     assert "token_type_ids" in AutoTokenizer.from_pretrained(tiny_model)("a man", "a dog")
     assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path)("a man", "a dog")

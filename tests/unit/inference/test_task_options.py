@@ -7,34 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from support.files import write_rows
+from support.untrained import save_task_model
 from unmask.errors import InputError, SettingsError
-from unmask.finetuning.run import save_finetuned
 from unmask.inference.ensemble import keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate, evaluate_predictions
 from unmask.inference.predictor import load_predictor, predict_file
 from unmask.inference.task_options import NOTHING_SAID, naming_columns_by_option, read_task_settings
-from unmask.models.hub.directory import load_encoder
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task
-from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tasks.settings import ColumnSettings
 
 
 def save(directory: Path, base: Path, name: str, columns: ColumnSettings = NOTHING_SAID, **changes: Any) -> Path:
     """A random model of a kind of task."""
-    task = open_task(TaskSettings.model_validate({"name": name, "max_length": 32, **changes}), columns)
-    torch.manual_seed(0)
-    module: Any = task.module(load_encoder(base, head=task.head_kind).encoder)
-    for parameter in module.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    save_finetuned(module, task, load_tokenizer(base), directory)
-    return directory
-
-
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
+    return save_task_model(directory, base, columns, std=0.5, name=name, max_length=32, **changes)
 
 
 TEXT = "a man and a dog"
@@ -70,8 +56,10 @@ def test_columns_that_are_named_are_read(tiny_model: Path, tmp_path: Path, kind:
     settings, row, names = ROWS[kind]
     name = "classification" if kind == "many" else kind
     model = save(tmp_path / "model", tiny_model, name, **settings)
-    usual = write(tmp_path / "usual.jsonl", row)
-    renamed = write(tmp_path / "renamed.jsonl", {names.get(column, column): value for column, value in row.items()})
+    usual = write_rows(tmp_path / "usual.jsonl", row)
+    renamed = write_rows(
+        tmp_path / "renamed.jsonl", {names.get(column, column): value for column, value in row.items()}
+    )
     columns = ColumnSettings(**names)  # type: ignore[arg-type]
     expected = evaluate(model, usual)
     with pytest.raises(InputError, match=r"no column .*--column"):
@@ -79,7 +67,7 @@ def test_columns_that_are_named_are_read(tiny_model: Path, tmp_path: Path, kind:
     assert evaluate(model, renamed, columns=columns) == expected
     (said,), (known,) = predict_file(model, renamed, columns=columns), predict_file(model, usual)
     assert {**said, "input": None} == {**known, "input": None}
-    predictions = write(tmp_path / "said.jsonl", said)
+    predictions = write_rows(tmp_path / "said.jsonl", said)
     assert evaluate_predictions(predictions, renamed, name, columns) == expected
 
 
@@ -88,7 +76,7 @@ def test_a_column_that_is_named_has_to_be_there(tiny_model: Path, tmp_path: Path
     for kind in ("classification", "regression", "choice", "tagging"):
         settings, row, names = ROWS[kind]
         model = save(tmp_path / kind, tiny_model, kind, **settings)
-        data = write(tmp_path / "data.jsonl", row)
+        data = write_rows(tmp_path / "data.jsonl", row)
         for column, name in names.items():
             with pytest.raises(InputError, match=f"no column '{name}'.*--column {column}=|{name}.*--column"):
                 evaluate(model, data, columns=ColumnSettings(**{column: name}))  # type: ignore[arg-type]
@@ -97,13 +85,12 @@ def test_a_column_that_is_named_has_to_be_there(tiny_model: Path, tmp_path: Path
 def test_the_models_own_columns_stay_where_others_are_named(tiny_model: Path, tmp_path: Path) -> None:
     columns = ColumnSettings(text_a="p", text_b="h", label="gold", id="key")
     model = save(tmp_path / "model", tiny_model, "classification", columns, labels=["a", "b"])
-    data = write(tmp_path / "data.jsonl", {"p": "a man", "h": "a dog", "stars": "b", "gold": "a", "key": 7})
+    data = write_rows(tmp_path / "data.jsonl", {"p": "a man", "h": "a dog", "stars": "b", "gold": "a", "key": 7})
     (said,) = predict_file(model, data)
-    assert evaluate(model, data)["metrics"]["accuracy"] == float(said["label"] == "a")
-    assert evaluate(model, data, columns=ColumnSettings(label="stars"))["metrics"]["accuracy"] == float(
-        said["label"] == "b"
-    )
-    other = write(tmp_path / "other.jsonl", {"one": "a man", "two": "a dog", "gold": "a", "key": 7})
+    for label, columns in (("a", ColumnSettings()), ("b", ColumnSettings(label="stars"))):
+        accuracy = evaluate(model, data, columns=columns)["metrics"]["accuracy"]
+        assert accuracy == float(said["label"] == label)
+    other = write_rows(tmp_path / "other.jsonl", {"one": "a man", "two": "a dog", "gold": "a", "key": 7})
     named = ColumnSettings(text_a="one", text_b="two")
     assert evaluate(model, other, columns=named) == evaluate(model, data)
     (again,) = predict_file(model, other, columns=named)
@@ -116,13 +103,13 @@ def test_columns_of_a_model_that_remembers_none(tiny_model: Path, tmp_path: Path
     config = json.loads((model / "config.json").read_text())
     del config["unmask_task"]
     (model / "config.json").write_text(json.dumps(config))
-    pairs = write(tmp_path / "pairs.jsonl", {"text_a": "a", "text_b": "b", "gold": "a"})
+    pairs = write_rows(tmp_path / "pairs.jsonl", {"text_a": "a", "text_b": "b", "gold": "a"})
     assert evaluate(model, pairs, columns=ColumnSettings(label="gold"), settings={"max_length": 16})["n"] == 1
 
 
 def test_settings_are_those_that_are_given(tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = save(tmp_path / "model", tiny_model, "classification", ColumnSettings(text="text"), labels=["a", "b"])
-    data = write(tmp_path / "data.jsonl", {"text": f"{TEXT} " * 3, "label": "a"})
+    data = write_rows(tmp_path / "data.jsonl", {"text": f"{TEXT} " * 3, "label": "a"})
     evaluate(model, data)
     assert not caplog.text
     evaluate(model, data, settings={"max_length": 8})
@@ -140,8 +127,8 @@ def test_settings_leave_the_columns_alone(tiny_model: Path, tmp_path: Path) -> N
     columns = ColumnSettings(text_a="p", text_b="h")
     model = save(tmp_path / "model", tiny_model, "rte", columns)
     labelled = {"label": "entailment"}
-    own = write(tmp_path / "own.jsonl", {"p": "a man", "h": "a dog"} | labelled)
-    usual = write(tmp_path / "usual.jsonl", {"text_a": "a man", "text_b": "a dog"} | labelled)
+    own = write_rows(tmp_path / "own.jsonl", {"p": "a man", "h": "a dog"} | labelled)
+    usual = write_rows(tmp_path / "usual.jsonl", {"text_a": "a man", "text_b": "a dog"} | labelled)
     changed = {"max_length": 31}
     assert evaluate(model, own, settings=changed) == evaluate(model, own)
     assert evaluate(model, usual, settings=changed) == evaluate(model, usual)
@@ -150,7 +137,7 @@ def test_settings_leave_the_columns_alone(tiny_model: Path, tmp_path: Path) -> N
 
 def test_thresholds_and_lengths_of_answers(tiny_model: Path, tmp_path: Path) -> None:
     model = save(tmp_path / "model", tiny_model, "qa", unanswerable=True, doc_stride=8, null_threshold=0)
-    data = write(tmp_path / "data.jsonl", {"question": "a man", "context": f"{TEXT} " * 4, "id": "q"})
+    data = write_rows(tmp_path / "data.jsonl", {"question": "a man", "context": f"{TEXT} " * 4, "id": "q"})
 
     def answer(directory: Path = model, **settings: Any) -> dict[str, Any]:
         (said,) = predict_file(directory, data, settings=settings)
@@ -169,11 +156,11 @@ def test_thresholds_and_lengths_of_answers(tiny_model: Path, tmp_path: Path) -> 
 
 def test_tags_that_break_their_scheme_are_refused_where_that_is_asked_for(tiny_model: Path, tmp_path: Path) -> None:
     model = save(tmp_path / "model", tiny_model, "tagging", labels=["O", "B-X", "I-X"])
-    data = write(tmp_path / "data.jsonl", {"tokens": ["a", "man", "waits"], "tags": ["B-X", "O", "I-X"]})
+    data = write_rows(tmp_path / "data.jsonl", {"tokens": ["a", "man", "waits"], "tags": ["B-X", "O", "I-X"]})
     assert evaluate(model, data)["n"] == 1
     with pytest.raises(InputError, match=r"data\.jsonl:1.*the tag 'I-X' breaks the scheme"):
         evaluate(model, data, settings={"repair_tags": False})
-    said = write(tmp_path / "said.jsonl", {"tags": ["B-X", "O", "B-X"]})
+    said = write_rows(tmp_path / "said.jsonl", {"tags": ["B-X", "O", "B-X"]})
     assert evaluate_predictions(said, data, "tagging")["metrics"]["overall_f1"] == 1
     with pytest.raises(InputError, match="the tag 'I-X' breaks the scheme"):
         evaluate_predictions(said, data, "tagging", settings={"repair_tags": False})
@@ -181,7 +168,7 @@ def test_tags_that_break_their_scheme_are_refused_where_that_is_asked_for(tiny_m
 
 def test_a_loaded_model_takes_options_too(tiny_model: Path, tmp_path: Path) -> None:
     predictor = load_predictor(save(tmp_path / "model", tiny_model, "regression", ColumnSettings(text="text")))
-    data = write(tmp_path / "data.jsonl", {"review": TEXT, "label": 1})
+    data = write_rows(tmp_path / "data.jsonl", {"review": TEXT, "label": 1})
     assert evaluate(predictor, data, columns=ColumnSettings(text="review"))["n"] == 1
     assert predictor.with_options() == predictor
     with pytest.raises(InputError, match="no column 'text'"):  # nothing of it is left
@@ -189,12 +176,8 @@ def test_a_loaded_model_takes_options_too(tiny_model: Path, tmp_path: Path) -> N
 
 
 def test_messages_name_columns_as_the_command_takes_them() -> None:
-    with (
-        pytest.raises(
-            InputError, match=r"^data\.columns\.csv:1: name it with --column text_a=\.\.\. and --column label"
-        ),
-        naming_columns_by_option(),
-    ):
+    told = r"^data\.columns\.csv:1: name it with --column text_a=\.\.\. and --column label"
+    with pytest.raises(InputError, match=told), naming_columns_by_option():
         raise InputError("data.columns.csv:1: name it with data.columns.text_a=... and data.columns.label")
     with pytest.raises(InputError, match=r"^another$") as found, naming_columns_by_option():
         raise InputError("another")

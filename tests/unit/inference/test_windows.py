@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from support.tasks import new_task
 from unmask.batch import Batch, LossTerm
 from unmask.inference.windows import (
     WINDOW,
@@ -28,8 +29,6 @@ from unmask.inference.windows import (
 )
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.encoded import encoded
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task
 from unmask.tasks.text.examples import TextExample
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -40,8 +39,9 @@ CPU = Compute(torch.device("cpu"), torch.float32, "test")
 
 
 def opened(name: str, num_labels: int | None = None, **settings: Any) -> Task[Any]:
-    labels = {} if num_labels is None else {"labels": [f"B-{number}" for number in range(num_labels)]}
-    return open_task(TaskSettings.model_validate({"name": name, **labels, **settings}), ColumnSettings())
+    labels: dict[str, Any] = {} if num_labels is None else {"labels": [f"B-{number}" for number in range(num_labels)]}
+    task: Task[Any] = new_task(name, **labels, **settings)
+    return task
 
 
 # ---- Windows

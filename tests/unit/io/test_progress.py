@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -176,65 +177,30 @@ def test_rich_is_imported_only_for_a_bar() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (7, "7"),
-        (999, "999"),
-        (999.6, "1k"),
-        (1000, "1k"),
-        (12_345, "12.3k"),
-        (999_960, "1M"),
-        (1_234_567, "1.23M"),
-        (110_000_000, "110M"),
-        (3.3e9, "3.3B"),
-        (2e12, "2T"),
-        (5e15, "5000T"),
-        (0.25, "0.25"),
-    ],
-)
-def test_human_count(value: float, text: str) -> None:
-    assert human_count(value) == text
+COUNTS = {
+    0: "0", 7: "7", 0.25: "0.25", 999: "999", 999.6: "1k", 1000: "1k", 12_345: "12.3k", 999_960: "1M",
+    1_234_567: "1.23M", 110_000_000: "110M", 3.3e9: "3.3B", 2e12: "2T", 5e15: "5000T",
+}  # fmt: skip
+BYTES = {
+    0: "0 B", 512: "512 B", 1000: "1000 B", 1024: "1 KiB", 1536: "1.5 KiB", 417 * 2**20: "417 MiB",
+    1023.9 * 2**20: "1 GiB", 3 * 2**50: "3072 TiB",
+}  # fmt: skip
+SECONDS = {
+    0: "0 ms", 0.0354: "35 ms", 0.0999: "0.1 s", 4.2: "4.2 s", 9.97: "10 s", 59.4: "59 s", 59.7: "1 min",
+    200: "3 min 20 s", 599.9: "10 min", 3599: "1 h 00 min", 7500: "2 h 05 min", 86_399: "1 d 0 h", 273_600: "3 d 4 h",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("tell", "value", "text"),
     [
-        (0, "0 B"),
-        (512, "512 B"),
-        (1000, "1000 B"),
-        (1024, "1 KiB"),
-        (1536, "1.5 KiB"),
-        (417 * 2**20, "417 MiB"),
-        (1023.9 * 2**20, "1 GiB"),
-        (3 * 2**50, "3072 TiB"),
+        *((human_count, value, text) for value, text in COUNTS.items()),
+        *((human_bytes, value, text) for value, text in BYTES.items()),
+        *((human_duration, value, text) for value, text in SECONDS.items()),
     ],
 )
-def test_human_bytes(value: float, text: str) -> None:
-    assert human_bytes(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 ms"),
-        (0.0354, "35 ms"),
-        (0.0999, "0.1 s"),
-        (4.2, "4.2 s"),
-        (9.97, "10 s"),
-        (59.4, "59 s"),
-        (59.7, "1 min"),
-        (200, "3 min 20 s"),
-        (599.9, "10 min"),
-        (3599, "1 h 00 min"),
-        (7500, "2 h 05 min"),
-        (86_399, "1 d 0 h"),
-        (273_600, "3 d 4 h"),
-    ],
-)
-def test_human_duration(seconds: float, text: str) -> None:
-    assert human_duration(seconds) == text
+def test_quantities_for_people(tell: Callable[[float], str], value: float, text: str) -> None:
+    assert tell(value) == text
 
 
 @given(st.floats(0.001, 1e14))

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.corpora import COMPRESS, COMPRESSED
+from support.files import write
 from unmask.errors import InputError
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.reading import COMPRESSIONS, DamagedData, detect_compression, open_input, split_suffixes
@@ -91,43 +92,31 @@ def test_a_leading_skippable_frame_is_passed_over() -> None:
     assert unpack(packed, ".zst") == b"text"
 
 
-@pytest.mark.parametrize(
-    ("name", "suffixes"),
-    [
-        ("a.jsonl.zst", (".jsonl", ".zst")),
-        ("A.TXT.GZ", (".txt", ".gz")),
-        ("a.zst", ("", ".zst")),
-        ("a", ("", "")),
-        ("1.2.csv", (".csv", "")),
-    ],
-)
-def test_suffixes(name: str, suffixes: tuple[str, str]) -> None:
-    assert split_suffixes(Path(name)) == suffixes
+def test_suffixes() -> None:
+    names = ("a.jsonl.zst", "A.TXT.GZ", "a.zst", "a", "1.2.csv")
+    suffixes = [(".jsonl", ".zst"), (".txt", ".gz"), ("", ".zst"), ("", ""), (".csv", "")]
+    assert [split_suffixes(Path(name)) for name in names] == suffixes
 
 
 def test_failures_of_a_file_name_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone\.txt: cannot be read: No such file"), open_input(tmp_path / "gone.txt"):
         pass
-    path = tmp_path / "a.txt.xz"
-    path.write_bytes(b"plain text after all\n")
+    path = write(tmp_path / "a.txt.xz", b"plain text after all\n")
     with pytest.raises(InputError, match=r"a\.txt\.xz: the compressed data are damaged"), open_input(path) as file:
         file.read()
 
 
 def test_lines_are_utf8_and_their_byte_order_mark_goes() -> None:
-    assert list(read_utf8_lines([b"\xef\xbb\xbfone\r\n", b"\xef\xbb\xbftwo"], "a")) == [
-        (1, "one\r\n"),
-        (2, "\ufefftwo"),
-    ]
+    lines = [b"\xef\xbb\xbfone\r\n", b"\xef\xbb\xbftwo"]
+    assert list(read_utf8_lines(lines, "a")) == [(1, "one\r\n"), (2, "\ufefftwo")]
     with pytest.raises(InputError, match=r"^a:2: not UTF-8 at byte 6 of the text \(0xff\): expected text in UTF-8"):
         list(read_utf8_lines([b"one\n", b"tw\xff"], "a"))
 
 
 def test_a_pointer_of_git_lfs_is_no_text() -> None:
     pointer = [b"version https://git-lfs.github.com/spec/v1\n", b"oid sha256:0000\n", b"size 17\n"]
-    with pytest.raises(
-        InputError, match=r"^a\.txt:1: a pointer of Git LFS, not the file: fetch it with `git lfs pull`"
-    ):
+    told = r"^a\.txt:1: a pointer of Git LFS, not the file: fetch it with `git lfs pull`"
+    with pytest.raises(InputError, match=told):
         list(read_utf8_lines(pointer, "a.txt"))
     assert len(list(read_utf8_lines([b"see:\n", *pointer], "a.txt"))) == 4
 

@@ -10,12 +10,14 @@ import pytest
 from unmask.errors import Interrupted
 from unmask.io.signals import Interruption
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+def handlers() -> list[object]:
+    return [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 def test_a_signal_is_noted_and_reported_when_asked(number: int, name: str) -> None:
-    former = [signal.getsignal(each) for each in SIGNALS]
+    former = handlers()
     with Interruption() as interruption:
         interruption.check()
         assert interruption.signal_number is None
@@ -24,7 +26,7 @@ def test_a_signal_is_noted_and_reported_when_asked(number: int, name: str) -> No
         with pytest.raises(Interrupted, match=f"^stopped by {name}$") as stopped:
             interruption.check()
     assert stopped.value.exit_code == 128 + number
-    assert [signal.getsignal(each) for each in SIGNALS] == former
+    assert handlers() == former
 
 
 def test_a_second_ctrl_c_stops_at_once() -> None:
@@ -37,19 +39,19 @@ def test_a_second_ctrl_c_stops_at_once() -> None:
 
 
 def test_handlers_come_back_after_an_error() -> None:
-    former = [signal.getsignal(each) for each in SIGNALS]
+    former = handlers()
     with pytest.raises(ValueError, match="a bug"), Interruption():
         raise ValueError("a bug")
-    assert [signal.getsignal(each) for each in SIGNALS] == former
+    assert handlers() == former
 
 
 def test_outside_the_main_thread_nothing_is_noted() -> None:
-    former = [signal.getsignal(each) for each in SIGNALS]
+    former = handlers()
     seen = []
 
     def work() -> None:
         with Interruption() as interruption:
-            seen.append([signal.getsignal(each) for each in SIGNALS])
+            seen.append(handlers())
             interruption.check()
 
     thread = threading.Thread(target=work)

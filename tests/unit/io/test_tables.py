@@ -22,17 +22,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pydantic import ValidationError
 
+from support.files import write
 from unmask.errors import InputError
 from unmask.io.encodings import fitting_encoding
 from unmask.io.input_files import DataPath, InputFiles, find_inputs
 from unmask.io.rows import Row, stop
 from unmask.io.settings import TableSettings
 from unmask.io.tables import open_table, read_rows, warn_of_quotes
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_bytes(text.encode())
-    return path
 
 
 def fields(path: DataPath, **options: Any) -> list[dict[str, Any]]:
@@ -114,9 +110,8 @@ def test_short_rows_are_listed_where_that_is_wanted_and_else_refused(tmp_path: P
 
 
 def test_a_json_list_gives_its_objects_with_their_lines(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "a.json", '\ufeff[\r\n    {\r\n "text": "하나"\r\n},\n\n {"text": "둘"} ,{"text": "셋"}\n]\n'
-    )
+    content = '\ufeff[\r\n    {\r\n "text": "하나"\r\n},\n\n {"text": "둘"} ,{"text": "셋"}\n]\n'
+    path = write(tmp_path / "a.json", content)
     found = list(read_rows(path))
     assert [row["text"] for row in found] == ["하나", "둘", "셋"]
     assert [row.source for row in found] == [f"{path}:{line}" for line in (2, 6, 6)]
@@ -210,8 +205,7 @@ def test_parquet_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_compressed_files_hold_the_same_rows(tmp_path: Path, suffix: str) -> None:
     plain = write(tmp_path / "a.jsonl", '{"text": "하나", "n": 1}\n\n{"text": "둘"}\n')
     pack = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
-    packed = tmp_path / f"a.jsonl{suffix}"
-    packed.write_bytes(pack(plain.read_bytes()))
+    packed = write(tmp_path / f"a.jsonl{suffix}", pack(plain.read_bytes()))
     assert fields(packed) == fields(plain) == [{"text": "하나", "n": 1}, {"text": "둘"}]
     packed.write_bytes(packed.read_bytes()[:-5])
     with pytest.raises(InputError, match="damaged or cut short"):
@@ -275,10 +269,8 @@ def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
     ],
 )
 def test_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        fields(path)
+        fields(write(tmp_path / name, content))
 
 
 @pytest.mark.parametrize(
@@ -293,9 +285,8 @@ def test_all_lines_that_hold_no_row_are_reported(tmp_path: Path, name: str, rows
     path = write(tmp_path / name, "\n".join(rows) + "\n")
     found = read_rows(path)
     assert next(found).fields["text"] == "a"
-    with pytest.raises(
-        InputError, match=rf"{name}:3: {message}(.|\n)*{name}:5: (.|\n)*\n  2 rows in all cannot be used$"
-    ):
+    told = rf"{name}:3: {message}(.|\n)*{name}:5: (.|\n)*\n  2 rows in all cannot be used$"
+    with pytest.raises(InputError, match=told):
         next(found)
 
 
@@ -362,9 +353,8 @@ KOREAN = 'text;label\r\n"정말 재미있는 영화; 추천합니다";긍정\r\n
 @pytest.mark.parametrize("encoding", ["cp949", "utf-16", "utf-16-le", "utf-8-sig"])
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
 def test_other_encodings(tmp_path: Path, encoding: str, suffix: str) -> None:
-    path = tmp_path / f"a{suffix}"
     content = KOREAN.encode(encoding)
-    path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    path = write(tmp_path / f"a{suffix}", gzip.compress(content) if suffix.endswith("gz") else content)
     rows = [{"text": "정말 재미있는 영화; 추천합니다", "label": "긍정"}, {"text": "지루했다", "label": "부정"}]
     assert fields(with_settings(path, encoding=encoding)) == rows
     if encoding == "utf-8-sig":
@@ -421,17 +411,12 @@ def test_files_globs_and_folders_of_shards(tmp_path: Path) -> None:
     for number in (2, 1):
         parquet.write_table(pyarrow.table({"text": [f"a{number}", f"b{number}"]}), tmp_path / f"part-{number}.parquet")
     wanted = [{"text": f"{letter}{number}"} for number in (1, 2) for letter in "ab"]
-    for named in (
-        str(tmp_path),
-        str(tmp_path / "part-*.parquet"),
-        [str(tmp_path / f"part-{n}.parquet") for n in (1, 2)],
-    ):
+    both = [str(tmp_path / f"part-{number}.parquet") for number in (1, 2)]
+    for named in (str(tmp_path), str(tmp_path / "part-*.parquet"), both):
         found = find_inputs(named, TableSettings())
         assert fields(found) == wanted
         assert str(found) == f"{tmp_path / 'part-1.parquet'} and 1 more"
-    assert [row.source for row in read_rows(find_inputs(str(tmp_path), TableSettings()))][2] == (
-        f"{tmp_path / 'part-2.parquet'}:1"
-    )
+        assert [row.source for row in read_rows(found)][2] == f"{tmp_path / 'part-2.parquet'}:1"
     with pytest.raises(InputError, match="this pattern matches no file"):
         find_inputs(str(tmp_path / "*.csv"), TableSettings())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.corpora import names
+from support.files import write
 from unmask.errors import OutputError
 from unmask.io.writing import (
     UNFINISHED,
@@ -63,8 +64,7 @@ def test_sha256_is_the_known_one(tmp_path: Path) -> None:
 
 
 def fill(directory: Path, content: str) -> None:
-    (directory / "inner").mkdir()
-    (directory / "inner" / "f").write_text(content)
+    write(directory / "inner" / "f", content)
 
 
 def test_a_directory_appears_whole_with_its_parents(tmp_path: Path) -> None:

@@ -55,9 +55,8 @@ def test_what_is_given_is_given_when_it_is_read_back(
 
 
 def test_an_elmo_stays_one(tmp_path: Path) -> None:
-    recipe = PretrainRecipe(
-        store="words", init_from="elmo", model=ElmoModelSettings(cell_size=9), train=TrainSettings(steps=1)
-    )
+    model = ElmoModelSettings(cell_size=9)
+    recipe = PretrainRecipe(store="words", init_from="elmo", model=model, train=TrainSettings(steps=1))
     assert written(recipe, tmp_path / "recipe.yaml") == recipe
     assert yaml.safe_load(dump_settings(recipe))["model"] == {"cell_size": 9, "architecture": "elmo"}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from support.files import write
 from unmask.errors import SettingsError
 from unmask.models.families.table import ARCHITECTURES
 from unmask.objectives.settings_base import ObjectiveSettings
@@ -64,8 +65,7 @@ INIT_FROM: dict[str, tuple[dict[str, Any], str, bool, str]] = {
         True,
         "objective.name=masked_lm and init_from=m, of the family gpt1 by its config.json, do not go together: a masked "
         "token is predicted from both sides; take a model of the family bert or roberta or electra or modernbert in "
-        "init_from, or "
-        "objective.name=causal_lm",
+        "init_from, or objective.name=causal_lm",
     ),
     "MLM from a left-to-right BERT": (
         {},
@@ -267,9 +267,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
     """One that says only what it must."""
-    path = tmp_path / "recipe.yaml"
-    path.write_text("store: s\ntrain: {steps: 10}\n")
-    return str(path)
+    return str(write(tmp_path / "recipe.yaml", "store: s\ntrain: {steps: 10}\n"))
 
 
 @pytest.mark.parametrize("pairing", REFUSED)

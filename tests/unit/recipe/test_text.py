@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.files import write
 from unmask.config import changed_keys, dump_settings
 from unmask.errors import SettingsError
 from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
@@ -22,8 +23,7 @@ def test_beside_a_store_no_other_tokenizer_is_stated(tmp_path: Path) -> None:
     assert with_corpus.tokenizer.kind == "bpe"
     assert "tokenizer" in yaml.safe_load(dump_settings(with_corpus))
     assert "tokenizer" not in yaml.safe_load(dump_settings(with_store))
-    (tmp_path / "recipe.yaml").write_text(dump_settings(with_store), encoding="utf-8")
-    read_back = load_pretrain_recipe(str(tmp_path / "recipe.yaml"))
+    read_back = load_pretrain_recipe(str(write(tmp_path / "recipe.yaml", dump_settings(with_store))))
     assert not changed_keys(read_back, with_store)
     other = load_pretrain_recipe("pretrain/gpt1_tiny", ["corpus=a.txt", "tokenizer.vocab_size=99"])
     assert changed_keys(with_corpus, other) == ["tokenizer.vocab_size"]
@@ -31,9 +31,9 @@ def test_beside_a_store_no_other_tokenizer_is_stated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokenizer", ["{vocab_sise: 5}", "{vocab_size: banana}", "[a]"])
 def test_beside_a_store_a_tokenizer_is_checked_all_the_same(tokenizer: str, tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(f"store: s\ntokenizer: {tokenizer}\ntrain: {{steps: 1}}\n")
+    path = write(tmp_path / "recipe.yaml", f"store: s\ntokenizer: {tokenizer}\ntrain: {{steps: 1}}\n")
     with pytest.raises(SettingsError, match="tokenizer"):
-        load_pretrain_recipe(str(tmp_path / "recipe.yaml"))
+        load_pretrain_recipe(str(path))
 
 
 @pytest.mark.parametrize("name", ["continued", "continued_electra", "continued_electra_short"])
@@ -57,21 +57,20 @@ def test_a_phase_of_a_recipe_without_phases_is_refused() -> None:
     for words in ("phases={}", "phases={until: 1}"):
         with pytest.raises(SettingsError, match=r"^pretrain/bert_tiny: phases=.*: expected a list"):
             load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", words])
-    message = r"unknown key phases\.0\.max_lenght; did you mean phases\.0\.max_length\?$"
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(
+        SettingsError, match=r"unknown key phases\.0\.max_lenght; did you mean phases\.0\.max_length\?$"
+    ):
         load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", "phases=[{until: 0.5, max_lenght: 64}, {until: 1}]"])
 
 
-@pytest.mark.parametrize(
-    ("recipe", "kind"),
-    [
-        ("bert_tiny", "wordpiece"),
-        ("electra_tiny", "wordpiece"),
-        ("roberta_tiny", "byte_bpe"),
-        ("modern_tiny", "wordpiece"),
-        ("gpt1_tiny", "bpe"),
-    ],
-)
+USUAL_KINDS = {
+    **dict.fromkeys(("bert_tiny", "electra_tiny", "modern_tiny"), "wordpiece"),
+    "roberta_tiny": "byte_bpe",
+    "gpt1_tiny": "bpe",
+}
+
+
+@pytest.mark.parametrize(("recipe", "kind"), USUAL_KINDS.items())
 def test_a_tokenizer_of_another_kind_gets_a_note(recipe: str, kind: str) -> None:
     """The usual kind is the one that the family's own recipes train."""
     settings = load_pretrain_recipe(f"pretrain/{recipe}", ["corpus=a"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.files import write, write_rows
 from unmask.errors import InputError
 from unmask.objectives.floors import by_figure, discriminator_floors
 from unmask.reports.run_page import flatten, last_evaluation, number, panels, parts_of, write_report
@@ -66,10 +67,9 @@ def without_loss(step: int) -> dict[str, Any]:
 
 
 def run_directory(path: Path, rows: list[dict[str, Any]], **files: Any) -> Path:
-    path.mkdir()
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_rows(path / "metrics.jsonl", *rows)
     for name, value in files.items():
-        (path / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+        write(path / f"{name}.json", json.dumps(value))
     return path
 
 
@@ -107,23 +107,15 @@ def test_a_whole_run(tmp_path: Path) -> None:
         write_environment(directory, recipe="bert_tiny", command=command, seed=1, device="cpu", num_threads=2)
 
     text, page = report_of(directory)
-    assert re.findall("<h2>(.*?)</h2>", text) == [
-        *("Curves", "Results", "Sample predictions", "Settings", "Environment")
-    ]
+    headings = ["Curves", "Results", "Sample predictions", "Settings", "Environment"]
+    assert re.findall("<h2>(.*?)</h2>", text) == headings
     tiles = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     # 200 thousand tokens at 500 a second are 400 seconds; the loss is the mean of the last four of 200 rows.
     loss = number(sum(9.0 / step for step in range(197, 201)) / 4)
     assert tiles == {
-        "Parameters": "4.4M",
-        "Steps": "200",
-        "Tokens": "200k",
-        "Time training": "6 min 40 s",
-        "Training loss": loss,
-        "Held-out loss": "0.05",
-        "Held-out MLM loss": "0.04",
-        "Held-out NSP accuracy": "0.625",
-        "Dev.f1": "0.875",
-    }
+        "Parameters": "4.4M", "Steps": "200", "Tokens": "200k", "Time training": "6 min 40 s", "Training loss": loss,
+        "Held-out loss": "0.05", "Held-out MLM loss": "0.04", "Held-out NSP accuracy": "0.625", "Dev.f1": "0.875",
+    }  # fmt: skip
     assert "unmask pretrain bert_tiny &#39;corpus=my text&#39; --resume" in text
     assert text.count("unigram entropy 7.125") == 2  # the legend of the curve, and beside the held-out loss
     assert text.count("no context 6.5, unigram entropy 7.125") == 1
@@ -173,31 +165,21 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
     assert text.count("&lt;script&gt;") > 15
 
 
-@pytest.mark.parametrize(
-    ("rows", "num_figures"),
-    [
-        ([], 0),
-        ([{"step": 3, "eval/accuracy": 0.5}, {"step": 6, "eval/accuracy": 0.75}], 1),
-        ([training_row(1)], 0),
-        ([training_row(1), training_row(2)], 6),
-        ([training_row(1, loss=None, gradient_norm=None), training_row(2, loss=None, gradient_norm=None)], 4),
-        ([training_row(step, loss=None if step % 2 else 1.0) for step in range(1, 300)], 6),
-        ([{"step": 0, "eval/loss": None}], 0),
-        ([without_loss(1), without_loss(2)], 3),
-        ([without_loss(1), training_row(2), without_loss(3), training_row(4)], 6),
-    ],
-    ids=[
-        "none",
-        "only evaluation",
-        "one",
-        "two",
-        "never finite",
-        "at times not finite",
-        "evaluation not finite",
-        "no targets",
-        "at times none",
-    ],
-)
+ROWS: dict[str, tuple[list[dict[str, Any]], int]] = {
+    "none": ([], 0),
+    "only evaluation": ([{"step": step, "eval/accuracy": step / 8} for step in (3, 6)], 1),
+    "one": ([training_row(1)], 0),
+    "two": ([training_row(1), training_row(2)], 6),
+    "never finite": ([training_row(step, loss=None, gradient_norm=None) for step in (1, 2)], 4),
+    "at times not finite": ([training_row(step, loss=None if step % 2 else 1.0) for step in range(1, 300)], 6),
+    "evaluation not finite": ([{"step": 0, "eval/loss": None}], 0),
+    "no targets": ([without_loss(1), without_loss(2)], 3),
+    "at times none": ([without_loss(1), training_row(2), without_loss(3), training_row(4)], 6),
+}
+"""Rows, and the number of their figures."""
+
+
+@pytest.mark.parametrize(("rows", "num_figures"), ROWS.values(), ids=ROWS)
 def test_rows_of_every_kind(tmp_path: Path, rows: list[dict[str, Any]], num_figures: int) -> None:
     text, page = report_of(run_directory(tmp_path / "run", rows))
     assert page.tags.count("svg") == num_figures
@@ -212,9 +194,8 @@ def test_what_was_logged_once_is_a_table(tmp_path: Path) -> None:
     assert "<td>Tokens per second</td><td>500</td><td></td>" in text
     assert "<td>Loss in training</td>" not in text
     # What is held out stands among the results, and nowhere else than in the headline.
-    assert re.findall("<td>Held-out accuracy</td>.*?</tr>", text) == [
-        "<td>Held-out accuracy</td><td>0.25</td><td>most frequent label 0.5</td></tr>"
-    ]
+    [held_out] = re.findall("<td>Held-out accuracy</td>.*?</tr>", text)
+    assert held_out == "<td>Held-out accuracy</td><td>0.25</td><td>most frequent label 0.5</td></tr>"
     two = [training_row(2), training_row(4), *({"step": step, "eval/accuracy": 0.25} for step in (2, 4))]
     assert "Logged once" not in report_of(run_directory(tmp_path / "two", two))[0]
 
@@ -263,9 +244,8 @@ def test_the_stages_of_a_run_have_no_common_loss() -> None:
     rows = [stage_row(2, "generator"), stage_row(4, "generator"), stage_row(6, "discriminator")]
     rows.append({"step": 6, "eval/generator_loss": 1.5, "eval/replaced_share": 0.25})
     found = panels(rows, {}, parts_of({}, rows))
-    assert [panel.title for panel in found] == [
-        *("Generator loss", "Discriminator loss in training", "Held-out replaced share")
-    ]
+    titles = ["Generator loss", "Discriminator loss in training", "Held-out replaced share"]
+    assert [panel.title for panel in found] == titles
     assert all(panel.parts == {"second stage": 4} for panel in found)
     assert all(panel.last_step == 6 for panel in found)
     together = stage_row(2, "generator") | stage_row(2, "discriminator")
@@ -315,9 +295,8 @@ def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
     text, _ = report_of(run_directory(tmp_path / "run", rows, results=results))
     legends = dict(re.findall("<figcaption><b>(.*?)</b>(.*?)</figcaption>", text))
     assert legends.pop("Loss") == '<span class="key training">training</span><span class="key held-out">held-out</span>'
-    assert legends.pop("NSP loss in training") == (
-        '<span class="key training">training</span><span class="key floor">chance 0.6931</span>'
-    )
+    nsp = '<span class="key training">training</span><span class="key floor">chance 0.6931</span>'
+    assert legends.pop("NSP loss in training") == nsp
     assert set(legends.values()) == {""}
     assert "Held-out f1" in legends
 
@@ -337,19 +316,14 @@ def test_the_last_evaluation_has_every_metric_once() -> None:
 
 def test_a_final_figure_takes_the_place_of_the_held_out_one_of_its_name(tmp_path: Path) -> None:
     rows = [training_row(1), {"step": 1, "eval/mlm_loss": 3.0}]
-    directory = run_directory(tmp_path / "run", rows, results={"mlm_loss": 2.5})
-    assert re.findall("<dt>(.*MLM loss)</dt><dd>(.*?)</dd>", report_of(directory)[0].replace("<div>", "\n")) == [
-        ("Held-out MLM loss", "2.5")
-    ]
+    text, _ = report_of(run_directory(tmp_path / "run", rows, results={"mlm_loss": 2.5}))
+    tiles = re.findall("<dt>(.*MLM loss)</dt><dd>(.*?)</dd>", text.replace("<div>", "\n"))
+    assert tiles == [("Held-out MLM loss", "2.5")]
 
 
 def test_flatten() -> None:
-    assert flatten({"a": 1, "b": {"c": [2], "d": {"e": None}, "f": {}}}) == {
-        "a": 1,
-        "b.c": [2],
-        "b.d.e": None,
-        "b.f": {},
-    }
+    flat = {"a": 1, "b.c": [2], "b.d.e": None, "b.f": {}}
+    assert flatten({"a": 1, "b": {"c": [2], "d": {"e": None}, "f": {}}}) == flat
 
 
 def test_f1_of_two_labels_names_the_positive_one(tmp_path: Path) -> None:

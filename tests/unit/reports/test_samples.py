@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.sizes import sizes_of
 from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
@@ -22,19 +23,14 @@ from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
 TEXT = "the dog and the dogs ran and the man ran on"
-SIZES: dict[str, Any] = {
-    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
-    "max_position_embeddings": 40, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
-}  # fmt: skip
+SIZES = sizes_of(width=16, layers=1, heads=2, inner=64, positions=40, dropout=0)
 
 
 @pytest.fixture(scope="module")
 def tokenizers() -> dict[str, TextTokenizer]:
     kinds = ("wordpiece", "bpe", "byte_bpe")
-    settings = [TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300}) for kind in kinds]
-    return {
-        kind: train_tokenizer(iter([TEXT] * 20), each, seed=0)[0] for kind, each in zip(kinds, settings, strict=True)
-    }
+    settings = {kind: TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300}) for kind in kinds}
+    return {kind: train_tokenizer(iter([TEXT] * 20), settings[kind], seed=0)[0] for kind in kinds}
 
 
 def batch_of(tokenizer: TextTokenizer, *texts: str, framed: bool = True) -> Batch:

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional
 
+from support.sizes import small
+from support.tasks import new_task
 from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
 from unmask.models.buckets import Shapes, pad_batch
@@ -21,8 +23,8 @@ from unmask.models.hub.directory import load_finetuned, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.choice.layouts import ChoiceExample
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task, recall_task
+from unmask.tasks.settings import TaskSettings
+from unmask.tasks.table import recall_task
 from unmask.tasks.text.examples import TextExample
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -39,19 +41,9 @@ def tokenizer() -> TextTokenizer:
 
 
 def sizes(architecture: str, tokenizer: TextTokenizer, **changes: Any) -> EncoderSettings:
-    given = {
-        "architecture": architecture,
-        "vocab_size": tokenizer.vocab_size,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 1 if architecture == "lstm" else 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 32,
-        "initializer_range": 0.3,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
-    return EncoderSettings.model_validate({**given, **changes})
+    heads = 1 if architecture == "lstm" else 2
+    given = {"width": 16, "layers": 2, "heads": heads, "inner": 64, "positions": 32, "std": 0.3, "dropout": 0.0}
+    return small(architecture=architecture, vocab=tokenizer.vocab_size, **given, **changes)
 
 
 def new(settings: EncoderSettings) -> Encoder:
@@ -60,7 +52,7 @@ def new(settings: EncoderSettings) -> Encoder:
 
 
 def opened(name: str, **settings: Any) -> Any:
-    return open_task(TaskSettings.model_validate({"name": name, "max_length": 32, **settings}), ColumnSettings())
+    return new_task(name, max_length=32, **settings)
 
 
 def pair(text_a: str, text_b: str | None, label: str | float) -> TextExample[Any]:
@@ -70,9 +62,8 @@ def pair(text_a: str, text_b: str | None, label: str | float) -> TextExample[Any
 def ids_of(tokenizer: TextTokenizer, *words: str) -> list[int]:
     """Special tokens by their role, texts by the tokenizer."""
     roles = {"<start>": tokenizer.bos_id, "<delimiter>": tokenizer.sep_id, "<extract>": tokenizer.cls_id}
-    return [
-        token for word in words for token in ([roles[word]] if word in roles else tokenizer.encode_batch([word])[0])
-    ]
+    parts = [[roles[word]] if word in roles else tokenizer.encode_batch([word])[0] for word in words]
+    return [token for part in parts for token in part]
 
 
 # ---- Formats
@@ -135,9 +126,7 @@ def test_the_representations_of_both_orders_are_added(tokenizer: TextTokenizer, 
     loss = sum(term.coefficient * term.total / term.count for term in terms)
     torch.testing.assert_close(loss, expected)
     parameters = list(module.parameters())
-    for ours, theirs in zip(
-        torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), strict=True
-    ):
+    for ours, theirs in zip(*(torch.autograd.grad(each, parameters) for each in (loss, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)  # fp32 sums in another order
 
 

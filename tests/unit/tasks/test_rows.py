@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
 import pytest
 
+from support.files import write_rows
+from support.tasks import new_task
 from unmask.errors import InputError
 from unmask.tasks.base import ExampleCounts, Task
-from unmask.tasks.choice import task as choice
-from unmask.tasks.qa import task as qa
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.tagging import task as tagging
+from unmask.tasks.settings import ColumnSettings
 
-CHOICE = choice.open_task(TaskSettings(name="choice"), ColumnSettings(context="문맥", choices="보기", label="정답"))
-QA = qa.open_task(TaskSettings(name="qa"), ColumnSettings(question="질문", context="문맥", answers="정답"))
-TAGGING = tagging.open_task(TaskSettings(name="tagging"), ColumnSettings(tokens="단어", tags="품사"))
+CHOICE = new_task("choice", ColumnSettings(context="문맥", choices="보기", label="정답"))
+QA = new_task("qa", ColumnSettings(question="질문", context="문맥", answers="정답"))
+TAGGING = new_task("tagging", ColumnSettings(tokens="단어", tags="품사"))
 DECOMPOSED = {name: normalize("NFD", name) for name in ("문맥", "정답", "단어", "품사")}
 
 
@@ -36,8 +34,7 @@ DECOMPOSED = {name: normalize("NFD", name) for name in ("문맥", "정답", "단
 def test_the_column_that_looks_like_the_missing_one_is_named(
     task: Task[Any, Any, Any], fields: dict[str, Any], missing: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({**fields, DECOMPOSED[missing]: "a"}) + "\n")
+    path = write_rows(tmp_path / "a.jsonl", {**fields, DECOMPOSED[missing]: "a"})
     told = f" The file writes {DECOMPOSED[missing]!a} where {missing!a} is meant: write both one way. Name "
     with pytest.raises(InputError, match=rf"^{path}:1: no column '{missing}'") as refused:
         list(task.fit_to(path).load(path, ExampleCounts()))

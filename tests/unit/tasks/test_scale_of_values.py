@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from support.sizes import small
 from unmask.batch import pack
 from unmask.models.encoder import new_encoder
-from unmask.models.settings import EncoderSettings
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.text.regression import summed_squared_error
@@ -18,8 +18,7 @@ VALUES = np.array([200_000.0, 260_000.0, np.nan, 320_000.0])
 
 def new_module(architecture: str) -> SequenceModule:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 20}
-    settings = EncoderSettings(architecture=architecture, vocab_size=30, **sizes)  # type: ignore[arg-type]
+    settings = small(architecture=architecture, vocab=30, width=16, layers=1, heads=2, positions=20)
     encoder = new_encoder(settings, pooler=architecture == "bert")
     return new_sequence_module(encoder, None, 1, summed_squared_error, TaskSettings(name="regression")).eval()
 

@@ -14,15 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from support.files import write, write_rows
 from unmask.errors import InputError, OutputError, SettingsError
 from unmask.io.input_files import InputFiles
 from unmask.io.settings import TableSettings
 from unmask.tasks.splitting import split_file, split_of_groups
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def texts_of(out: Path, suffix: str) -> dict[str, str]:
@@ -67,8 +63,6 @@ def test_rows_by_their_premise(tmp_path: Path, suffix: str) -> None:
 def test_quoted_rows_keep_their_line_breaks(tmp_path: Path) -> None:
     rows = [f'"a, ""{number}""\nb",x\r\n' for number in range(10)]
     path = write(tmp_path / "a.csv", "text,label\r\n" + "".join(rows))
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write("text,label\r\n" + "".join(rows))
     split_file(path, "classification", tmp_path / "out")
     parts = [(tmp_path / "out" / f"{name}.csv").read_bytes().decode() for name in ("train", "dev", "test")]
     assert all(part.startswith("text,label\r\n") for part in parts)
@@ -89,7 +83,7 @@ def test_documents_and_sentences(tmp_path: Path, marked: bool) -> None:
 
 def test_the_column_may_be_named(tmp_path: Path) -> None:
     rows = [{"text": str(number), "author": "abc"[number % 3]} for number in range(9)]
-    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    path = write_rows(tmp_path / "a.jsonl", *rows)
     counts = split_file(path, "classification", tmp_path / "out", group="author")
     assert list(counts.values()) == [3, 3, 3]
 
@@ -116,7 +110,7 @@ def test_what_cannot_be_split(tmp_path: Path, name: str, text: str, task: str, m
 
 
 def test_unknown_tasks_and_places_that_are_taken(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": str(number)}) for number in range(9)))
+    path = write_rows(tmp_path / "a.jsonl", *({"text": str(number)} for number in range(9)))
     with pytest.raises(SettingsError, match=r"no task 'squad3': did you mean"):
         split_file(path, "squad3", tmp_path / "out")
     split_file(path, "nsmc", tmp_path / "out")
@@ -169,9 +163,8 @@ def test_two_groups_are_too_few() -> None:
 
 
 def test_other_encodings_and_separators_without_a_header(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
     rows = [f'"글 {number}; 하나";{number % 2}\r\n' for number in range(10)]
-    path.write_bytes("".join(rows).encode("cp949"))
+    path = write(tmp_path / "a.csv", "".join(rows).encode("cp949"))
     files = InputFiles((path,), TableSettings(encoding="cp949", separator=";", header="none"))
     counts = split_file(files, "classification", tmp_path / "out", group="1")
     assert list(counts.values()) == [8, 1, 1]

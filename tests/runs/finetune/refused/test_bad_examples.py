@@ -12,7 +12,7 @@ import pytest
 
 from support.commands import Command, check_last_error, tree_of, write_files
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 
 def lines(*rows: Mapping[str, Any]) -> str:
@@ -192,19 +192,13 @@ def test_a_run_outlives_bad_examples(unmask: Command, place: Path, task_models: 
     bad = lines(question(), *ELSEWHERE)
     write_files({"bad.jsonl": bad})
     others = task_models.words("qa", "bad.jsonl")
-    check_last_error(
-        unmask("finetune", "finetune/qa", *others, "--out", "run", "--overwrite"), "bad.jsonl: 2 answers are"
-    )
+    refused = unmask("finetune", "finetune/qa", *others, "--out", "run", "--overwrite")
+    check_last_error(refused, "bad.jsonl: 2 answers are")
     assert tree_of(place / "run") == before
     refused = unmask("finetune", "finetune/qa", *others, "--out", "run", "--resume")
     check_last_error(refused, "run was begun with other settings: data.train, data.dev. A resumed run may change its ")
-    for content, told in (
-        (bad, "t.jsonl: 2 answers are not in the passage"),
-        (
-            lines(question()),
-            "run: t.jsonl gives other examples than when this run was begun: restore the file, or start",
-        ),
-    ):
+    other = "run: t.jsonl gives other examples than when this run was begun: restore the file, or start"
+    for content, told in ((bad, "t.jsonl: 2 answers are not in the passage"), (lines(question()), other)):
         write_files({"t.jsonl": content})
         check_last_error(unmask("finetune", "finetune/qa", *words, "--out", "run", "--resume"), told)
         for name in ("model/model.safetensors", "metrics.jsonl", "results.json", "recipe.yaml"):

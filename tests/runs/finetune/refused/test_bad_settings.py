@@ -9,7 +9,7 @@ import pytest
 
 from support.commands import Command, check_last_error, tree_of, write_files
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 
 BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {

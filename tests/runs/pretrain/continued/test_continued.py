@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from support.continued import hidden_states, largest_difference, module_of, run_two_steps
+from support.corpora import learn_and_prepare
 from unmask.errors import SettingsError
 from unmask.models.electra import ElectraEncoder
 from unmask.models.encoder import new_encoder
@@ -17,9 +18,6 @@ from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.directory import load_model, save_model
 from unmask.pretraining.run import pretrain
-from unmask.store.preparation import prepare
-from unmask.tokenization.learning.from_files import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -99,10 +97,8 @@ def test_a_generator_of_the_same_size_is_that_masked_lm(tied: str, recipe: str, 
 def test_an_electra_goes_on_under_masked_words(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
     electra = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
     words = [f"store={tiny_store}", f"init_from={electra}", "objective.sentence_objective=none", SINGLE]
-    assert (
-        largest_difference(hidden_states(module_of(recipe, words).encoder), hidden_states(load_model(electra).encoder))
-        < TOLERANCE
-    )
+    module = module_of(recipe, words)
+    assert largest_difference(hidden_states(module.encoder), hidden_states(load_model(electra).encoder)) < TOLERANCE
     model = run_two_steps(recipe, words, tmp_path / "second")
     assert json.loads((model / "config.json").read_text())["architectures"] == ["ElectraForMaskedLM"]
     again = module_of(recipe, [f"store={tiny_store}", f"init_from={model}", *RTD, "objective.generator_size=1"])
@@ -205,9 +201,8 @@ def test_another_vocabulary_is_refused(
 ) -> None:
     """Of the same size too."""
     text = samples_dir / "text" / "ko-constitution.jsonl"
-    train_tokenizer([text], tmp_path / "tokenizer", TokenizerSettings(vocab_size=vocab_size, alphabet_size=60))
-    prepare([text], tmp_path / "tokenizer", tmp_path / "store")
+    store = learn_and_prepare(text, tmp_path, vocab_size=vocab_size, alphabet_size=60)
     for words in (["objective.sentence_objective=none", SINGLE], RTD):
         with pytest.raises(SettingsError, match=r"has other vocabulary entries than the store's tokenizer"):
-            pretrain(recipe, [f"store={tmp_path / 'store'}", f"init_from={bert}", *words], out=tmp_path / "run")
+            pretrain(recipe, [f"store={store}", f"init_from={bert}", *words], out=tmp_path / "run")
         assert not (tmp_path / "run").exists()

@@ -121,9 +121,8 @@ def test_new_entries_take_the_padding_of_a_bert(
     pieces = load_tokenizer(bert).encode_batch(["gutenberg", "morning"])
     for place, entry in enumerate(pieces, start=200):
         assert largest_difference(now[place], rows[entry].mean(0)) < TOLERANCE
-        assert (
-            largest_difference(module.masked_lm_head.bias[place], before.masked_lm_head.bias[entry].mean()) < TOLERANCE
-        )
+        mean = before.masked_lm_head.bias[entry].mean()
+        assert largest_difference(module.masked_lm_head.bias[place], mean) < TOLERANCE
     words = [f"store={wider_store}", f"init_from={padded}"]
     model = run_two_steps(recipe, words, tmp_path / "run")
     assert transformers.AutoModel.from_pretrained(model).get_input_embeddings().weight.shape == (len(now), 32)
@@ -169,11 +168,10 @@ def test_so_they_do_in_both_halves_of_an_electra(
 def test_so_they_do_left_to_right(
     recipe: str, tiny_recipe: Path, tiny_store: Path, wider_store: Path, tmp_path: Path
 ) -> None:
-    causal = ["objective={name: causal_lm}"]
-    origin = pretrain(
-        str(tiny_recipe), [f"store={tiny_store}", *causal, "model.causal=true", "train.steps=2"], out=tmp_path / "first"
-    )
-    words = [f"store={wider_store}", f"init_from={origin}", *causal]
+    causal = "objective={name: causal_lm}"
+    words = [f"store={tiny_store}", causal, "model.causal=true", "train.steps=2"]
+    origin = pretrain(str(tiny_recipe), words, out=tmp_path / "first")
+    words = [f"store={wider_store}", f"init_from={origin}", causal]
     before, module = load_model(origin), module_of(recipe, words)
     assert before.masked_lm_head is not None
     [pieces] = load_tokenizer(origin).encode_batch(["morning"])

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from support.continued import run_two_steps
+from support.runs import weight_bytes
 from unmask.errors import SettingsError
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
@@ -24,10 +25,6 @@ from unmask.tokenization.tokenizer import load_tokenizer
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 FOUR_STEPS = ["train.steps=4", "train.save_every=2"]
-
-
-def weights(run: Path) -> bytes:
-    return (run / "model" / "model.safetensors").read_bytes()
 
 
 def cut_back(run: Path, step: int) -> None:
@@ -58,16 +55,16 @@ def test_raw_text_is_cut_by_the_models_own_tokenizer(
     assert load_tokenizer(model).token_strings == load_tokenizer(bert).token_strings
     assert json.loads((model / "config.json").read_text())["vocab_size"] == 200
     assert not (run / "tokenizer").exists()
-    finished = weights(run)
+    finished = weight_bytes(run / "model")
     pretrain(str(run / "recipe.yaml"), out=again)
-    assert weights(again) == finished
+    assert weight_bytes(again / "model") == finished
     cut_back(run, 2)
     caplog.clear()
     with caplog.at_level("INFO", "unmask"):
         pretrain(recipe, [f"corpus={tiny_text}", f"init_from={bert}", *FOUR_STEPS], out=run, resume=True)
     assert "resumed from step 2" in caplog.messages
     assert told not in caplog.messages
-    assert weights(run) == finished
+    assert weight_bytes(run / "model") == finished
 
 
 def test_a_run_that_had_trained_a_tokenizer_goes_on_with_it(
@@ -79,13 +76,13 @@ def test_a_run_that_had_trained_a_tokenizer_goes_on_with_it(
     extend_tokenizer(bert, tmp_path / "words.txt", tmp_path / "wider")
     words = [f"corpus={tiny_text}", f"init_from={bert}", *FOUR_STEPS]
     pretrain(recipe, [*words, f"tokenizer={tmp_path / 'wider'}"], out=run)
-    finished = weights(run)
+    finished = weight_bytes(run / "model")
     cut_back(run, 2)
     shutil.copytree(tmp_path / "wider", run / "tokenizer")
     settings = load_pretrain_recipe(recipe, [*words, "tokenizer.vocab_size=201"])
     (run / "recipe.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json")))
     pretrain(recipe, [*words, "tokenizer.vocab_size=201"], out=run, resume=True)
-    assert weights(run) == finished
+    assert weight_bytes(run / "model") == finished
     assert load_tokenizer(run / "model").vocab_size == 201
 
 

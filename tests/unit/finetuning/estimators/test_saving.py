@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from support.corpora import contents
+from support.files import write
+from support.model_files import edit_config
 from unmask.errors import OutputError
 from unmask.finetuning.estimators.estimators import TextClassifier
 from unmask.inference.predictor import predict
@@ -19,10 +22,6 @@ def fitted(tiny_model: Path) -> TextClassifier:
     return TextClassifier(tiny_model, epochs=1, max_length=16, precision="fp32").fit(["a dog", "a man"], ["dog", "man"])
 
 
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 def answers(directory: Path) -> bool:
     return [answer["label"] in ("dog", "man") for answer in predict(directory, [{"text": "a dog"}])] == [True]
 
@@ -30,8 +29,7 @@ def answers(directory: Path) -> bool:
 def new_run(directory: Path) -> Path:
     """The files of a run, which are not read."""
     for name in ("recipe.yaml", "log.txt", "checkpoints/step-10/state.json", "model/config.json", "model/vocab.txt"):
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(name)
+        write(directory / name, name)
     (directory / "model" / "model.safetensors").write_bytes(b"weights")
     return directory
 
@@ -59,8 +57,7 @@ def test_overwriting_replaces_nothing_but_a_model(
 ) -> None:
     run = new_run(tmp_path / "run")
     for path in (run / "notes" / "config.json", run / "notes" / "mine.txt", run / "tokenizer" / "vocab.txt"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("mine")
+        write(path, "mine")
     before = contents(run)
     with pytest.raises(OutputError, match=message):
         fitted.save(run / name, overwrite=True)
@@ -103,8 +100,7 @@ def test_places_that_cannot_be_written_are_told(fitted: TextClassifier, place: s
 def test_a_saved_model_claims_no_longer_sequences_than_it_was_pretrained_on(tiny_model: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(tiny_model, source)
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 8}))
+    edit_config(source, unmask_trained_length=8)
     fitted = TextClassifier(source, epochs=1, max_length=16).fit(["a dog", "a man"], ["dog", "man"])
     pickle.loads(pickle.dumps(fitted)).save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["unmask_trained_length"] == 8

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.searches import new_recipe
+from support.searches import new_recipe, run_search
 from unmask.errors import InputError, UserError
 from unmask.finetuning.search.parallel import RunOne, Trial, attempt
 from unmask.finetuning.search.search import run_trials
@@ -81,6 +81,7 @@ def search(directory: Path, settings: FinetuneRecipe, run: RunOne) -> dict[str, 
 
 
 NAME = "lr5e-05_batch16_epochs3_seed"
+KILLED = "its process was killed by SIGKILL (out of memory?): lower search.parallel"
 
 
 def test_one_that_fails_or_is_killed_leaves_the_others_alone(
@@ -92,8 +93,7 @@ def test_one_that_fails_or_is_killed_leaves_the_others_alone(
         summary = search(tmp_path / "out", new_recipe({"restarts": 5, "parallel": 2}), runs.some_fail)
     finally:
         torch.set_num_threads(threads)
-    killed = "its process was killed by SIGKILL (out of memory?): lower search.parallel"
-    errors = [None, killed, "the loss is not finite at step 7", None, None]
+    errors = [None, KILLED, "the loss is not finite at step 7", None, None]
     assert [row["trial"] for row in summary["trials"]] == [f"{NAME}{seed}" for seed in range(5)]
     assert [row["error"] for row in summary["trials"]] == errors
     assert summary["best_on_dev"]["trial"] == f"{NAME}4"
@@ -101,7 +101,7 @@ def test_one_that_fails_or_is_killed_leaves_the_others_alone(
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "5 trials, 2 at a time; each has a log.txt of its own"
     assert f"{NAME}0: accuracy 0 on dev" in lines
-    assert f"{NAME}1 has failed, the others continue: {killed}" in lines
+    assert f"{NAME}1 has failed, the others continue: {KILLED}" in lines
     assert len([line for line in lines if re.fullmatch(rf"warning: {NAME}[34]: a warning", line)]) == 1
     assert len([line for line in lines if re.fullmatch(rf"warning: {NAME}[34]: .*UserWarning: another one", line)]) == 1
     assert not {"a bar", "a message"}.intersection(lines)
@@ -123,22 +123,16 @@ def test_the_signal_that_killed_a_process_is_reported_whichever_thread_has_waite
 
     monkeypatch.setattr(os, "waitpid", slowly)
     summary = search(tmp_path / "out", new_recipe({"restarts": 2, "parallel": 2}), runs.some_fail)
-    killed = "its process was killed by SIGKILL (out of memory?): lower search.parallel"
-    assert [row["error"] for row in summary["trials"]] == [None, killed]
+    assert [row["error"] for row in summary["trials"]] == [None, KILLED]
 
 
 def test_what_was_told_of_the_inputs_is_not_told_again(
     tmp_path: Path, runs: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run_trials(
-        new_recipe({"restarts": 2, "parallel": 2}),
-        tmp_path / "out",
-        recipe="a test",
-        resume=False,
-        overwrite=False,
-        run=runs.examples_are_odd,
-        check=lambda settings: logging.getLogger("unmask").warning("the examples are odd"),
-    )
+    def check(settings: FinetuneRecipe) -> None:
+        logging.getLogger("unmask").warning("the examples are odd")
+
+    run_search(tmp_path / "out", new_recipe({"restarts": 2, "parallel": 2}), runs.examples_are_odd, check=check)
     assert [line for line in capfd.readouterr().err.splitlines() if "odd" in line] == ["warning: the examples are odd"]
     assert (tmp_path / "out" / "log.txt").read_text().count("the examples are odd") == 1
 
@@ -151,17 +145,18 @@ def test_what_is_wrong_with_every_trial_lets_those_under_way_end(tmp_path: Path,
     assert row["dev"]["accuracy"] == 0.5
 
 
+OUT = "CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ..."),
-            "CUDA out of memory. Tried to allocate 2.00 GiB: lower train.micro_batch_size, or search.parallel where",
-        ),
+        (torch.OutOfMemoryError(f"{OUT}. GPU 0 has a total capacity of ..."), f"{OUT}: lower train.micro_batch_size, or"
+         " search.parallel where"),
         (MemoryError(), "out of memory: lower train.micro_batch_size"),
         (UserError("it diverged"), "it diverged"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_with_one_trial_alone_is_told(error: Exception, told: str) -> None:
     def run(*_: object, **__: object) -> Path:
         raise error

@@ -12,7 +12,7 @@ import pytest
 
 from support.searches import Pretended, new_recipe, of_accuracy, run_search
 from unmask.errors import InputError, Interrupted, ModelError, SettingsError, UserError
-from unmask.finetuning.search.search import plan_trials, run_trials
+from unmask.finetuning.search.search import plan_trials
 from unmask.inference.ensemble import read_null_threshold
 from unmask.io.input_files import InputFiles
 from unmask.recipe.tree import FinetuneRecipe
@@ -22,15 +22,23 @@ from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.training.run.log import RunLog
 
+
+def pretended(accuracy: float) -> Pretended:
+    return Pretended(lambda settings: of_accuracy(accuracy))
+
+
+def replace_in_search(monkeypatch: pytest.MonkeyPatch, **others: Any) -> None:
+    """Others take the place of what a search calls; models are where they are said to be, of one tokenizer."""
+    for name, other in {"check_tokenizers": lambda models: None, "model_directory": Path, **others}.items():
+        monkeypatch.setattr(f"unmask.finetuning.search.search.{name}", other)
+
+
 # Which runs
 
 
 def test_every_combination_is_run_with_every_seed() -> None:
-    trials = plan_trials(
-        new_recipe(
-            {"learning_rates": [3e-5, 0.0001], "batch_sizes": [16, 32], "epochs": [2, 2.5], "restarts": 2}, seed=7
-        )
-    )
+    search = {"learning_rates": [3e-5, 0.0001], "batch_sizes": [16, 32], "epochs": [2, 2.5], "restarts": 2}
+    trials = plan_trials(new_recipe(search, seed=7))
     assert [trial.name for trial in trials[:5]] == [
         "lr3e-05_batch16_epochs2_seed7",
         "lr3e-05_batch16_epochs2_seed8",
@@ -74,13 +82,11 @@ def test_checkpoints_and_layers_are_part_of_the_name() -> None:
         ({"search": {"ensemble": True}}, "ensemble needs several runs"),
         ({"search": {"learning_rates": [0]}}, "learning_rates"),
         ({"search": {"transfer_layers": [0, 1]}, "from_scratch": True}, "from_scratch=true none: keep one"),
-        (
-            {"search": {"restarts": 2}, "seed": 2**63 - 1},
-            r"search, lr5e-05_batch16_epochs3_seed9223372036854775808: seed=9223372036854775808: expected less than",
-        ),
+        ({"search": {"restarts": 2}, "seed": 2**63 - 1},
+         rf"search, lr5e-05_batch16_epochs3_seed{2**63}: seed={2**63}: expected less than"),
     ],
     ids=lambda value: str(value)[:30],
-)
+)  # fmt: skip
 def test_what_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         plan_trials(new_recipe(**given))
@@ -132,14 +138,8 @@ def test_what_is_found_before_the_first_step_leaves_nothing_behind(tmp_path: Pat
             raise ModelError("b: no such directory")
 
     with pytest.raises(ModelError):
-        run_trials(
-            new_recipe({"restarts": 2, "checkpoints": ["a", "b"]}),
-            tmp_path / "out",
-            recipe="a test",
-            resume=False,
-            overwrite=False,
-            run=Pretended(lambda settings: of_accuracy(0.5)),
-            check=check,
+        run_search(
+            tmp_path / "out", new_recipe({"restarts": 2, "checkpoints": ["a", "b"]}), pretended(0.5), check=check
         )
     assert checked == [("a", 0), ("b", 0)]
     assert not (tmp_path / "out").exists()
@@ -148,7 +148,7 @@ def test_what_is_found_before_the_first_step_leaves_nothing_behind(tmp_path: Pat
 def test_what_is_wrong_with_the_inputs_is_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each run opens the inputs again, and has it in its own log."""
     logger = logging.getLogger("unmask")
-    run = Pretended(lambda settings: of_accuracy(0.5))
+    run = pretended(0.5)
 
     def open_inputs(settings: FinetuneRecipe) -> None:
         for name in ("train", "dev"):
@@ -163,15 +163,7 @@ def test_what_is_wrong_with_the_inputs_is_shown_once(tmp_path: Path, capsys: pyt
         return model
 
     out = tmp_path / "out"
-    run_trials(
-        new_recipe({"restarts": 2}),
-        out,
-        recipe="a test",
-        resume=False,
-        overwrite=False,
-        run=open_and_run,
-        check=open_inputs,
-    )
+    run_search(out, new_recipe({"restarts": 2}), open_and_run, check=open_inputs)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "warning: the vocabulary does not cover these texts"
     assert [line for line in lines[1:] if "vocabulary" in line] == []
@@ -214,7 +206,7 @@ def test_ctrl_c_between_trials_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_another_search_is_not_a_resumed_one(tmp_path: Path) -> None:
-    run = Pretended(lambda settings: of_accuracy(0.5))
+    run = pretended(0.5)
     run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     with pytest.raises(SettingsError, match=r"begun with other settings: search\.transfer_layers"):
         run_search(tmp_path / "out", new_recipe({"restarts": 2, "transfer_layers": [1]}), run, resume=True)
@@ -223,10 +215,9 @@ def test_another_search_is_not_a_resumed_one(tmp_path: Path) -> None:
 
 
 def test_how_many_run_at_a_time_may_change(tmp_path: Path) -> None:
-    run = Pretended(lambda settings: of_accuracy(0.5))
-    found = run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
-    again = Pretended(lambda settings: of_accuracy(0.5))
-    assert run_search(tmp_path / "out", new_recipe({"restarts": 2, "parallel": 2}), again, resume=True) == found
+    found = run_search(tmp_path / "out", new_recipe({"restarts": 2}), pretended(0.5))
+    side_by_side = new_recipe({"restarts": 2, "parallel": 2})
+    assert run_search(tmp_path / "out", side_by_side, pretended(0.5), resume=True) == found
     assert "resumed with search.parallel=2, where it was 1" in (tmp_path / "out" / "log.txt").read_text()
 
 
@@ -235,11 +226,9 @@ def test_a_number_at_a_time_makes_no_search() -> None:
 
 
 def test_a_longer_budget_makes_runs_of_its_own(tmp_path: Path) -> None:
-    run = Pretended(lambda settings: of_accuracy(0.5))
+    run, longer = pretended(0.5), new_recipe({"restarts": 2}, train={"epochs": 4, "batch_size": 16})
     run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
-    summary = run_search(
-        tmp_path / "out", new_recipe({"restarts": 2}, train={"epochs": 4, "batch_size": 16}), run, resume=True
-    )
+    summary = run_search(tmp_path / "out", longer, run, resume=True)
     assert [row["trial"] for row in summary["trials"]] == [f"lr5e-05_batch16_epochs4_seed{seed}" for seed in (0, 1)]
 
 
@@ -254,16 +243,9 @@ def test_the_runs_of_the_best_combination_answer_together(tmp_path: Path, monkey
         return directory
 
     def evaluate(model: Path, data: InputFiles, *, columns: ColumnSettings, device: str) -> dict[str, Any]:
-        return {
-            "task": "classification",
-            "n": 10,
-            "metrics": {"accuracy": {"dev.tsv": 0.85, "test.tsv": 0.8}[str(data)]},
-        }
+        return {"metrics": {"accuracy": {"dev.tsv": 0.85, "test.tsv": 0.8}[str(data)]}}
 
-    monkeypatch.setattr("unmask.finetuning.search.search.write_ensemble", write)
-    monkeypatch.setattr("unmask.finetuning.search.search.evaluate", evaluate)
-    monkeypatch.setattr("unmask.finetuning.search.search.check_tokenizers", lambda models: None)
-    monkeypatch.setattr("unmask.finetuning.search.search.model_directory", Path)
+    replace_in_search(monkeypatch, write_ensemble=write, evaluate=evaluate)
 
     def figures(settings: FinetuneRecipe) -> dict[str, Any]:
         # The best single run has the rate of the worse mean.
@@ -305,13 +287,9 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
         (directory / "ensemble.json").write_text('{"members": ["a"]}')
         return directory
 
-    monkeypatch.setattr("unmask.finetuning.search.search.write_ensemble", write)
-    monkeypatch.setattr("unmask.finetuning.search.search.evaluate", lambda *_, **__: {"metrics": {"best_f1": 50.0}})
-    monkeypatch.setattr("unmask.finetuning.search.search.check_tokenizers", lambda models: None)
-    monkeypatch.setattr("unmask.finetuning.search.search.model_directory", Path)
-    monkeypatch.setattr("unmask.finetuning.search.search.load_predictor", lambda *_, **__: predictor)
-    monkeypatch.setattr("unmask.finetuning.search.search.encode_windows", lambda *_: [])
-    monkeypatch.setattr("unmask.finetuning.search.search.measure", measure)
+    said = {"metrics": {"best_f1": 50.0}}
+    replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: said, measure=measure)
+    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor, encode_windows=lambda *_: [])
     settings = new_recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
     run_search(tmp_path / "out", settings, Pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
     assert read_null_threshold(tmp_path / "out" / "ensemble") == (None if kept is None else pytest.approx(kept))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.searches import Pretended, new_recipe, of_accuracy, read_json, run_search
-from unmask.config import build_settings
+from unmask.config import build_settings, read_settings_file
 from unmask.errors import SettingsError
 from unmask.finetuning.search.summary import TrialOutcome, describe, summarise
 from unmask.recipe.tree import FinetuneRecipe
@@ -42,17 +42,11 @@ def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> No
     assert low["best_on_dev"]["trial"] == "lr1e-05_batch16_epochs3_seed1"
     model = tmp_path / "out" / "model" / "config.json"
     assert read_json(model) == {"made_by": "lr2e-05_batch16_epochs3_seed0"}
-    assert build_settings(FinetuneRecipe, read_yaml(tmp_path / "out" / RECIPE), "it").search.restarts == 3
+    assert build_settings(FinetuneRecipe, read_settings_file(tmp_path / "out" / RECIPE), "it").search.restarts == 3
     page = (tmp_path / "out" / "report.html").read_text()
     assert "0.75 ± 0.05" in page
     assert page.count("<circle") == 6
     assert not list((tmp_path / "out").glob("trials/*/checkpoints"))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    from unmask.config import read_settings_file
-
-    return read_settings_file(path)
 
 
 def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
@@ -101,19 +95,13 @@ def test_the_page_escapes_what_a_run_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "more", "told"),
     [
-        (
-            0.5,
-            {},
-            "The best run's accuracy on dev, 0.5, is no better than most frequent label 0.5. Nothing was learned",
-        ),
-        (
-            0.9,
-            {"degenerate": "all 9 predictions are 'no'"},
-            "Not even the best run on dev has learned anything: all 9 ",
-        ),
+        (0.5, {},
+         "The best run's accuracy on dev, 0.5, is no better than most frequent label 0.5. Nothing was learned"),
+        (0.9, {"degenerate": "all 9 predictions are 'no'"},
+         "Not even the best run on dev has learned anything: all 9 "),
         (0.51, {}, None),
     ],
-)
+)  # fmt: skip
 def test_a_search_that_has_learned_nothing_says_so(
     tmp_path: Path, value: float, more: dict[str, Any], told: str | None
 ) -> None:

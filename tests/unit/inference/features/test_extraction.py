@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
@@ -16,7 +15,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from support.tiny_models import tiny
+from support.commands import type_in
+from support.files import write, write_rows
+from support.model_files import edit_config
+from support.sizes import small
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.inference.features import batches as feature_batches
@@ -38,28 +40,17 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 @pytest.fixture(scope="module")
 def model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five layers, random weights."""
-    directory = tmp_path_factory.mktemp("deep") / "model"
-    directory.mkdir()
-    tokenizer = load_tokenizer(tiny_model)
+    directory, tokenizer = tmp_path_factory.mktemp("deep") / "model", load_tokenizer(tiny_model)
     torch.manual_seed(0)
-    settings = tiny(
-        tokenizer.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=5,
-        intermediate_size=32,
-        max_position_embeddings=32,
-        initializer_range=0.3,
-    )
-    save_model(directory, BertEncoder(settings))
+    sizes = {"vocab": tokenizer.vocab_size, "width": 16, "layers": 5, "heads": 2, "inner": 32, "positions": 32}
+    save_model(directory, BertEncoder(small(**sizes, std=0.3)))
     tokenizer.save(directory)
     return directory
 
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.txt"
-    path.write_text("".join(f"{text}\n" for text in TEXTS))
-    return path
+    return write(tmp_path / "texts.txt", "".join(f"{text}\n" for text in TEXTS))
 
 
 def read_index(out: Path) -> list[dict[str, Any]]:
@@ -122,16 +113,11 @@ def test_pools(pool: str, compute: Any, layers: str, model: Path, texts: Path, t
 
 @pytest.mark.parametrize("pool", ["mean", "max"])
 def test_a_long_text_loses_nothing(pool: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "texts.jsonl"
-    path.write_text(json.dumps({"id": "long", "text": LONG}) + "\n" + json.dumps({"text": "a man"}) + "\n")
+    path = write_rows(tmp_path / "texts.jsonl", {"id": "long", "text": LONG}, {"text": "a man"})
     tokens = np.load(extract_features(model, path, tmp_path / "tokens") / "features.npy")
     line, second = read_index(tmp_path / "tokens")
-    assert (line["id"], line["row"], line["num_tokens"], second["row"]) == (
-        "long",
-        0,
-        len(LONG.split()),
-        len(LONG.split()),
-    )
+    assert (line["id"], line["row"]) == ("long", 0)
+    assert line["num_tokens"] == second["row"] == len(LONG.split())
     assert "1 longer than 32 tokens and read in windows" in caplog.text
     assert np.abs(tokens).sum(1).all()
     # The first window, of 30 tokens, is read like a text of its own; its first half is surely its own.
@@ -145,8 +131,7 @@ def test_a_long_text_loses_nothing(pool: str, model: Path, tmp_path: Path, caplo
 def test_the_first_token_of_a_long_text_is_that_of_its_beginning(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "texts.txt"
-    path.write_text(LONG + "\n")
+    path = write(tmp_path / "texts.txt", LONG + "\n")
     values = np.load(extract_features(model, path, tmp_path / "out", pool="cls") / "features.npy")
     beginning = " ".join(LONG.split()[:30])
     np.testing.assert_allclose(values[0], expected_states(model, beginning, "last")[0], **CLOSE)
@@ -171,19 +156,10 @@ def test_pools_are_taken_on_the_device_without_waiting(pool: Any) -> None:
 
 def test_gpt1s_text_stands_in_its_last_token(model: Path, texts: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(model)
-    settings = tiny(
-        tokenizer.vocab_size,
-        architecture="gpt1",
-        hidden_size=16,
-        max_position_embeddings=32,
-        type_vocab_size=0,
-        initializer_range=0.3,
-        layer_norm_eps=1e-5,
-    )
+    sizes = {"vocab": tokenizer.vocab_size, "width": 16, "layers": 2, "heads": 2, "inner": 64, "positions": 32}
+    settings = small(architecture="gpt1", type_vocab_size=0, layer_norm_eps=1e-5, **sizes, std=0.3)
     torch.manual_seed(0)
-    encoder = new_encoder(settings).eval()
-    directory = tmp_path / "gpt1"
-    directory.mkdir()
+    encoder, directory = new_encoder(settings).eval(), tmp_path / "gpt1"
     save_model(directory, encoder)
     tokenizer.save(directory)
     values = np.load(extract_features(directory, texts, tmp_path / "out", pool="cls") / "features.npy")
@@ -202,13 +178,12 @@ def test_max_length_makes_shorter_windows(model: Path, texts: Path, tmp_path: Pa
 
 
 def test_pairs_words_and_ids(model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "inputs.jsonl"
-    rows = [
+    path = write_rows(
+        tmp_path / "inputs.jsonl",
         {"id": "one", "text_a": "a man", "text_b": "two dogs"},
         {"id": "\ud83d", "tokens": ["outside", "people"]},
         {"text": "a", "label": 3},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    )
     out = extract_features(model, path, tmp_path / "out")
     one, two, three = read_index(out)
     assert (one["id"], two["id"], three["id"]) == ("one", "\ud83d", 2)
@@ -221,21 +196,18 @@ def test_pairs_words_and_ids(model: Path, tmp_path: Path) -> None:
 def test_a_fine_tuned_model_remembers_its_columns(model: Path, tmp_path: Path) -> None:
     tuned = tmp_path / "tuned"
     shutil.copytree(model, tuned)
-    config = json.loads((tuned / "config.json").read_text())
-    config["unmask_task"] = {"name": "classification", "columns": {"text": "review", "label": "stars", "id": "key"}}
-    (tuned / "config.json").write_text(json.dumps(config))
-    reviews, usual, body = tmp_path / "reviews.jsonl", tmp_path / "usual.jsonl", tmp_path / "body.jsonl"
-    reviews.write_text('{"review": "a man", "text": "two dogs", "key": "x"}\n')
-    usual.write_text('{"text": "a man", "key": "x"}\n')
-    body.write_text('{"body": "a man", "review": "two dogs", "key": "x"}\n')
+    columns = {"text": "review", "label": "stars", "id": "key"}
+    edit_config(tuned, unmask_task={"name": "classification", "columns": columns})
+    reviews = write_rows(tmp_path / "reviews.jsonl", {"review": "a man", "text": "two dogs", "key": "x"})
+    usual = write_rows(tmp_path / "usual.jsonl", {"text": "a man", "key": "x"})
+    body = write_rows(tmp_path / "body.jsonl", {"body": "a man", "review": "two dogs", "key": "x"})
     found = extract_features(tuned, reviews, tmp_path / "a"), extract_features(tuned, usual, tmp_path / "b")
     named = extract_features(tuned, body, tmp_path / "c", columns=ColumnSettings(text="body"))
     plain = extract_features(model, usual, tmp_path / "d", columns=ColumnSettings(id="key"))
     for out in (*found, named, plain):
         assert read_index(out) == read_index(plain)
         assert (out / "features.npy").read_bytes() == (plain / "features.npy").read_bytes()
-    config["unmask_task"]["columns"] = {"txt": "review"}
-    (tuned / "config.json").write_text(json.dumps(config))
+    edit_config(tuned, unmask_task={"name": "classification", "columns": {"txt": "review"}})
     with pytest.raises(ModelError, match=r"config\.json: unmask_task\.columns: unknown key txt; did you mean text"):
         extract_features(tuned, reviews, tmp_path / "e")
 
@@ -244,24 +216,14 @@ def test_a_fine_tuned_model_remembers_its_columns(model: Path, tmp_path: Path) -
 def test_texts_that_the_vocabulary_does_not_cover_are_told(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, pool: str
 ) -> None:
-    path = tmp_path / "texts.txt"
-    path.write_text("a man\n국민 국민 국민\n")
+    path = write(tmp_path / "texts.txt", "a man\n국민 국민 국민\n")
     extract_features(model, path, tmp_path / "out", pool=pool)
     assert "inputs: 60 % of the tokens (3 of 5) are [UNK]" in caplog.text
     assert "inputs: 2 examples, 3 of 5 tokens not in the vocabulary ([UNK])" in caplog.text
 
 
-def test_a_table_on_standard_input(model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = extract_features(model, texts, tmp_path / "file")
-    table = "text\n" + "".join(f'"{text}"\n' for text in TEXTS)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
-    out = extract_features(model, "-", tmp_path / "piped", input_format="csv")
-    assert (out / "features.npy").read_bytes() == (expected / "features.npy").read_bytes()
-
-
 def test_texts_without_tokens(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ["", "a man", "​ "]))
+    path = write_rows(tmp_path / "texts.jsonl", *({"text": text} for text in ("", "a man", "​ ")))
     tokens = extract_features(model, path, tmp_path / "tokens")
     assert [(line["row"], line["num_tokens"]) for line in read_index(tokens)] == [(0, 0), (0, 2), (2, 0)]
     assert "2 without any text" in caplog.text
@@ -313,10 +275,12 @@ def test_windows_of_inputs_do_not_show(
 
 def test_standard_input(model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = extract_features(model, texts, tmp_path / "file", pool="mean")
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(texts.read_bytes())))
-    out = extract_features(model, "-", tmp_path / "piped", pool="mean")
-    assert (out / "features.npy").read_bytes() == (expected / "features.npy").read_bytes()
-    assert (out / "index.jsonl").read_bytes() == (expected / "index.jsonl").read_bytes()
+    table = "text\n" + "".join(f'"{text}"\n' for text in TEXTS)
+    for content, form in ((texts.read_bytes(), None), (table, "csv")):
+        type_in(monkeypatch, content)
+        out = extract_features(model, "-", tmp_path / f"piped {form}", pool="mean", input_format=form)
+        assert (out / "features.npy").read_bytes() == (expected / "features.npy").read_bytes()
+        assert (out / "index.jsonl").read_bytes() == (expected / "index.jsonl").read_bytes()
 
 
 def test_settings_are_refused_by_name(model: Path, texts: Path, tmp_path: Path) -> None:

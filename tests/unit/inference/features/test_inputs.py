@@ -39,9 +39,8 @@ def test_every_token_is_one_windows_own_and_has_the_most_context_there(num_token
     windows = windows_of(num_tokens, room)
     owners = [window for window in windows for _ in range(window.first_own, window.last_own)]
     assert len(owners) == num_tokens
-    assert [token for window in windows for token in range(window.first_own, window.last_own)] == list(
-        range(num_tokens)
-    )
+    own = [token for window in windows for token in range(window.first_own, window.last_own)]
+    assert own == list(range(num_tokens))
     for token, owner in enumerate(owners):
         context = {
             window: min(token - window.start, window.end - 1 - token)
@@ -79,11 +78,8 @@ def test_rows_hold_every_token_once(tokenizer: TextTokenizer, words: int, max_le
 
 
 def test_rows_are_those_of_the_tokenizer(tokenizer: TextTokenizer) -> None:
-    inputs = [
-        read(text="a man, outside"),
-        read(text_a="a man", text_b="two dogs and a ball"),
-        read(tokens=["a", "ball"]),
-    ]
+    pair = read(text_a="a man", text_b="two dogs and a ball")
+    inputs = [read(text="a man, outside"), pair, read(tokens=["a", "ball"])]
     _, rows = RowMaker(tokenizer, 64, 2).rows(inputs, tokenize(inputs, tokenizer), ExampleCounts())
     expected = tokenizer.encode_inputs([("a man, outside", None), ("a man", "two dogs and a ball"), ("a ball", None)])
     batch = rows.batch(range(3))
@@ -169,7 +165,6 @@ def test_columns_are_the_users_then_the_models_then_the_usual(
 
 def test_a_column_that_is_named_has_to_be_there() -> None:
     layouts = feature_layouts(ColumnSettings(text="reviw"), NONE)
-    with pytest.raises(
-        InputError, match=r"file:1: no column 'reviw': expected reviw; there is review, text\. Name yours with --"
-    ):
+    told = r"file:1: no column 'reviw': expected reviw; there is review, text\. Name yours with --"
+    with pytest.raises(InputError, match=told):
         read_feature_input(Row({"review": "a", "text": "b"}, "file:1"), layouts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.files import write, write_rows
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.features import batches as feature_batches
 from unmask.inference.features.extraction import load_feature_model
@@ -77,9 +77,8 @@ def test_search_finds_the_most_alike_in_blocks_of_any_size(
         # "people wait" stands there twice: batches of other sizes may differ in the last bit of one of them.
         assert [CORPUS[index] for index in found] == [CORPUS[i] for i in np.argsort(-cosines, kind="stable")[:4]]
         assert [result["text"] for result in answer["results"]] == [CORPUS[index] for index in found]
-        assert [result["similarity"] for result in answer["results"]] == pytest.approx(
-            cosines[found].tolist(), abs=1e-5
-        )
+        alike = [result["similarity"] for result in answer["results"]]
+        assert alike == pytest.approx(cosines[found].tolist(), abs=1e-5)
     assert answers[0]["results"][0]["index"] == 1
 
 
@@ -109,19 +108,16 @@ def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> No
 def test_the_commands_three_ways(tiny_model: Path, tmp_path: Path) -> None:
     (two,) = compare(tiny_model, ["a man", "a dog"])
     assert two == next(similarities(tiny_model, [("a man", "a dog")]))
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("id\ttext_a\ttext_b\nx\ta man\ta dog\n")
+    pairs = write(tmp_path / "pairs.tsv", "id\ttext_a\ttext_b\nx\ta man\ta dog\n")
     assert list(compare(tiny_model, [str(pairs)])) == [{"id": "x", **two}]
-    query, corpus = tmp_path / "query.txt", tmp_path / "corpus.jsonl"
-    query.write_text("".join(f"{text}\n" for text in QUERIES))
-    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in CORPUS))
+    query = write(tmp_path / "query.txt", "".join(f"{text}\n" for text in QUERIES))
+    corpus = write_rows(tmp_path / "corpus.jsonl", *({"text": text} for text in CORPUS))
     assert list(compare(tiny_model, [], query, corpus, top_k=2)) == search(tiny_model, QUERIES, CORPUS, 2)
 
 
 def test_refused(tiny_model: Path, tmp_path: Path) -> None:
-    single, pair = tmp_path / "single.txt", tmp_path / "pair.jsonl"
-    single.write_text("a man\n")
-    pair.write_text('{"text_a": "a", "text_b": "b"}\n')
+    single = write(tmp_path / "single.txt", "a man\n")
+    pair = write_rows(tmp_path / "pair.jsonl", {"text_a": "a", "text_b": "b"})
     for words in ([], ["a", "b", "c"]):
         with pytest.raises(SettingsError, match="give two texts, or one file of pairs"):
             compare(tiny_model, words)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.files import write
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.glue.average import average_runs
 
@@ -25,13 +26,10 @@ MNLI = {"dev": {"accuracy": 0.846}, "test": {"accuracy": 0.834}}
 
 def write_run(parent: Path, task: str, results: dict[str, Any], dev: str = "dev.tsv", test: str = "null") -> Path:
     """What `unmask finetune` leaves, without the weights."""
-    run = parent / f"run-{task}"
-    (run / "model").mkdir(parents=True)
-    (run / "model" / "config.json").write_text(json.dumps({"unmask_task": {"name": task}}), "utf-8")
-    (run / "recipe.yaml").write_text(
-        f"init_from: bert\ntask: {{name: {task}}}\ndata: {{train: t.tsv, dev: {dev}, test: {test}}}\n", "utf-8"
-    )
-    (run / "results.json").write_text(json.dumps(results), "utf-8")
+    run, data = parent / f"run-{task}", f"{{train: t.tsv, dev: {dev}, test: {test}}}"
+    write(run / "model" / "config.json", json.dumps({"unmask_task": {"name": task}}))
+    write(run / "recipe.yaml", f"init_from: bert\ntask: {{name: {task}}}\ndata: {data}\n")
+    write(run / "results.json", json.dumps(results))
     return run
 
 
@@ -51,10 +49,10 @@ def test_every_average_is_named_by_its_rule(tmp_path: Path) -> None:
     assert dict(told.missing) == {"glue": ["wnli accuracy"]}
     lines = told.describe().splitlines()
     assert "mnli   accuracy, matched 84.6, accuracy, mismatched 83.4" in lines
-    assert any(
-        line.startswith("bert         79.6   BERT's nine columns: MNLI matched and mismatched") for line in lines
-    )
-    assert any(line.startswith("glue            -   ") and line.endswith("; missing: wnli accuracy") for line in lines)
+    (bert,), (glue,) = ([line for line in lines if line.startswith(name)] for name in ("bert ", "glue "))
+    assert bert.startswith("bert         79.6   BERT's nine columns: MNLI matched and mismatched")
+    assert glue.startswith("glue            -   ")
+    assert glue.endswith("; missing: wnli accuracy")
     assert told.as_dict()["figures"]["stsb"] == {"pearson": 0.87, "spearmanr": 0.858}
 
 
@@ -75,10 +73,8 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     cola, mnli, bert, *_ = incomplete.describe().splitlines()
     assert cola.startswith("cola ")  # the figures on dev are told all the same
     assert mnli.startswith("mnli ")
-    assert bert.endswith(
-        "missing: sst2 accuracy; mrpc f1; stsb spearmanr; qqp f1; mnli accuracy, mismatched; qnli accuracy; "
-        "rte accuracy"
-    )
+    missing = "sst2 accuracy; mrpc f1; stsb spearmanr; qqp f1; mnli accuracy, mismatched; qnli accuracy; rte accuracy"
+    assert bert.endswith(f"missing: {missing}")
 
 
 def test_a_figure_that_is_none_is_missing(tmp_path: Path) -> None:

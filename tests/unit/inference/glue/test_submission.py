@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from support.files import write
 from support.glue_runs import answer_in_turn, write_all_finetuned, write_finetuned, write_test_files
+from support.untrained import save_task_model
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.inference.glue.submission import TABLES, submit, validate
 
@@ -37,18 +38,9 @@ def test_all_eleven_with_all_their_rows(tmp_path: Path, full_data: Path) -> None
     summary = submit(write_all_finetuned(tmp_path), out, data=full_data, predict=answer_in_turn)
     tables = read_tables(out)
     assert {name: len(rows) - 1 for name, rows in tables.items()} == {
-        "CoLA.tsv": 1063,
-        "SST-2.tsv": 1821,
-        "MRPC.tsv": 1725,
-        "STS-B.tsv": 1379,
-        "QQP.tsv": 390965,
-        "MNLI-m.tsv": 9796,
-        "MNLI-mm.tsv": 9847,
-        "QNLI.tsv": 5463,
-        "RTE.tsv": 3000,
-        "WNLI.tsv": 146,
-        "AX.tsv": 1104,
-    }
+        "CoLA.tsv": 1063, "SST-2.tsv": 1821, "MRPC.tsv": 1725, "STS-B.tsv": 1379, "QQP.tsv": 390965, "MNLI-m.tsv": 9796,
+        "MNLI-mm.tsv": 9847, "QNLI.tsv": 5463, "RTE.tsv": 3000, "WNLI.tsv": 146, "AX.tsv": 1104,
+    }  # fmt: skip
     for name, rows in tables.items():
         assert rows[0] == ["index", "prediction"]
         assert [row[0] for row in rows[1:]] == [str(index) for index in range(TABLES[name].rows)]
@@ -133,12 +125,7 @@ def test_a_missing_run_is_refused_or_left_out(
 @pytest.mark.parametrize(
     ("task", "changes", "error", "message"),
     [
-        (
-            "mnli",
-            {"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}},
-            ModelError,
-            "its labels are LABEL_0, ",
-        ),
+        ("mnli", {"id2label": {n: f"LABEL_{n}" for n in "012"}}, ModelError, "its labels are LABEL_0, "),
         ("rte", {"id2label": {"0": "0", "1": "1"}}, ModelError, "expected entailment, not_entailment for RTE.tsv"),
         ("cola", {"id2label": {"0": "0", "1": "1", "2": "2"}}, ModelError, "its labels are 0, 1, 2"),
         ("stsb", {"id2label": {"0": "0", "1": "1"}}, ModelError, "chooses among 2 labels; expected one number"),
@@ -155,14 +142,9 @@ def test_runs_that_cannot_answer(
     def never(run: Path, path: Path) -> Iterator[dict[str, Any]]:
         pytest.fail("a model was asked, and only then refused")
 
+    run = write_finetuned(tmp_path, task, **changes)
     with pytest.raises(error, match=message):
-        submit(
-            [write_finetuned(tmp_path, task, **changes)],
-            tmp_path / "glue.zip",
-            data=data,
-            allow_missing=True,
-            predict=never,
-        )
+        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True, predict=never)
     assert not (tmp_path / "glue.zip").exists()
 
 
@@ -188,15 +170,10 @@ def test_answers_that_glue_does_not_take(
 
 
 def test_fewer_answers_than_rows_are_told(tmp_path: Path, small: dict[str, int]) -> None:
-    data = write_test_files(tmp_path, small)
+    data, run = write_test_files(tmp_path, small), write_finetuned(tmp_path, "rte")
+    one = {"label": "entailment"}
     with pytest.raises(InputError, match=r"test.tsv: 1 predictions for 12 rows: some of its lines are read as one"):
-        submit(
-            [write_finetuned(tmp_path, "rte")],
-            tmp_path / "glue.zip",
-            data=data,
-            allow_missing=True,
-            predict=lambda *_: iter([{"label": "entailment"}]),
-        )
+        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True, predict=lambda *_: iter([one]))
 
 
 @pytest.mark.parametrize(
@@ -211,16 +188,10 @@ def test_fewer_answers_than_rows_are_told(tmp_path: Path, small: dict[str, int])
 def test_other_test_files_are_refused_before_a_model_is_asked(
     tmp_path: Path, small: dict[str, int], content: str, message: str
 ) -> None:
-    data = write_test_files(tmp_path, small)
+    data, run = write_test_files(tmp_path, small), write_finetuned(tmp_path, "rte")
     (data / "RTE" / "test.tsv").write_text(content, "utf-8")
     with pytest.raises(InputError, match=message):
-        submit(
-            [write_finetuned(tmp_path, "rte")],
-            tmp_path / "glue.zip",
-            data=data,
-            allow_missing=True,
-            predict=answer_in_turn,
-        )
+        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True, predict=answer_in_turn)
 
 
 def test_a_byte_order_mark_and_empty_lines_are_no_rows(tmp_path: Path, small: dict[str, int]) -> None:
@@ -245,9 +216,8 @@ def test_missing_test_files_are_named(tmp_path: Path, small: dict[str, int]) -> 
     with pytest.raises(InputError, match=r"has no test_matched.tsv, nor have .* name the folder .* with --data"):
         submit([run], out, allow_missing=True, predict=answer_in_turn)
     (run / "recipe.yaml").unlink()
-    with pytest.raises(
-        InputError, match=r"no recipe.yaml that says where its data are: .* with --data, for MNLI-m.tsv"
-    ):
+    told = r"no recipe.yaml that says where its data are: .* with --data, for MNLI-m.tsv"
+    with pytest.raises(InputError, match=told):
         submit([run], out, allow_missing=True, predict=answer_in_turn)
 
 
@@ -289,36 +259,14 @@ def test_tasks_whose_answers_are_all_the_same_are_named(
 
 def test_real_models_answer_real_layouts(tmp_path: Path, tiny_model: Path) -> None:
     """No stub: a classifier and a regression with random heads, on sentences of our own."""
-    from unmask.models.heads.heads import new_head
-    from unmask.models.hub.directory import load_encoder, save_model
-    from unmask.tokenization.tokenizer import load_tokenizer
-
-    torch.manual_seed(0)
-    runs = []
-    for task, labels in (("wnli", ("0", "1")), ("stsb", ("LABEL_0",))):
-        run = tmp_path / f"run-{task}"
-        encoder = load_encoder(tiny_model).encoder
-        head = new_head("sequence_classification", encoder.settings, len(labels))
-        remembered = {"unmask_task": {"name": task, "max_length": 32}}
-        kind = "regression" if task == "stsb" else "single_label_classification"
-        save_model(
-            run / "model",
-            encoder,
-            head=head,
-            head_kind="sequence_classification",
-            labels=labels,
-            problem_type=kind,
-            extra_config=remembered,
-        )
-        load_tokenizer(tiny_model).save(run / "model")
-        runs.append(run)
+    runs = [tmp_path / "run-wnli", tmp_path / "run-stsb"]
+    for run in runs:
+        save_task_model(run / "model", tiny_model, name=run.name.removeprefix("run-"), max_length=32)
     columns = {"WNLI.tsv": ["sentence1", "sentence2"], "STS-B.tsv": ["genre", "sentence1", "sentence2"]}
     for name, texts in columns.items():
-        folder = tmp_path / name.removesuffix(".tsv")
-        folder.mkdir()
         lines = ["\t".join(["index", *texts])]
         lines += ["\t".join([str(n), *(f"a dog runs {n}" for _ in texts)]) for n in range(TABLES[name].rows)]
-        (folder / "test.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+        write(tmp_path / name.removesuffix(".tsv") / "test.tsv", "\n".join(lines) + "\n")
     summary = submit(runs, tmp_path / "glue.zip", data=tmp_path, allow_missing=True)
     assert sum(summary.predictions["WNLI.tsv"].values()) == 146
     assert sum(summary.predictions["STS-B.tsv"].values()) == 1379
@@ -327,12 +275,7 @@ def test_real_models_answer_real_layouts(tmp_path: Path, tiny_model: Path) -> No
 
 def test_the_published_test_files_are_taken(tmp_path: Path, data_dir: Path) -> None:
     """All that is there of GLUE's own files has the rows and the numbering that are expected."""
-    tasks = [task for task in TASKS if task not in ("qqp", "mnli")]
-    summary = submit(
-        [write_finetuned(tmp_path, task) for task in tasks],
-        tmp_path / "glue.zip",
-        data=data_dir / "tasks",
-        allow_missing=True,
-        predict=answer_in_turn,
-    )
-    assert len(summary.predictions) == len(tasks)
+    runs = [write_finetuned(tmp_path, task) for task in TASKS if task not in ("qqp", "mnli")]
+    tasks = data_dir / "tasks"
+    summary = submit(runs, tmp_path / "glue.zip", data=tasks, allow_missing=True, predict=answer_in_turn)
+    assert len(summary.predictions) == len(runs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,51 +9,27 @@ import numpy as np
 import pytest
 import torch
 
+from support.model_files import edit_config
+from support.untrained import save_language_model
+from unmask.batch import pack
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.left_to_right.generation import Sampling, generate, readable
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
-from unmask.models.bert import BertEncoder
-from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import MaskedLMHead
-from unmask.models.hub.directory import save_model
-from unmask.models.settings import EncoderSettings
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 
 TEXTS = ["the man went to the store", "키보드는 컴퓨터 자판의 한 종류이다", "she cooked pasta and it was delicious"] * 3
 POSITIONS = 12
 
 
-def save_language_model(directory: Path, architecture: str, kind: Any) -> LanguageModel:
-    tokenizer, _ = train_tokenizer(iter(TEXTS), TokenizerSettings(kind=kind, vocab_size=400), seed=0)
-    causal: dict[str, Any] = {"causal": True} if architecture == "bert" else {}
-    heads = 1 if architecture == "lstm" else 2
-    sizes = EncoderSettings.model_validate(
-        {
-            "architecture": architecture,
-            "vocab_size": tokenizer.vocab_size + 3,  # rows that no entry has
-            "hidden_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": heads,
-            "intermediate_size": 64,
-            "max_position_embeddings": POSITIONS,
-            "initializer_range": 0.5,
-            **causal,
-        }
-    )
-    torch.manual_seed(0)
-    encoder = new_encoder(sizes, pooler=False)
-    head = MaskedLMHead(sizes) if isinstance(encoder, BertEncoder) else None
-    directory.mkdir()
-    save_model(directory, encoder, masked_lm_head=head, causal_lm=True)
-    tokenizer.save(directory)
+def new_language_model(directory: Path, architecture: str, kind: str) -> LanguageModel:
+    sizes = {"positions": POSITIONS, "std": 0.5}
+    save_language_model(directory, architecture, kind, TEXTS, 400, spare_rows=3, **sizes)
     return load_language_model(directory, device="cpu")
 
 
 @pytest.fixture(scope="module", params=[("gpt1", "bpe"), ("lstm", "byte_bpe"), ("bert", "wordpiece")], ids=str)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     architecture, kind = request.param
-    return save_language_model(tmp_path_factory.mktemp("lm") / architecture, architecture, kind)
+    return new_language_model(tmp_path_factory.mktemp("lm") / architecture, architecture, kind)
 
 
 def logits(*values: float) -> torch.Tensor:
@@ -151,10 +126,9 @@ def test_greedy_text_is_the_likeliest_token_each_time_over_a_sliding_window(mode
 
 
 def test_a_model_reads_no_more_than_its_sequences_in_pre_training_had(tmp_path: Path) -> None:
-    model = save_language_model(tmp_path / "gpt1", "gpt1", "bpe")
+    model = new_language_model(tmp_path / "gpt1", "gpt1", "bpe")
     assert model.window == POSITIONS
-    config = json.loads((tmp_path / "gpt1" / "config.json").read_text())
-    (tmp_path / "gpt1" / "config.json").write_text(json.dumps(config | {"unmask_trained_length": 5}))
+    edit_config(tmp_path / "gpt1", unmask_trained_length=5)
     model = load_language_model(tmp_path / "gpt1", device="cpu")
     [ids] = model.tokenizer.encode_batch(["the man and the dog and the man again"])
     assert (model.window, len(ids) > 5) == (5, True)
@@ -162,7 +136,7 @@ def test_a_model_reads_no_more_than_its_sequences_in_pre_training_had(tmp_path: 
 
 
 def test_a_word_after_an_unknown_one_has_its_space(tmp_path: Path) -> None:
-    model = save_language_model(tmp_path / "gpt1", "gpt1", "bpe")
+    model = new_language_model(tmp_path / "gpt1", "gpt1", "bpe")
     [ids] = model.tokenizer.encode_batch(["the man \u2603"])
     assert ids[-1] == model.tokenizer.unk_id
     assert generate(model, "the man \u2603", 3).startswith(" ")
@@ -200,7 +174,7 @@ def test_what_is_readable(text: str, expected: str) -> None:
 
 
 def test_prompts_without_a_token_or_without_sense_are_refused(tmp_path: Path) -> None:
-    gpt1 = save_language_model(tmp_path / "gpt1", "gpt1", "bpe")
+    gpt1 = new_language_model(tmp_path / "gpt1", "gpt1", "bpe")
     assert gpt1.prefix == ()
     with pytest.raises(InputError, match="holds no token"):
         generate(gpt1, "  ", 3)
@@ -208,7 +182,7 @@ def test_prompts_without_a_token_or_without_sense_are_refused(tmp_path: Path) ->
         generate(gpt1, "a\ud800", 3)
     with pytest.raises(SettingsError, match="num_tokens -1"):
         generate(gpt1, "a", -1)
-    bert = save_language_model(tmp_path / "bert", "bert", "wordpiece")
+    bert = new_language_model(tmp_path / "bert", "bert", "wordpiece")
     assert bert.prefix == (bert.tokenizer.cls_id,)
     generate(bert, "", 3)
 
@@ -225,13 +199,7 @@ def test_log_probabilities_are_of_each_token_given_those_before(model: LanguageM
     assert [len(values) for values in found] == [3, 0, 1]
     for sequence, values in zip(sequences, found, strict=True):
         for place, value in enumerate(values.tolist(), start=1):
-            states = model.encoder(_packed(sequence[:place]))[-1:]
+            states = model.encoder(pack([sequence[:place]]))[-1:]
             words = model.encoder.word_embeddings
             every = states @ words.T if model.masked_lm_head is None else model.masked_lm_head(states, words)
             assert value == pytest.approx(float(every.detach().log_softmax(-1)[0, sequence[place]]), abs=1e-4)
-
-
-def _packed(ids: list[int]) -> Any:
-    from unmask.batch import pack
-
-    return pack([ids])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stnp
 
+from support.files import write_rows
+from support.untrained import save_language_model
 from unmask.batch import pack
 from unmask.errors import InputError, SettingsError
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
@@ -22,11 +23,6 @@ from unmask.inference.left_to_right.zero_shot import (
     open_zero_shot,
     predict_zero_shot,
 )
-from unmask.models.encoder import new_encoder
-from unmask.models.hub.directory import save_model
-from unmask.models.settings import EncoderSettings
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 
 TEXTS = ["a very good film", "a bad film positive negative", "the trophy does not fit since the case is too big small"]
 POSITIONS = 16
@@ -34,23 +30,8 @@ POSITIONS = 16
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    tokenizer, _ = train_tokenizer(iter(TEXTS * 5), TokenizerSettings(kind="bpe", vocab_size=150), seed=0)
-    torch.manual_seed(0)
-    encoder = new_encoder(
-        EncoderSettings(
-            architecture="gpt1",
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            max_position_embeddings=POSITIONS,
-            initializer_range=0.5,
-        )
-    )
     directory = tmp_path_factory.mktemp("zero") / "gpt1"
-    directory.mkdir()
-    save_model(directory, encoder, causal_lm=True)
-    tokenizer.save(directory)
+    save_language_model(directory, "gpt1", "bpe", TEXTS * 5, 150, positions=POSITIONS, std=0.5)
     return load_language_model(directory, device="cpu")
 
 
@@ -66,11 +47,6 @@ def given_log_probabilities(model: LanguageModel, context: str, continuation: st
     return values
 
 
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def softmax(*scores: float) -> list[float]:
     return torch.softmax(torch.tensor(scores), -1).tolist()
 
@@ -78,15 +54,12 @@ def softmax(*scores: float) -> list[float]:
 def test_sst2_appends_very_and_compares_positive_with_negative(model: LanguageModel, tmp_path: Path) -> None:
     """Tolerance here and below: fp32 sums in another order."""
     rows = [{"sentence": "a good film", "label": 1}, {"sentence": "bad", "label": 0}]
-    path = write(tmp_path / "dev.jsonl", *rows)
+    path = write_rows(tmp_path / "dev.jsonl", *rows)
     zero_shot = open_zero_shot(model, path, "sst2")
     predictions = list(predict_zero_shot(zero_shot, path))
     for row, prediction in zip(rows, predictions, strict=True):
-        sums = [
-            sum(given_log_probabilities(model, f"{row['sentence']} very", f" {word}"))
-            for word in ("negative", "positive")
-        ]
-        negative, positive = softmax(*sums)
+        words, before = (" negative", " positive"), f"{row['sentence']} very"
+        negative, positive = softmax(*(sum(given_log_probabilities(model, before, word)) for word in words))
         assert prediction["input"] == row
         assert prediction["probabilities"] == pytest.approx({"0": negative, "1": positive}, abs=1e-4)
         assert prediction["label"] == ("1" if positive > negative else "0")
@@ -98,7 +71,7 @@ def test_sst2_appends_very_and_compares_positive_with_negative(model: LanguageMo
 
 def test_labels_are_put_in_words_after_a_pair(model: LanguageModel, tmp_path: Path) -> None:
     row = {"id": "x7", "text_a": "a film", "text_b": "the case {big}", "label": "yes"}
-    path = write(tmp_path / "pairs.jsonl", row, {**row, "label": "no"})
+    path = write_rows(tmp_path / "pairs.jsonl", row, {**row, "label": "no"})
     zero_shot = open_zero_shot(
         model, path, template="{text_a} is {text_b}: {label}", words={"yes": "good", "no": "very bad"}
     )
@@ -122,7 +95,7 @@ def test_the_order_in_which_words_are_given_changes_nothing(
     model: LanguageModel, tmp_path: Path, low: str, high: str
 ) -> None:
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS * 2, (low, high, high) * 2, strict=True)]
-    path = write(tmp_path / "dev.jsonl", *rows)
+    path = write_rows(tmp_path / "dev.jsonl", *rows)
     words = {low: "bad", high: "very good"}
     one = open_zero_shot(model, path, words=words)
     other = open_zero_shot(model, path, words=dict(reversed(words.items())))
@@ -132,7 +105,7 @@ def test_the_order_in_which_words_are_given_changes_nothing(
 
 
 def test_the_one_label_of_a_file_is_no_choice(model: LanguageModel, tmp_path: Path) -> None:
-    path = write(tmp_path / "one.jsonl", *[{"text": "a film", "label": "good"}] * 2)
+    path = write_rows(tmp_path / "one.jsonl", *[{"text": "a film", "label": "good"}] * 2)
     with pytest.raises(InputError, match=r"one\.jsonl: .* only label is 'good'.* name them all .*--words LABEL=WORDS"):
         open_zero_shot(model, path)
     with pytest.raises(InputError, match="name them all"):
@@ -142,7 +115,9 @@ def test_the_one_label_of_a_file_is_no_choice(model: LanguageModel, tmp_path: Pa
 
 
 def test_texts_without_a_label_are_answered_and_not_measured(model: LanguageModel, tmp_path: Path) -> None:
-    path = write(tmp_path / "new.jsonl", {"text": "a film"}, {"text": "bad", "label": None}, {"text": "", "label": "b"})
+    path = write_rows(
+        tmp_path / "new.jsonl", {"text": "a film"}, {"text": "bad", "label": None}, {"text": "", "label": "b"}
+    )
     zero_shot = open_zero_shot(model, path, words={"a": "good", "b": "bad"})
     assert [one["input"]["text"] for one in predict_zero_shot(zero_shot, path)] == ["a film", "bad", ""]
     with pytest.raises(InputError, match=r"new\.jsonl:1: no column 'label'"):
@@ -158,7 +133,7 @@ LONG = "the trophy does not fit since the case is too big " * 3
 def test_examples_are_counted_not_texts(model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The text that is too long is read twice, once with each label."""
     rows = [{"text": text, "label": label} for text, label in zip(("a film", LONG, "", " "), "abab", strict=True)]
-    path = write(tmp_path / "dev.jsonl", *rows)
+    path = write_rows(tmp_path / "dev.jsonl", *rows)
     evaluate_zero_shot(open_zero_shot(model, path), path)
     told = "4 examples, 2 without any text, 1 longer than the model's 16 tokens, read without their beginning"
     assert f"dev.jsonl: {told}" in caplog.text
@@ -168,7 +143,7 @@ def test_pairs_without_any_text_are_told(
     model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pairs = [{"text_a": "", "text_b": text, "label": label} for text, label in (("", "a"), ("a film", "b"))]
-    path = write(tmp_path / "pairs.jsonl", *pairs)
+    path = write_rows(tmp_path / "pairs.jsonl", *pairs)
     list(predict_zero_shot(open_zero_shot(model, path), path))
     assert "pairs.jsonl: 2 examples, 1 without any text" in caplog.text
 
@@ -181,7 +156,7 @@ def test_unknown_tokens_are_told(model: LanguageModel, tmp_path: Path, caplog: p
     for ids in model.tokenizer.encode_batch([row["text"] for row in rows]):
         num_unknown, num_tokens = num_unknown + ids.count(model.tokenizer.unk_id), num_tokens + len(ids)
     assert num_unknown > 0
-    path = write(tmp_path / "dev.jsonl", *rows)
+    path = write_rows(tmp_path / "dev.jsonl", *rows)
     evaluate_zero_shot(open_zero_shot(model, path), path)
     assert f"{num_unknown} of {num_tokens} tokens not in the vocabulary" in caplog.text
     assert "the vocabulary does not cover these texts" in caplog.text
@@ -190,7 +165,7 @@ def test_unknown_tokens_are_told(model: LanguageModel, tmp_path: Path, caplog: p
 def test_a_dev_file_for_the_threshold_is_told_of_too(
     model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dev = write(tmp_path / "dev.jsonl", {"sentence": LONG, "label": 1}, {"sentence": "", "label": 0})
+    dev = write_rows(tmp_path / "dev.jsonl", {"sentence": LONG, "label": 1}, {"sentence": "", "label": 0})
     open_zero_shot(model, dev, "cola", dev=dev)
     told = "2 examples, 1 without any text, 1 longer than the model's 16 tokens, read without their beginning"
     assert f"dev.jsonl: {told}" in caplog.text
@@ -199,7 +174,7 @@ def test_a_dev_file_for_the_threshold_is_told_of_too(
 def test_cola_cuts_the_mean_log_probability_at_the_threshold_of_dev(model: LanguageModel, tmp_path: Path) -> None:
     texts = ["a good film", "film a very", "the case is too big", "big big big small"]
     rows = [{"sentence": text, "label": number % 2} for number, text in enumerate(texts)]
-    dev = write(tmp_path / "dev.jsonl", *rows)
+    dev = write_rows(tmp_path / "dev.jsonl", *rows)
     zero_shot = open_zero_shot(model, dev, "cola", dev=dev)
     means = np.array([np.mean(given_log_probabilities(model, "", text)) for text in texts])
     tau = best_threshold(means, np.array([False, True, False, True]))
@@ -218,9 +193,8 @@ def test_cola_cuts_the_mean_log_probability_at_the_threshold_of_dev(model: Langu
 
 def test_choices_go_by_their_mean_log_probability(model: LanguageModel, tmp_path: Path) -> None:
     choices = ["good", "the case is too small", "a bad film"]
-    path = write(
-        tmp_path / "q.jsonl", {"context": "the trophy", "question": "does not", "choices": choices, "label": 1}
-    )
+    row = {"context": "the trophy", "question": "does not", "choices": choices, "label": 1}
+    path = write_rows(tmp_path / "q.jsonl", row)
     zero_shot = open_zero_shot(model, path, "choice")
     [prediction] = predict_zero_shot(zero_shot, path)
     means = [np.mean(given_log_probabilities(model, "the trophy does not", f" {choice}")) for choice in choices]
@@ -234,7 +208,7 @@ def test_a_choice_with_nothing_to_score_does_not_win_for_it(
 ) -> None:
     choices = ["a", "the case is too small"]  # of one token, which nothing stands before, and of several
     assert len(model.tokenizer.encode_batch(choices)[0]) == 1
-    path = write(tmp_path / "q.jsonl", {"context": "", "choices": choices, "label": 1})
+    path = write_rows(tmp_path / "q.jsonl", {"context": "", "choices": choices, "label": 1})
     [prediction] = predict_zero_shot(open_zero_shot(model, path, "choice"), path)
     chance = -float(np.log(model.encoder.settings.vocab_size))
     mean = float(np.mean(given_log_probabilities(model, "", choices[1])))
@@ -243,8 +217,8 @@ def test_a_choice_with_nothing_to_score_does_not_win_for_it(
 
 
 def test_a_context_that_is_too_long_loses_its_beginning(model: LanguageModel, tmp_path: Path) -> None:
-    context = "the trophy does not fit since the case is too big " * 3
-    path = write(tmp_path / "q.jsonl", {"context": context, "choices": ["small", "a big case"], "label": 0})
+    context = LONG
+    path = write_rows(tmp_path / "q.jsonl", {"context": context, "choices": ["small", "a big case"], "label": 0})
     [prediction] = predict_zero_shot(open_zero_shot(model, path, "choice"), path)
     means = [float(np.mean(given_log_probabilities(model, context, text))) for text in (" small", " a big case")]
     assert prediction["probabilities"] == pytest.approx(softmax(*means), abs=1e-4)
@@ -252,7 +226,7 @@ def test_a_context_that_is_too_long_loses_its_beginning(model: LanguageModel, tm
 
 def test_referents_are_put_in_and_what_follows_is_scored(model: LanguageModel, tmp_path: Path) -> None:
     row = {"context": "the trophy does not fit since _ is too big", "choices": ["the trophy", "the case"], "label": 0}
-    path = write(tmp_path / "schemas.jsonl", row)
+    path = write_rows(tmp_path / "schemas.jsonl", row)
     [prediction] = predict_zero_shot(open_zero_shot(model, path, "choice", method="referent"), path)
     means = [
         float(np.mean(given_log_probabilities(model, f"the trophy does not fit since {name}", " is too big")))
@@ -260,7 +234,7 @@ def test_referents_are_put_in_and_what_follows_is_scored(model: LanguageModel, t
     ]
     assert prediction["probabilities"] == pytest.approx(softmax(*means), abs=1e-4)
     for context in ("no blank", "_ and _ too", "it ends in _"):
-        broken = write(tmp_path / "broken.jsonl", {**row, "context": context})
+        broken = write_rows(tmp_path / "broken.jsonl", {**row, "context": context})
         with pytest.raises(InputError, match=r"broken\.jsonl:1: the context .*: expected one _"):
             list(predict_zero_shot(open_zero_shot(model, broken, "choice", method="referent"), broken))
 
@@ -290,7 +264,7 @@ def test_what_cannot_be_is_told(model: LanguageModel, tmp_path: Path, task: str,
         "choice": {"context": "a", "choices": ["a", "b"], "label": 0},
         "tagging": {"tokens": ["a"], "tags": ["O"]},
     }
-    path = write(tmp_path / "x.jsonl", rows[task])
+    path = write_rows(tmp_path / "x.jsonl", rows[task])
     with pytest.raises(SettingsError, match=told):
         open_zero_shot(model, path, task, **options)
 

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
+from support.files import write_rows
+from support.tasks import new_task
 from unmask.errors import InputError, SettingsError
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
-from unmask.tasks.choice.task import Choice, open_task
-from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.choice.task import Choice
+from unmask.tasks.settings import ColumnSettings
 
-TASK = open_task(TaskSettings(name="choice", max_length=12), ColumnSettings())
+TASK = new_task("choice", max_length=12)
 SWAG_HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 
 
@@ -30,17 +32,13 @@ def write(path: Path, *lines: str) -> Path:
     return path
 
 
-def rows_of(path: Path, rows: list[dict[str, Any]]) -> Path:
-    return write(path, *map(json.dumps, rows))
-
-
 def test_swag_as_published(tmp_path: Path) -> None:
     path = write(
         tmp_path / "train.csv",
         SWAG_HEADER + ",label",
         '0,v_1,17,"A cook waits. He","A cook waits.",He,gold,"stirs it, slowly.",sings.,"says ""no"".",runs.,2',
     )
-    (read,) = load(open_task(TaskSettings(name="swag"), ColumnSettings()), path)
+    (read,) = load(new_task("swag"), path)
     assert (read.context, read.question) == ("A cook waits.", "He")
     assert read.choices == ("stirs it, slowly.", "sings.", 'says "no".', "runs.")
     assert (read.label, read.source) == (2, f"{path}:2")
@@ -48,7 +46,7 @@ def test_swag_as_published(tmp_path: Path) -> None:
 
 def test_swag_test_file_has_no_label(tmp_path: Path) -> None:
     path = write(tmp_path / "test.csv", SWAG_HEADER, "0,v_1,17,A. He,A.,He,gold,a,b,c,d")
-    task = open_task(TaskSettings(name="swag"), ColumnSettings()).fit_to(path)
+    task = new_task("swag").fit_to(path)
     assert [one.label for one in task.load(path, ExampleCounts(), unlabelled=True)] == [None]
     with pytest.raises(InputError, match=r"test\.csv:2: no column 'label' for the label"):
         load(task, path)
@@ -62,13 +60,13 @@ def test_story_cloze_as_published(tmp_path: Path) -> None:
         '4f,Ann sowed seeds.,It rained.,"The sun, too, came.",They grew.,She had flowers.,She sold a boat.,1',
         "5a,A.,B.,C.,D.,E.,F.,2",
     )
-    first, second = load(open_task(TaskSettings(name="storycloze"), ColumnSettings()), path)
+    first, second = load(new_task("storycloze"), path)
     assert first.context == "Ann sowed seeds. It rained. The sun, too, came. They grew."
     assert (first.question, first.choices, first.label) == ("", ("She had flowers.", "She sold a boat."), 0)
     assert second.label == 1
     write(path, path.read_text("utf-8").splitlines()[0], "5a,A.,B.,C.,D.,E.,F.,0")
     with pytest.raises(InputError, match=r"val\.csv:2: the column 'AnswerRightEnding' holds \"0\".*number, 1 to 2"):
-        load(open_task(TaskSettings(name="storycloze"), ColumnSettings()), path)
+        load(new_task("storycloze"), path)
 
 
 ARTICLE = {
@@ -83,7 +81,7 @@ def test_race_as_published_in_folders(tmp_path: Path) -> None:
     for level, number in (("middle", 7), ("high", 12)):
         file = tmp_path / "train" / level / f"{number}.txt"
         write(file, json.dumps({**ARTICLE, "id": f"{level}{number}.txt"}))
-    examples = load(open_task(TaskSettings(name="race"), ColumnSettings()), tmp_path / "train")
+    examples = load(new_task("race"), tmp_path / "train")
     assert [one.fields["id"] for one in examples] == ["high12.txt-0", "high12.txt-1", "middle7.txt-0", "middle7.txt-1"]
     assert [one.group for one in examples] == ["high", "high", "middle", "middle"]
     assert [one.label for one in examples] == [0, 1, 0, 1]
@@ -93,17 +91,17 @@ def test_race_as_published_in_folders(tmp_path: Path) -> None:
 
 
 def test_race_in_json_lines_by_article_or_by_question(tmp_path: Path) -> None:
-    task = open_task(TaskSettings(name="race"), ColumnSettings())
-    by_article = rows_of(tmp_path / "a.jsonl", [{**ARTICLE, "id": "high1.txt"}])
+    task = new_task("race")
+    by_article = write_rows(tmp_path / "a.jsonl", {**ARTICLE, "id": "high1.txt"})
     question = {"example_id": "middle2.txt", "article": "x", "question": "y", "options": ["p", "q"], "answer": "B"}
-    by_question = rows_of(tmp_path / "b.jsonl", [question])
+    by_question = write_rows(tmp_path / "b.jsonl", question)
     assert [(one.label, one.group) for one in load(task, by_article)] == [(0, "high"), (1, "high")]
     (read,) = load(task, by_question)
     assert (read.fields["id"], read.group, read.label, read.choices) == ("middle2.txt", "middle", 1, ("p", "q"))
 
 
 def test_what_is_wrong_with_race_is_told(tmp_path: Path) -> None:
-    task = open_task(TaskSettings(name="race"), ColumnSettings())
+    task = new_task("race")
     with pytest.raises(InputError, match=r"no \.txt file in this folder"):
         load(task, tmp_path)
     file = tmp_path / "high" / "1.txt"
@@ -121,27 +119,24 @@ def test_what_is_wrong_with_race_is_told(tmp_path: Path) -> None:
 
 
 def test_codah_as_published(tmp_path: Path) -> None:
-    task = open_task(TaskSettings(name="codah"), ColumnSettings())
+    task = new_task("codah")
     path = write(tmp_path / "train.tsv", 'n\tA hen has\t3 legs.\tsaid "moo".\t2\tfeathers.\t2')
     (read,) = load(task, path)
     assert (read.context, read.choices) == ("A hen has", ("3 legs.", 'said "moo".', "2", "feathers."))
     assert read.label == 2, "the label is a number, whatever the choices say"
     assert read.fields["category"] == "n"
     for line, message in (
-        ("n\ta\tb\tc\td\t0", r"train\.tsv:2: 6 fields where the header has 7 \(category, context, choice_0"),
-        (
-            "n\ta\tb\tc\td\te\t4",
-            r"train\.tsv:2: the column 'label' holds \"4\": expected the right choice's number, 0 to 3",
-        ),
-        ("n\ta\tb\tc\t \te\t0", r"train\.tsv:2: the choice choices\[2\] is empty"),
+        ("n\ta\tb\tc\td\t0", r"6 fields where the header has 7 \(category, context, choice_0"),
+        ("n\ta\tb\tc\td\te\t4", r"the column 'label' holds \"4\": expected the right choice's number, 0 to 3"),
+        ("n\ta\tb\tc\t \te\t0", r"the choice choices\[2\] is empty"),
     ):
         write(path, "n\ta\tb\tc\td\te\t0", line)
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=rf"train\.tsv:2: {message}"):
             load(task, path)
 
 
 def test_codah_of_the_project_reads_whole(data_dir: Path) -> None:
-    task = open_task(TaskSettings(name="codah"), ColumnSettings())
+    task = new_task("codah")
     folder = data_dir / "tasks" / "codah"
     assert len(load(task, folder / "full_data.tsv")) == 2776
     folds = [load(task, folder / "fold_0" / f"{part}.tsv") for part in ("train", "dev", "test")]
@@ -155,10 +150,10 @@ def test_any_file_with_named_columns(tmp_path: Path) -> None:
         {"context": "It rains.", "choices": ["We get wet.", "We fly."], "label": 0},
         {"context": "", "question": "Who?", "choices": ["I", "you", "we"], "label": "we"},
     ]
-    first, second = load(TASK, rows_of(tmp_path / "a.jsonl", rows))
+    first, second = load(TASK, write_rows(tmp_path / "a.jsonl", *rows))
     assert (first.question, first.label, second.context, second.question, second.label) == ("", 0, "", "Who?", 2)
     columns = ColumnSettings(context="premise", choices=["one", "two"], label="gold")
-    named = open_task(TaskSettings(name="choice"), columns)
+    named = new_task("choice", columns)
     path = write(tmp_path / "a.tsv", "premise\tone\ttwo\tgold", "p\tx\ty\t1", "p\tx\ty\tx")
     assert [(one.choices, one.label) for one in load(named, path)] == [(("x", "y"), 1), (("x", "y"), 0)]
     cells = write(tmp_path / "a.csv", "context,choices,label", 'c,"[""x"", ""y""]",1')
@@ -168,50 +163,47 @@ def test_any_file_with_named_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"choices": ["a", "b"], "label": 0}, "a.jsonl:1: no column 'context': expected context and choices; there is"),
-        ({"context": "c", "choices": ["a"], "label": 0}, r"a.jsonl:1: 1 choice\(s\) in choices: expected at least two"),
-        ({"context": "c", "choices": ["a", ""], "label": 0}, r"a.jsonl:1: the choice choices\[1\] is empty"),
-        ({"context": "c", "choices": ["a", 5], "label": 0}, r"a.jsonl:1: choices\[1\] is 5: expected a text"),
-        ({"context": "c", "choices": "a or b", "label": 0}, "a.jsonl:1: choices is 'a or b': expected a JSON list"),
-        ({"context": "c", "choices": {"a": 1}, "label": 0}, "a.jsonl:1: choices is .*: expected a list of texts"),
-        ({"context": 3, "choices": ["a", "b"], "label": 0}, "a.jsonl:1: context is 3: expected a text"),
-        ({"context": "\ud800", "choices": ["a", "b"], "label": 0}, "a.jsonl:1: context holds half of a surrogate"),
-        ({"context": "c", "choices": ["a", "b"]}, "a.jsonl:1: no column 'label' for the label"),
-        ({"context": "c", "choices": ["a", "b"], "label": None}, "a.jsonl:1: the column 'label' is empty"),
-        (
-            {"context": "c", "choices": ["a", "b"], "label": 2},
-            "a.jsonl:1: the column 'label' holds 2: expected .* 0 to 1",
-        ),
-        ({"context": "c", "choices": ["a", "b"], "label": -1}, "a.jsonl:1: the column 'label' holds -1"),
-        ({"context": "c", "choices": ["a", "b"], "label": 0.5}, "a.jsonl:1: the column 'label' holds 0.5"),
-        ({"context": "c", "choices": ["a", "b"], "label": math.nan}, "a.jsonl:1: the column 'label' holds NaN"),
-        ({"context": "c", "choices": ["a", "b"], "label": True}, "a.jsonl:1: the column 'label' holds true"),
-        ({"context": "c", "choices": ["a", "b"], "label": "z"}, "a.jsonl:1: the column 'label' holds \"z\""),
-        ({"context": "c", "choices": ["a", "a"], "label": "a"}, "a.jsonl:1: .* fits more than one of the choices"),
-        ({"context": "c", "choices": ["1", "0"], "label": "1"}, "a.jsonl:1: .* fits more than one of the choices"),
+        ({"choices": ["a", "b"], "label": 0}, "no column 'context': expected context and choices; there is"),
+        ({"context": "c", "choices": ["a"], "label": 0}, r"1 choice\(s\) in choices: expected at least two"),
+        ({"context": "c", "choices": ["a", ""], "label": 0}, r"the choice choices\[1\] is empty"),
+        ({"context": "c", "choices": ["a", 5], "label": 0}, r"choices\[1\] is 5: expected a text"),
+        ({"context": "c", "choices": "a or b", "label": 0}, "choices is 'a or b': expected a JSON list"),
+        ({"context": "c", "choices": {"a": 1}, "label": 0}, "choices is .*: expected a list of texts"),
+        ({"context": 3, "choices": ["a", "b"], "label": 0}, "context is 3: expected a text"),
+        ({"context": "\ud800", "choices": ["a", "b"], "label": 0}, "context holds half of a surrogate"),
+        ({"context": "c", "choices": ["a", "b"]}, "no column 'label' for the label"),
+        ({"context": "c", "choices": ["a", "b"], "label": None}, "the column 'label' is empty"),
+        ({"context": "c", "choices": ["a", "b"], "label": 2}, "the column 'label' holds 2: expected .* 0 to 1"),
+        ({"context": "c", "choices": ["a", "b"], "label": -1}, "the column 'label' holds -1"),
+        ({"context": "c", "choices": ["a", "b"], "label": 0.5}, "the column 'label' holds 0.5"),
+        ({"context": "c", "choices": ["a", "b"], "label": math.nan}, "the column 'label' holds NaN"),
+        ({"context": "c", "choices": ["a", "b"], "label": True}, "the column 'label' holds true"),
+        ({"context": "c", "choices": ["a", "b"], "label": "z"}, "the column 'label' holds \"z\""),
+        ({"context": "c", "choices": ["a", "a"], "label": "a"}, ".* fits more than one of the choices"),
+        ({"context": "c", "choices": ["1", "0"], "label": "1"}, ".* fits more than one of the choices"),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused_by_its_line(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        list(TASK.load(rows_of(tmp_path / "a.jsonl", [row]), ExampleCounts()))
+    with pytest.raises(InputError, match=f"a.jsonl:1: {message}"):
+        list(TASK.load(write_rows(tmp_path / "a.jsonl", row), ExampleCounts()))
 
 
 def test_a_number_of_json_is_never_a_text(tmp_path: Path) -> None:
-    (read,) = load(TASK, rows_of(tmp_path / "a.jsonl", [{"context": "c", "choices": ["1", "0"], "label": 1}]))
+    (read,) = load(TASK, write_rows(tmp_path / "a.jsonl", {"context": "c", "choices": ["1", "0"], "label": 1}))
     assert read.label == 1
 
 
 def test_a_model_of_a_published_data_set_reads_json_lines_too(tmp_path: Path) -> None:
-    path = rows_of(tmp_path / "a.jsonl", [{"context": "c", "question": "q", "choices": ["a", "b"]}])
+    path = write_rows(tmp_path / "a.jsonl", {"context": "c", "question": "q", "choices": ["a", "b"]})
     for name in ("codah", "race"):
-        task = open_task(TaskSettings(name=name), ColumnSettings(), lenient=True)
+        task = new_task(name, lenient=True)
         assert [task.read(row).choices for row in task.load_rows(path)] == [("a", "b")]
 
 
 def test_inputs_of_a_fine_tuned_model_may_have_the_usual_columns() -> None:
-    kept = open_task(TaskSettings(name="swag"), ColumnSettings()).remembered()
+    kept = new_task("swag").remembered()
     assert kept == {"name": "swag", "max_length": 128, "truncation": True, "columns": {}}
-    task = open_task(TaskSettings(name="swag"), ColumnSettings(), lenient=True)
+    task = new_task("swag", lenient=True)
     usual = task.read(Row({"context": "c", "choices": ["a", "b", "d"]}, "input 1"))
     own = task.read(Row({"sent1": "c", "sent2": "q", **{f"ending{n}": str(n) for n in range(4)}}, "input 2"))
     assert (usual.choices, usual.question, usual.label) == (("a", "b", "d"), "", None)
@@ -222,7 +214,7 @@ def test_inputs_of_a_fine_tuned_model_may_have_the_usual_columns() -> None:
 
 def test_settings_of_other_kinds_of_task_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"data\.columns\.text is not for multiple choice"):
-        open_task(TaskSettings(name="choice"), ColumnSettings(text="text"))
+        new_task("choice", ColumnSettings(text="text"))
 
 
 # ---- What people bring
@@ -236,21 +228,17 @@ def test_choices_by_letters_or_counted_from_1(
     tmp_path: Path, labels: list[str | int], first: int | None, places: list[int]
 ) -> None:
     rows = [{"context": "c", "choices": ["red", "green", "blue"], "label": label} for label in labels]
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = open_task(TaskSettings(name="choice"), ColumnSettings(first_choice=first))
-    assert [example.label for example in load(task, path)] == places
-    kept = ColumnSettings(**task.remembered()["columns"])
-    assert [
-        example.label for example in load(open_task(TaskSettings(name="choice"), kept, lenient=True), path)
-    ] == places
+    path = write_rows(tmp_path / "a.jsonl", *rows)
+    task = new_task("choice", ColumnSettings(first_choice=first))
+    again = new_task("choice", ColumnSettings(**task.remembered()["columns"]), lenient=True)
+    for each in (task, again):
+        assert [example.label for example in load(each, path)] == places
 
 
 def test_the_setting_for_choices_counted_from_1_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"context": "c", "choices": ["red", "green"], "label": 2}))
-    with pytest.raises(InputError, match=r"counted from 1, give data\.columns\.first_choice=1"):
-        load(TASK, path)
-    path.write_text(json.dumps({"context": "c", "choices": ["red", "green"], "label": "C"}))
-    with pytest.raises(InputError, match=r"holds \"C\": expected the right choice's number, 0 to 1"):
-        load(TASK, path)
+    for label, told in (
+        (2, r"counted from 1, give data\.columns\.first_choice=1"),
+        ("C", r"holds \"C\": expected the right choice's number, 0 to 1"),
+    ):
+        with pytest.raises(InputError, match=told):
+            load(TASK, write_rows(tmp_path / "a.jsonl", {"context": "c", "choices": ["red", "green"], "label": label}))

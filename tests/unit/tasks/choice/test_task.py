@@ -10,26 +10,21 @@ import pytest
 import torch
 from torch.nn import functional
 
+from support.sizes import small
+from support.tasks import new_task
 from unmask.errors import InputError, SettingsError
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
-from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
-from unmask.tasks.choice.task import ChoiceModule, ChoiceScore, open_task
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+from unmask.tasks.choice.task import ChoiceModule, ChoiceScore
+from unmask.tokenization.tokenizer import TextTokenizer
 
-TASK = open_task(TaskSettings(name="choice", max_length=12), ColumnSettings())
+TASK = new_task("choice", max_length=12)
 
 
 def example(context: str, *choices: str, label: int | None = None, group: str | None = None) -> ChoiceExample:
     return ChoiceExample(context, "", choices, label, group, {}, "x:1")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: Path) -> TextTokenizer:
-    return load_tokenizer(tiny_model)
 
 
 # ---- Rows of tokens
@@ -39,7 +34,7 @@ def test_a_row_is_the_context_and_a_choice_with_its_question(tokenizer: TextToke
     one = ChoiceExample("A man", "Who ?", ("a dog", "a man walks"), 1, None, {}, "x:1")
     two = example("", "a", "a dog", "the man")
     counts = ExampleCounts()
-    wide = open_task(TaskSettings(name="choice", max_length=64), ColumnSettings())
+    wide = new_task("choice", max_length=64)
     coded = wide.encode([one, two], tokenizer, counts)
     pairs = [("A man", "Who ? a dog"), ("A man", "Who ? a man walks"), ("", "a"), ("", "a dog"), ("", "the man")]
     expected = tokenizer.encode_inputs(pairs)
@@ -71,7 +66,7 @@ def test_only_the_context_is_cut_and_the_example_counted_once(tokenizer: TextTok
 def test_what_cannot_be_cut_is_refused(tokenizer: TextTokenizer) -> None:
     with pytest.raises(InputError, match=r"x:1: a choice and its question have 23 tokens.* task\.max_length is 12"):
         TASK.encode([example("a man", "a dog", "a man " * 10)], tokenizer, ExampleCounts())
-    never = open_task(TaskSettings(name="choice", max_length=12, truncation=False), ColumnSettings())
+    never = new_task("choice", max_length=12, truncation=False)
     with pytest.raises(InputError, match=r"x:1: 25 tokens, over task\.max_length 12, and task\.truncation is false"):
         never.encode([example("a man " * 10, "a dog", "a man")], tokenizer, ExampleCounts())
 
@@ -109,12 +104,9 @@ def test_the_loss_is_cross_entropy_over_the_choices_of_each_example(tiny_model: 
 
 
 def test_next_tokens_are_learned_beside_the_task_by_causal_models(tiny_model: Path, tokenizer: TextTokenizer) -> None:
-    task = open_task(TaskSettings(name="choice", max_length=16, auxiliary_lm_weight=0.5), ColumnSettings())
+    task = new_task("choice", max_length=16, auxiliary_lm_weight=0.5)
     torch.manual_seed(0)
-    settings = EncoderSettings(
-        architecture="gpt1", vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=2,
-        num_attention_heads=2, max_position_embeddings=16,
-    )  # fmt: skip
+    settings = small(architecture="gpt1", vocab=tokenizer.vocab_size, width=32, layers=2, heads=2, positions=16)
     module = task.module(new_encoder(settings)).eval()
     examples = [example("a man", "a dog", "a", label=1), example("the", "a man", "a dog and a cat", "a", label=0)]
     batch = task.encode(examples, tokenizer, ExampleCounts()).batch([0, 1])
@@ -168,22 +160,21 @@ def test_a_prediction_that_names_no_choice_is_refused(prediction: dict[str, Any]
         ChoiceScore().add([example("", "a", "b", label=1)], [prediction])
 
 
-def test_floors_are_chance_and_the_most_frequent_position(tokenizer: TextTokenizer) -> None:
-    def coded(*labels_and_sizes: tuple[int, int]) -> Any:
-        examples = [example("", *("a" * size), label=label) for label, size in labels_and_sizes]
-        return TASK.encode(examples, tokenizer, ExampleCounts())
+def coded(tokenizer: TextTokenizer, *labels_and_sizes: tuple[int, int]) -> Any:
+    examples = [example("", *("a" * size), label=label) for label, size in labels_and_sizes]
+    return TASK.encode(examples, tokenizer, ExampleCounts())
 
-    floors = TASK.floors(coded((1, 2), (1, 3), (0, 2)), coded((1, 2), (0, 4), (1, 4), (1, 2)))
+
+def test_floors_are_chance_and_the_most_frequent_position(tokenizer: TextTokenizer) -> None:
+    train, dev = [(1, 2), (1, 3), (0, 2)], [(1, 2), (0, 4), (1, 4), (1, 2)]  # labels and numbers of choices
+    floors = TASK.floors(coded(tokenizer, *train), coded(tokenizer, *dev))
     assert floors == {"accuracy": {"chance": 0.375, "most frequent position": 0.75}}
 
 
 def test_one_place_for_every_right_choice_is_told(tokenizer: TextTokenizer, caplog: pytest.LogCaptureFixture) -> None:
-    def coded(*labels: int) -> Any:
-        return TASK.encode([example("", "a", "b", label=label) for label in labels], tokenizer, ExampleCounts())
-
-    TASK.check(coded(0, 1), Path("train.jsonl"))
+    TASK.check(coded(tokenizer, (0, 2), (1, 2)), Path("train.jsonl"))
     assert not caplog.records
-    TASK.check(coded(1, 1), Path("train.jsonl"))
+    TASK.check(coded(tokenizer, (1, 2), (1, 2)), Path("train.jsonl"))
     assert "train.jsonl: the right choice is number 1 in every example" in caplog.text
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from support.files import write, write_rows
 from unmask.errors import InputError
 from unmask.tasks.pairs.reading import MinimalPair, Paradigm, read_paradigms, sample
 
 
 def blimp(path: Path, *pairs: tuple[str, str], **fields: str) -> Path:
-    rows = [{"sentence_good": good, "sentence_bad": bad, **fields} for good, bad in pairs]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_rows(path, *({"sentence_good": good, "sentence_bad": bad, **fields} for good, bad in pairs))
 
 
 def test_a_folder_is_its_files_by_name_whatever_their_layout(tmp_path: Path) -> None:
@@ -30,8 +28,8 @@ def test_a_folder_is_its_files_by_name_whatever_their_layout(tmp_path: Path) -> 
 
 
 def test_the_rows_of_a_file_may_name_several_paradigms(tmp_path: Path) -> None:
-    table = tmp_path / "pairs.tsv"
-    table.write_text("UID\tsentence_good\tsentence_bad\ntwo\tA.\tB.\none\tC.\tD.\ntwo\tE.\tF.\n")
+    rows = "two\tA.\tB.\none\tC.\tD.\ntwo\tE.\tF.\n"
+    table = write(tmp_path / "pairs.tsv", f"UID\tsentence_good\tsentence_bad\n{rows}")
     assert [(each.name, len(each.pairs)) for each in read_paradigms(table)] == [("one", 1), ("two", 2)]
 
 
@@ -55,9 +53,8 @@ def test_a_sample_is_spread_over_each_paradigm(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_pair_is_refused_with_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
-    (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
-        read_paradigms(tmp_path / name)
+        read_paradigms(write(tmp_path / name, text))
 
 
 def test_a_few_pairs_of_equal_sentences_are_kept_with_a_warning(

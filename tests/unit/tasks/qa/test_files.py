@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from support.questions import KITE, RED, TOKENIZER, a_question, qa_task, write_rows
+from support.files import write, write_rows
+from support.questions import KITE, RED, TOKENIZER, a_question, qa_task
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
 from unmask.io.rows import Row
@@ -56,8 +57,7 @@ def test_forms_of_answers(tmp_path: Path, answers: Any, placed: tuple[tuple[int,
 
 
 def test_tables_with_columns_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(f'n,q,answer_start,p,a\n7,What?,34,"{KITE}",kite\n8,Who?,,"{KITE}",[1]\n', encoding="utf-8")
+    path = write(tmp_path / "a.csv", f'n,q,answer_start,p,a\n7,What?,34,"{KITE}",kite\n8,Who?,,"{KITE}",[1]\n')
     columns = ColumnSettings(question="q", context="p", answers="a", id="n")
     task = qa_task(columns, drop_unfound_answers=True)
     (one,), counts = load_training(task, path)
@@ -101,12 +101,10 @@ def test_whether_there_may_be_no_answer(tmp_path: Path) -> None:
         (a_question([]), r"a\.jsonl: not a single question has an answer, or says with is_impossible that it has none"),
         (a_question("kite", context=None), r"a\.jsonl:1: context is null: expected a text"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(fields), encoding="utf-8")  # escaped: a surrogate is no UTF-8
     with pytest.raises(InputError, match=message):
-        load(qa_task(), path)
+        load(qa_task(), write_rows(tmp_path / "a.jsonl", fields))
 
 
 def test_where_every_question_has_an_answer(tmp_path: Path) -> None:
@@ -139,9 +137,8 @@ def test_misplaced_answers_are_repaired_or_reported_all_at_once(
         examples, counts = load_training(qa_task(drop_unfound_answers=True), path)
     assert len(examples) == 6
     assert examples[1].answers == (RED,)
-    assert [examples[3].context[slice(*answer)] for answer in examples[3].answers or ()] == [
-        unicodedata.normalize("NFD", "각각")
-    ]
+    decomposed = [examples[3].context[slice(*answer)] for answer in examples[3].answers or ()]
+    assert decomposed == [unicodedata.normalize("NFD", "각각")]
     assert counts.notes == {MOVED: 1, RESPELT: 2, FIRST_TAKEN: 3, SAME_ID: 4, DROPPED_ANSWERS: 2, DROPPED_QUESTIONS: 1}
     assert "2 answers are not in their passage and left out: 'a green kite' of" in caplog.text
 
@@ -156,20 +153,13 @@ def test_measuring_needs_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         a_question([]),
     )
     trained = qa_task(unanswerable=True).fit_to(write_rows(tmp_path / "train.jsonl", a_question("kite")))
-    recalled = open_task(
-        TaskSettings.model_validate({k: v for k, v in trained.remembered().items() if k != "columns"}),
-        ColumnSettings(),
-        lenient=True,
-    )
+    remembered = {name: value for name, value in trained.remembered().items() if name != "columns"}
+    recalled = open_task(TaskSettings.model_validate(remembered), ColumnSettings(), lenient=True)
+    golds = [("kite", "the year 1999"), ("a green kite",), ("a\u200b red  kite",), ()]
     for task in (trained, recalled):
         examples, counts = load(task, path)
-        assert [one.gold_texts for one in examples] == [
-            ("kite", "the year 1999"),
-            ("a green kite",),
-            ("a\u200b red  kite",),
-            (),
-        ]
-        assert [one.gold_texts for one in task.load_golds(path)] == [one.gold_texts for one in examples]
+        assert [one.gold_texts for one in examples] == golds
+        assert [one.gold_texts for one in task.load_golds(path)] == golds
         assert [one.answers for one in examples] == [((15, 19),), None, (RED,), ()]
         assert counts.notes == {UNFOUND: 2, FIRST_TAKEN: 1, RESPELT: 1}
         encoded = task.encode(examples, TOKENIZER, counts)
@@ -186,15 +176,11 @@ def test_measuring_needs_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "evidence" / "wikipedia").mkdir(parents=True)
     for name, text in (("a", KITE), ("b", "Nothing flew."), ("c", "")):
-        (tmp_path / "evidence" / "wikipedia" / name).write_text(text)
-    answer = {"Value": "Kite", "Aliases": ["dragon"]}
+        write(tmp_path / "evidence" / "wikipedia" / name, text)
+    question = {"Question": "What?", "QuestionId": "q", "Answer": {"Value": "Kite", "Aliases": ["dragon"]}}
     pages = [{"Filename": name} for name in "abc"]
-    path = tmp_path / "train.json"
-    path.write_text(
-        json.dumps({"Data": [{"Question": "What?", "QuestionId": "q", "Answer": answer, "EntityPages": pages}]})
-    )
+    path = write(tmp_path / "train.json", json.dumps({"Data": [{**question, "EntityPages": pages}]}))
     task = qa_task(name="triviaqa")
     (one,), counts = load(task.fit_to(path), path)
     assert (one.id, one.answers) == ("q--a", ((15, 19),))
@@ -218,6 +204,12 @@ def test_published_files_hold_their_answers_where_they_say(data_dir: Path) -> No
         assert (len(examples), counts.notes) == (number, {})
 
 
+def write_table(path: Path, *row: str) -> Path:
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([("question", "context", "answers"), row])
+    return path
+
+
 @pytest.mark.parametrize(
     "cell",
     [
@@ -228,9 +220,7 @@ def test_published_files_hold_their_answers_where_they_say(data_dir: Path) -> No
     ],
 )
 def test_answers_as_python_prints_them_are_refused_everywhere(tmp_path: Path, cell: str) -> None:
-    path = tmp_path / "a.csv"
-    with open(path, "w", newline="") as file:
-        csv.writer(file).writerows([("question", "context", "answers"), ("Who?", "Grace Hopper found it", cell)])
+    path = write_table(tmp_path / "a.csv", "Who?", "Grace Hopper found it", cell)
     told = r"a\.csv:2: answers is .*, as Python prints it: expected JSON in the cell of a table"
     with pytest.raises(InputError, match=told):
         list(qa_task().load(path, ExampleCounts()))  # as dev
@@ -239,8 +229,6 @@ def test_answers_as_python_prints_them_are_refused_everywhere(tmp_path: Path, ce
 
 
 def test_an_answer_with_brackets_is_an_answer(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    with open(path, "w", newline="") as file:
-        csv.writer(file).writerows([("question", "context", "answers"), ("What?", "It prints ['a'] here", "['a']")])
+    path = write_table(tmp_path / "a.csv", "What?", "It prints ['a'] here", "['a']")
     (example,) = qa_task().load(path, ExampleCounts())
     assert example.gold_texts == ("['a']",)

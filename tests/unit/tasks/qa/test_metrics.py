@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.files import write_rows
+from support.tasks import new_task
 from unmask.errors import InputError
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.metrics import (
@@ -20,8 +23,6 @@ from unmask.tasks.qa.metrics import (
     normalise_triviaqa,
     score_official,
 )
-from unmask.tasks.qa.task import open_task
-from unmask.tasks.settings import ColumnSettings, TaskSettings
 
 
 def example(*golds: str) -> QaExample:
@@ -34,39 +35,28 @@ def prediction(answer: str, probability: float | None = None, best: str | None =
 
 
 @pytest.mark.parametrize(
-    ("text", "normal"),
+    ("normalise", "text", "normal"),
     [
-        ("The  Cat's,\tan ANT", "cats ant"),
-        ("theory a the", "theory"),
-        ("U.S.A.", "usa"),
-        ("“the”", "“ ”"),  # punctuation is ASCII's
-        ("각각 A 값", "각각 값"),
+        (normalise_squad, "The  Cat's,\tan ANT", "cats ant"),
+        (normalise_squad, "theory a the", "theory"),
+        (normalise_squad, "U.S.A.", "usa"),
+        (normalise_squad, "“the”", "“ ”"),  # punctuation is ASCII's
+        (normalise_squad, "각각 A 값", "각각 값"),
+        (normalise_korquad, "《값》을", "값 을"),
+        (normalise_korquad, "‘The’ (A) 'b'", "the a b"),
+        (normalise_korquad, '"1989년", 2월.', "1989년 2월"),
+        (normalise_korquad, "1,989", "1989"),
+        (normalise_triviaqa, "Stratford-upon-Avon", "stratford upon avon"),
+        (normalise_triviaqa, "The_Beatles’  ‘Help!’", "beatles help"),
+        (normalise_triviaqa, "O´Neill`s A-Team", "o neill s team"),
+        (normalise_triviaqa, "U.S.A.", "u s"),  # the last letter becomes an article, as in the authors' script
+        (normalise_triviaqa, "“the”", "“ ”"),
     ],
 )
-def test_normalised_as_squad_does(text: str, normal: str) -> None:
-    assert normalise_squad(text) == normal
-
-
-@pytest.mark.parametrize(
-    ("text", "normal"),
-    [("《값》을", "값 을"), ("‘The’ (A) 'b'", "the a b"), ('"1989년", 2월.', "1989년 2월"), ("1,989", "1989")],
-)
-def test_normalised_as_korquad_does(text: str, normal: str) -> None:
-    assert normalise_korquad(text) == normal
-
-
-@pytest.mark.parametrize(
-    ("text", "normal"),
-    [
-        ("Stratford-upon-Avon", "stratford upon avon"),
-        ("The_Beatles’  ‘Help!’", "beatles help"),
-        ("O´Neill`s A-Team", "o neill s team"),
-        ("U.S.A.", "u s"),  # the last letter becomes an article, as in the authors' script
-        ("“the”", "“ ”"),
-    ],
-)
-def test_normalised_as_triviaqa_does(text: str, normal: str) -> None:
-    assert normalise_triviaqa(text) == normal
+def test_texts_are_normalised_as_the_official_scorers_do(
+    normalise: Callable[[str], str], text: str, normal: str
+) -> None:
+    assert normalise(text) == normal
 
 
 def test_triviaqa_is_scored_by_its_own_rule() -> None:
@@ -96,34 +86,16 @@ def test_squad1_by_hand() -> None:
 
 def test_squad2_by_hand() -> None:
     score = QaScore(unanswerable=True)
-    examples = [example("red kite"), example("blue"), example(), example()]
-    score.add(
-        examples,
-        [
-            prediction("kite", 0.1),  # F1 2/3
-            prediction("", 0.6, "blue"),  # would be right
-            prediction("", 0.7, "grey"),
-            prediction("green", 0.2),
-        ],
-    )
+    score.add([example("red kite")], [prediction("kite", 0.1)])  # F1 2/3
+    score.add([example("blue")], [prediction("", 0.6, "blue")])  # would be right
+    score.add([example(), example()], [prediction("", 0.7, "grey"), prediction("green", 0.2)])
     # Answered one after another: 2 + 2/3, - 1, + 1, - 1: best with the first alone, or with all up to .6 for EM.
-    assert score.metrics() == pytest.approx(
-        {
-            "exact": 25.0,
-            "f1": 100 * (2 / 3 + 1) / 4,
-            "total": 4,
-            "HasAns_exact": 0.0,
-            "HasAns_f1": 100 / 3,
-            "HasAns_total": 2,
-            "NoAns_exact": 50.0,
-            "NoAns_f1": 50.0,
-            "NoAns_total": 2,
-            "best_exact": 50.0,
-            "best_exact_thresh": 0.0,
-            "best_f1": 100 * (2 + 2 / 3) / 4,
-            "best_f1_thresh": 0.1,
-        }
-    )
+    assert score.metrics() == pytest.approx({
+        "exact": 25.0, "f1": 100 * (2 / 3 + 1) / 4, "total": 4,
+        "HasAns_exact": 0.0, "HasAns_f1": 100 / 3, "HasAns_total": 2,
+        "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2,
+        "best_exact": 50.0, "best_exact_thresh": 0.0, "best_f1": 100 * (2 + 2 / 3) / 4, "best_f1_thresh": 0.1,
+    })  # fmt: skip
     # Runs are compared by the first: before the threshold is chosen.
     assert [*score.metrics()][:3] == ["best_f1", "f1", "exact"]
     # Between the questions at .1 and at .2, in scores of the best span minus no answer.
@@ -201,7 +173,7 @@ def write(path: Path, value: Any) -> Path:
 def scored(
     name: str, data: Path, answers: Path, probabilities: Path | None = None, threshold: float = 1.0
 ) -> tuple[int, dict[str, float]]:
-    task: Any = open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
+    task = new_task(name)
     score = task.score()
     score_official(score, task.load_golds(data), data, answers, probabilities, threshold)
     return score.num_examples, score.metrics()
@@ -252,15 +224,11 @@ def test_official_files_damaged(tmp_path: Path, answers: Any, probabilities: Any
 
 
 def test_ids_of_questions_are_needed_once_each(tmp_path: Path) -> None:
-    rows = [{"id": i, "question": "?", "context": "x", "answers": "x"} for i in ("a", "a")]
-    path = tmp_path / "data.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    row = {"question": "?", "context": "x", "answers": "x"}
     answers = write(tmp_path / "p.json", {"a": "x"})
-    with pytest.raises(InputError, match=r"data\.jsonl:2: a second question with the id a"):
-        scored("qa", path, answers)
-    path.write_text('{"question": "?", "context": "x", "answers": "x"}', encoding="utf-8")
-    with pytest.raises(InputError, match=r"data\.jsonl:1: no id"):
-        scored("qa", path, answers)
+    for rows, told in (([{"id": "a", **row}] * 2, "2: a second question with the id a"), ([row], "1: no id")):
+        with pytest.raises(InputError, match=rf"data\.jsonl:{told}"):
+            scored("qa", write_rows(tmp_path / "data.jsonl", *rows), answers)
 
 
 @pytest.mark.parametrize(
@@ -277,13 +245,8 @@ def test_figures_of_the_official_scorers(
 ) -> None:
     reference = data_dir / "reference" / folder
     expected = json.loads((reference / "expected-scores.json").read_text("utf-8"))[predictions]
-    number, metrics = scored(
-        task,
-        data_dir / "tasks" / data,
-        reference / predictions,
-        None if na_probs is None else reference / na_probs,
-        0.5,
-    )
+    probabilities = None if na_probs is None else reference / na_probs
+    number, metrics = scored(task, data_dir / "tasks" / data, reference / predictions, probabilities, 0.5)
     assert number == expected.pop("total", number)
     expected.pop("note", None)
     # Equal but for the order of sums; the ensemble's are published to three places.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support import files
 from unmask.errors import InputError
 from unmask.io import json_text
 from unmask.io.input_files import InputFiles
@@ -32,8 +33,7 @@ def squad(*questions: Any, **article: Any) -> dict[str, Any]:
 
 
 def write(path: Path, value: Any) -> Path:
-    path.write_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), encoding="utf-8")
-    return path
+    return files.write(path, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def test_questions_of_squad(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_test_file_has_no_answers(tmp_path: Path) -> None:
         ('{"data": [{"paragraphs": []}', r"it ends before a comma or the end of the array"),
         ('{"data": [{"title": tru}]}', r"at character 21: not JSON \(Expecting value"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         list(read_squad(write(tmp_path / "a.json", value)))
@@ -139,10 +139,7 @@ def trivia(tmp_path: Path) -> Path:
         "wikipedia/Egg.txt": "egg " * 399 + "white ostrich",
         "web/1/1_2.txt": "A struthio\t" + "runs " * 500,
     }.items():
-        path = tmp_path / "evidence" / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    (tmp_path / "qa").mkdir()
+        files.write(tmp_path / "evidence" / file, text)
     return write(tmp_path / "qa" / "wikipedia-train.json", TRIVIA)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from support.questions import HOUSE, KITE, RED, TOKENIZER, a_question, qa_task, write_rows
+from support.files import write_rows
+from support.questions import HOUSE, KITE, RED, TOKENIZER, a_question, qa_task
+from support.sizes import sizes_of
 from support.tiny_models import tiny
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
@@ -29,10 +31,7 @@ from unmask.tasks.table import recall_task
 
 def new_encoder(seed: int = 0) -> BertEncoder:
     torch.manual_seed(seed)
-    return BertEncoder(
-        tiny(TOKENIZER.vocab_size, hidden_dropout_prob=0, attention_probs_dropout_prob=0, initializer_range=0.2),
-        pooler=False,
-    )
+    return BertEncoder(tiny(TOKENIZER.vocab_size, **sizes_of(dropout=0, std=0.2)), pooler=False)
 
 
 def examples_of(task: QaTask, path: Path) -> tuple[list[QaExample], EncodedExamples]:
@@ -66,15 +65,8 @@ def test_the_loss_is_that_of_transformers(several: Path) -> None:
     module = task.module(new_encoder()).eval()
     lengths = encoded.lengths.tolist()
     assert len(set(lengths)) > 1
-    config = BertConfig(
-        vocab_size=TOKENIZER.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    theirs = BertForQuestionAnswering(config).eval()
+    sizes = sizes_of(vocab=TOKENIZER.vocab_size, width=32, layers=2, heads=2, inner=64, positions=64)
+    theirs = BertForQuestionAnswering(BertConfig(**sizes)).eval()
     copy_weights(module, theirs)
     batch = encoded.batch(range(len(encoded)))
     outputs = module.outputs(batch).detach()
@@ -183,14 +175,9 @@ def test_what_a_report_shows() -> None:
     answered = {"answer": "kite", "no_answer_probability": 0.25, "n_best": [{"answer": "kite", "probability": 0.5}]}
     shown = {"input": {"question": "What?", "context": KITE}, "label": "a red kite", "prediction": "kite"}
     assert task.sample(one, answered) == {**shown, "probability": 0.5}
-    silent = {**answered, "answer": ""}
-    none = replace(one, answers=(), gold_texts=())
-    assert task.sample(none, silent) == {
-        **shown,
-        "label": "(no answer)",
-        "prediction": "(no answer)",
-        "probability": 0.25,
-    }
+    none, nothing = replace(one, answers=(), gold_texts=()), "(no answer)"
+    silent = task.sample(none, {**answered, "answer": ""})
+    assert silent == {**shown, "label": nothing, "prediction": nothing, "probability": 0.25}
     assert task.sample(replace(one, gold_texts=None), answered)["label"] is None
 
 
@@ -199,11 +186,8 @@ def test_what_a_model_remembers() -> None:
     settings = {"doc_stride": 7, "n_best": 3, "drop_unfound_answers": True}
     task = qa_task(columns, **settings, unanswerable=True, null_threshold=-0.5)
     kept = json.loads(json.dumps(task.remembered()))
-    recalled = open_task(
-        TaskSettings.model_validate({name: value for name, value in kept.items() if name != "columns"}),
-        ColumnSettings.model_validate(kept["columns"]),
-        lenient=True,
-    )
+    columns = ColumnSettings.model_validate(kept.pop("columns"))
+    recalled = open_task(TaskSettings.model_validate(kept), columns, lenient=True)
     assert replace(recalled, layouts=task.layouts) == task
     assert [layout.question for layout in recalled.layouts] == ["q", "question"]
 
@@ -224,12 +208,8 @@ def test_a_model_measured_on_another_data_set(
 ) -> None:
     task = qa_task(name=trained)
     task = qa_task(name=trained, null_threshold=-0.5 if task.settings.unanswerable else None)
-    loaded = LoadedModel(
-        "BertForQuestionAnswering",
-        new_encoder(),
-        head_kind="question_answering",
-        config={"unmask_task": task.remembered()},
-    )
+    config = {"unmask_task": task.remembered()}
+    loaded = LoadedModel("BertForQuestionAnswering", new_encoder(), head_kind="question_answering", config=config)
     recalled = recall_task(loaded, name)
     assert isinstance(recalled, QaTask)
     assert (recalled.settings.unanswerable, recalled.settings.null_threshold) == expected

@@ -26,8 +26,6 @@ from unmask.tasks.qa.windows import (
 )
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 
-WORDPIECE = TOKENIZERS["wordpiece"]
-
 
 def example(context: str, *answers: str, question: str = "who?", known: bool = True) -> QaExample:
     placed = tuple((context.index(text), context.index(text) + len(text)) for text in answers)
@@ -35,9 +33,8 @@ def example(context: str, *answers: str, question: str = "who?", known: bool = T
 
 
 def sizes(max_length: int, doc_stride: int, max_question_length: int) -> TaskSettings:
-    return TaskSettings(
-        name="qa", max_length=max_length, doc_stride=doc_stride, max_question_length=max_question_length
-    )
+    named = {"max_length": max_length, "doc_stride": doc_stride, "max_question_length": max_question_length}
+    return TaskSettings.model_validate({"name": "qa", **named})
 
 
 def encode(

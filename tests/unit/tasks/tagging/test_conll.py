@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.files import write
 from unmask.errors import InputError
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.tagging.conll import (
-    Note,
     Reader,
     SentenceRow,
     read_columns,
@@ -31,13 +30,7 @@ Read = Callable[..., list[Row]]
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
     """Reads a text with a reader, from the file `a`."""
-
-    def reading(reader: Callable[[Path, Note], Iterator[Row]], text: str, note: Note = lambda what, count: None) -> Any:
-        path = tmp_path / "a"
-        path.write_bytes(text.encode())
-        return list(reader(path, note))
-
-    return reading
+    return lambda reader, text, note=lambda what, count: None: list(reader(write(tmp_path / "a", text), note))
 
 
 def lines_of(rows: list[Row]) -> list[tuple[int, ...]]:
@@ -61,12 +54,8 @@ def test_columns_between_the_first_and_the_last_are_passed_over(read: Read) -> N
 
 def test_documents_begin_and_lie_between_sentences(read: Read) -> None:
     rows = read(read_columns, "a O\n\nb O\n\n-DOCSTART- O\n\nc O\n-DOCSTART- O\nd O\n\n-DOCSTART- O\n\n")
-    assert [(row.fields["tokens"], row.fields["document"]) for row in rows] == [
-        (["a"], 0),
-        (["b"], 0),
-        (["c"], 1),
-        (["d"], 2),
-    ]
+    found = [(row.fields["tokens"], row.fields["document"]) for row in rows]
+    assert found == [(["a"], 0), (["b"], 0), (["c"], 1), (["d"], 2)]
 
 
 def test_files_without_marks_tell_no_documents(read: Read) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from support.files import json_lines, write, write_rows
 from support.tagging import KLUE, POS, TASK, tagging_task
 from unmask.errors import InputError, SettingsError
 from unmask.io.rows import Row
@@ -16,11 +16,6 @@ from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.rows import TaggingExample
 from unmask.tasks.tagging.schemes import find_entities
 from unmask.tasks.tagging.task import Tagging, open_task
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_text(text, "utf-8")
-    return path
 
 
 def load(task: Tagging, path: Path, **options: bool) -> tuple[list[TaggingExample], dict[str, int]]:
@@ -51,17 +46,14 @@ def test_characters_are_tagged_where_entities_end_inside_words(
 ) -> None:
     text = "김철수는 서울에서 이영희를 만났다."
     row = {"text": text, "entities": [[0, 3, "PS"], [5, 7, "LC"], [10, 13, "PS"]]}
-    path = write(tmp_path / "a.jsonl", json.dumps(row, ensure_ascii=False) + "\n")
+    path = write_rows(tmp_path / "a.jsonl", row)
     with caplog.at_level("INFO", "unmask"):
         task = tagging_task(labels=None).fit_to(path)
     assert "the entity '김철수' (PS) ends inside the word '김철수는': so characters are tagged" in caplog.text
     assert (task.settings.units, task.remembered()["units"]) == ("characters", "characters")
     ((one,), notes) = load(task, path)
-    assert [one.between(entity.first, entity.end) for entity in find_entities(one.tags or ())] == [
-        "김철수",
-        "서울",
-        "이영희",
-    ]
+    names = [one.between(entity.first, entity.end) for entity in find_entities(one.tags or ())]
+    assert names == ["김철수", "서울", "이영희"]
     assert not notes
     assert task.read(Row({"text": "가 나"}, "x:1")).words == ["가", " ", "나"]
     with pytest.raises(InputError, match=r"a\.jsonl:1: .* and words are tagged: train with task\.units=characters"):
@@ -73,8 +65,7 @@ def test_characters_are_tagged_where_entities_end_inside_words(
 
 
 def test_a_few_entities_that_end_inside_words_are_asked_about(tmp_path: Path) -> None:
-    right = json.dumps({"text": "in Oslo", "entities": [[3, 7, "LOC"]]}) + "\n"
-    wrong = json.dumps({"text": "in Oslo", "entities": [[3, 6, "LOC"]]}) + "\n"
+    right, wrong = (json_lines({"text": "in Oslo", "entities": [[3, end, "LOC"]]}) for end in (7, 6))
     path = write(tmp_path / "a.jsonl", right * 20 + wrong)
     told = (
         r"a\.jsonl:21: the entity 'Osl' \(LOC\) ends inside the word 'Oslo', as in 1 of 21 sentences: correct such "
@@ -90,7 +81,7 @@ def test_a_few_entities_that_end_inside_words_are_asked_about(tmp_path: Path) ->
 
 def test_a_possessive_leaves_the_units_of_a_file_at_words(tmp_path: Path) -> None:
     rows = [{"text": "in Oslo.", "entities": [[3, 7, "LOC"]]}, {"text": "Ada's cat", "entities": [[0, 3, "PER"]]}]
-    path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    path = write_rows(tmp_path / "a.jsonl", *rows)
     for task in (tagging_task(labels=None).fit_to(path), tagging_task(labels=None, units="words").fit_to(path)):
         assert not task.tags_characters
         (_, example), _ = load(task, path)
@@ -98,15 +89,11 @@ def test_a_possessive_leaves_the_units_of_a_file_at_words(tmp_path: Path) -> Non
     assert tagging_task().read(Row({"text": "Ada’s cat"}, "x:1")).words == ["Ada", "’s", "cat"]
 
 
-def test_published_data_sets_know_their_labels() -> None:
+def test_published_data_sets_know_their_labels_and_figures() -> None:
+    wnut17 = tagging_task(name="wnut17", labels=None)
     assert KLUE.labels[:3] == ("O", "B-DT", "I-DT")
-    assert len(KLUE.labels) == 13
-    assert len(tagging_task(name="wnut17", labels=None).labels) == 13
-
-
-def test_wnut17_has_a_second_published_figure() -> None:
-    task = tagging_task(name="wnut17", labels=None)
-    assert "surface_f1" in task.score().metrics()
+    assert (len(KLUE.labels), len(wnut17.labels)) == (13, 13)
+    assert "surface_f1" in wnut17.score().metrics(), "its second published one"
     assert "surface_f1" not in KLUE.score().metrics()
 
 
@@ -181,21 +168,15 @@ def test_inputs_of_predict() -> None:
 
 
 def test_inputs_of_predict_have_the_context_of_their_document(caplog: pytest.LogCaptureFixture) -> None:
-    rows = [
-        Row({"tokens": [word], "document": document}, f"x:{word}")
-        for word, document in zip("abcd", "1122", strict=True)
-    ]
+    documents = {"a": "1", "b": "1", "c": "2", "d": "2"}
+    rows = [Row({"tokens": [word], "document": number}, f"x:{word}") for word, number in documents.items()]
     read = list(tagging_task(document_context=True).read_all(rows))
     assert [(one.left, one.right) for one in read] == [((), ("b",)), (("a",), ()), ((), ("d",)), (("c",), ())]
     assert [one.right for one in TASK.read_all(rows)] == [()] * 4
     assert not caplog.text
     bare = [Row({"tokens": [word]}, f"x:{word}") for word in "abc"]
-    assert [one.right for one in tagging_task(document_context=True).read_all([*bare, *rows])][:4] == [
-        (),
-        (),
-        (),
-        ("b",),
-    ]
+    mixed = tagging_task(document_context=True).read_all([*bare, *rows])
+    assert [one.right for one in mixed][:4] == [(), (), (), ("b",)]
     assert caplog.text.count("no input names its document") == 1
 
 

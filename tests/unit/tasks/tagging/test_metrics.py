@@ -26,6 +26,7 @@ EXACT = 1e-12
 """Both compute in float64 from the same integers; only the order of a few operations differs."""
 
 LABELS = ("O", "B-PER", "I-PER", "B-a-b", "I-a-b", "B-LOC", "I-LOC")
+BILOU_LABELS = ("O", *(f"{letter}-{kind}" for kind in ("PER", "LOC") for letter in "BILU"))
 
 any_tag = st.one_of(
     st.just("O"), st.builds("{}-{}".format, st.sampled_from("BIES"), st.sampled_from(["PER", "a-b", "LOC"]))
@@ -66,12 +67,7 @@ def test_figures_of_entities_are_those_of_seqeval(pairs: list[list[tuple[str, st
         (LABELS, "IOB1", "I-PER I-PER B-PER O I-LOC", 1.0),
         (LABELS, "IOBES", "B-PER E-PER S-PER O S-LOC", 1.0),
         (LABELS, "IOBES", "B-PER L-PER U-PER O O", 0.8),
-        (
-            ("O", *(f"{letter}-{kind}" for kind in ("PER", "LOC") for letter in "BILU")),
-            "BIO",
-            "B-PER L-PER U-PER O U-LOC",
-            1.0,
-        ),
+        (BILOU_LABELS, "BIO", "B-PER L-PER U-PER O U-LOC", 1.0),
         (LABELS, "BIO", "I-PER I-PER B-PER O B-LOC", 0.8),  # as seqeval counts: a mistake is one
     ],
 )
@@ -213,12 +209,8 @@ def test_one_tag_everywhere_is_noticed() -> None:
 
 
 def test_nothing_to_count_is_zero() -> None:
-    assert TaggingScore(LABELS).metrics() == {
-        "overall_precision": 0.0,
-        "overall_recall": 0.0,
-        "overall_f1": 0.0,
-        "overall_accuracy": 0.0,
-    }
+    figures = ("precision", "recall", "f1", "accuracy")
+    assert TaggingScore(LABELS).metrics() == {f"overall_{figure}": 0.0 for figure in figures}
     score = TaggingScore(("NOUN", "VERB"))
     score.add([example([])], [{"tags": []}])
     assert score.metrics() == {"accuracy": 0.0, "f1_macro": 0.0}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from support.tiny_models import tiny
+from support.sizes import small
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.errors import OutputError, SettingsError
 from unmask.models.bert import BertEncoder
@@ -27,16 +27,7 @@ CPU = choose_compute("cpu", "fp32")
 
 def new_encoder() -> BertEncoder:
     torch.manual_seed(0)
-    return BertEncoder(
-        tiny(
-            60,
-            hidden_size=16,
-            num_hidden_layers=5,
-            intermediate_size=32,
-            max_position_embeddings=16,
-            initializer_range=0.3,
-        )
-    ).eval()
+    return BertEncoder(small(vocab=60, width=16, layers=5, heads=2, inner=32, positions=16, std=0.3)).eval()
 
 
 def new_module(layers: str, dropout_prob: float | None = None) -> FeatureTaggingModule:

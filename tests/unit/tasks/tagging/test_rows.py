@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.files import write
 from unmask.errors import InputError
 from unmask.io.input_files import InputFiles
 from unmask.io.rows import Row
@@ -25,26 +26,15 @@ from unmask.tasks.tagging.rows import (
     with_context,
 )
 
+HOW: dict[str, Any] = {"characters": False, "punctuation": True, "labelled": True, "needs_tags": True}
 
-def read(
-    fields: Mapping[str, Any],
-    columns: TaggingColumns | None = None,
-    *,
-    characters: bool = False,
-    punctuation: bool = True,
-    labelled: bool = True,
-    needs_tags: bool = True,
-    names: tuple[str, ...] = (),
-) -> TaggingExample:
-    return read_example(
-        Row(fields, "x:7"),
-        columns or TaggingColumns(),
-        characters=characters,
-        punctuation=punctuation,
-        labelled=labelled,
-        needs_tags=needs_tags,
-        names=names,
-    )
+
+def read(fields: Mapping[str, Any], columns: TaggingColumns | None = None, **how: Any) -> TaggingExample:
+    return read_example(Row(fields, "x:7"), columns or TaggingColumns(), **HOW | how)
+
+
+def no_note(what: str, count: int) -> None:
+    pass
 
 
 def test_tokens_and_tags_as_lists_or_as_text() -> None:
@@ -182,7 +172,7 @@ def test_names_of_numbers_in_a_parquet_of_datasets(tmp_path: Path) -> None:
         told = json.dumps({"info": {"features": {"ner_tags": feature}}})
         table = pyarrow.table({"tokens": [["a", "b"]], "ner_tags": [[0, 1]]})
         parquet.write_table(table.replace_schema_metadata({"huggingface": told}), tmp_path / "a.parquet")
-        (row,) = read_file(tmp_path / "a.parquet", None, lambda what, count: None)
+        (row,) = read_file(tmp_path / "a.parquet", None, no_note)
         assert read(row.fields).tags == ("O", "B-X")
 
 
@@ -246,9 +236,7 @@ def test_context_is_of_the_same_document_and_no_more_than_needed() -> None:
 
 def test_files_are_read_by_data_set_and_suffix(tmp_path: Path) -> None:
     def tokens(name: str, text: str, data_set: str | None = None) -> list[Any]:
-        path = tmp_path / name
-        path.write_text(text, "utf-8")
-        rows = read_file(path, None if data_set is None else DATA_SETS[data_set], lambda what, count: None)
+        rows = read_file(write(tmp_path / name, text), None if data_set is None else DATA_SETS[data_set], no_note)
         return [row.fields["tokens"] for row in rows]
 
     assert tokens("a.conll", "x O\n") == tokens("a.txt", "x O\n") == tokens("a.tsv", "x\tO\n", "wnut17") == [["x"]]
@@ -274,11 +262,9 @@ KLUE_DP = """\
 
 def test_the_columns_of_words_and_tags_are_chosen_by_number_or_name(tmp_path: Path) -> None:
     def found(name: str, text: str, tokens: str = "", tags: str = "") -> list[Any]:
-        path = tmp_path / name
-        path.write_text(text, "utf-8")
         usual = TaggingColumns()
         columns = TaggingColumns((tokens,) if tokens else usual.tokens, (tags,) if tags else usual.tags)
-        rows = read_file(path, None, lambda what, count: None, columns)
+        rows = read_file(write(tmp_path / name, text), None, no_note, columns)
         return [(row.fields["tokens"], row.fields["tags"]) for row in rows]
 
     conll = "Ada NNP I-NP I-PER\nwrites VBZ I-VP O\n"
@@ -304,11 +290,9 @@ def test_a_tsv_with_numbered_columns_has_no_header(tmp_path: Path, header: Liter
     columns, settings = TaggingColumns(tokens=("2",), tags=("3",)), TableSettings(header=header)
 
     def found(text: str) -> list[TaggingExample]:
-        path = tmp_path / "a.tsv"
-        path.write_text(text, "utf-8")
-        rows = read_file(InputFiles((path,), settings), None, lambda what, count: None, columns)
-        options = {"characters": False, "punctuation": True, "labelled": True, "needs_tags": True}
-        return [read_example(row, columns, **options) for row in rows]
+        files = InputFiles((write(tmp_path / "a.tsv", text),), settings)
+        rows = read_file(files, None, no_note, columns)
+        return [read_example(row, columns, **HOW) for row in rows]
 
     by_word = found("1\tAda\tB-PER\n2\twrites\tO\n\n1\tHi\tO\n")
     by_sentence = found("1\tAda writes\tB-PER O\n2\tHi\tO\n")
@@ -318,11 +302,8 @@ def test_a_tsv_with_numbered_columns_has_no_header(tmp_path: Path, header: Liter
 
 
 def test_comments_begin_a_sentence_and_are_unlike_its_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a.conll"
-
     def words(text: str) -> list[Any]:
-        path.write_text(text, "utf-8")
-        return [row.fields["tokens"] for row in read_file(path, None, lambda what, count: None)]
+        return [row.fields["tokens"] for row in read_file(write(tmp_path / "a.conll", text), None, no_note)]
 
     assert words("# id 5\tdomain=en\na _ _ O\n\n# sent 2\nb _ _ O\n") == [["a"], ["b"]]
     assert words("# text = a b\n# x\n#\na O\n# O\n") == [["a", "#"]]

@@ -13,8 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.files import write_rows
+from support.sizes import small
 from support.tagging import KLUE, POS, TASK, tagging_task
-from support.tiny_models import tiny
 from unmask.errors import InputError, ModelError
 from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
@@ -24,12 +25,7 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.tasks.tagging.rows import TaggingExample
 from unmask.tasks.tagging.task import Tagging
-from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: Path) -> TextTokenizer:
-    return load_tokenizer(tiny_model)
+from unmask.tokenization.tokenizer import TextTokenizer
 
 
 def sentence(words: str, tags: str | None = None, task: Tagging = TASK) -> TaggingExample:
@@ -105,9 +101,8 @@ def test_tokens_spread_their_tag_over_their_characters(tokenizer: TextTokenizer)
     encoded = KLUE.encode([example], tokenizer, ExampleCounts())
     (decoded,) = KLUE.decode([example], encoded, logits_for(encoded, KLUE, ["B-PS", "I-PS", "O"]))
     assert decoded["tags"] == ["B-PS", *["I-PS"] * 5, *["O"] * 4]
-    assert decoded["entities"] == [
-        {"label": "PS", "start": 0, "end": 6, "text": "man 가나", "score": pytest.approx(0.9, abs=1e-6)}
-    ]
+    near = pytest.approx(0.9, abs=1e-6)
+    assert decoded["entities"] == [{"label": "PS", "start": 0, "end": 6, "text": "man 가나", "score": near}]
 
 
 words = st.lists(st.sampled_from(["a", "man", "walking", "zzz", "\u200b", "가나다", "X.", "a\u00a0b"]), max_size=40)
@@ -180,12 +175,8 @@ def test_samples_for_the_report(tokenizer: TextTokenizer) -> None:
     }
     example = sentence("a b", "NOUN X", POS)
     prediction = {"tokens": ["a", "b"], "tags": ["X", "X"], "entities": []}
-    assert POS.sample(example, prediction) == {
-        "input": {"text": "a b"},
-        "label": "NOUN X",
-        "prediction": "X X",
-        "probability": None,
-    }
+    shown = {"label": "NOUN X", "prediction": "X X", "probability": None}
+    assert POS.sample(example, prediction) == {"input": {"text": "a b"}, **shown}
 
 
 # Learning.
@@ -254,19 +245,19 @@ def test_two_predicates_of_one_sentence_are_told_apart(tiny_model: Path, tokeniz
 
 def test_roles_are_nothing_for_a_causal_encoder(tiny_model: Path, tmp_path: Path) -> None:
     """No token of the sentence would see the predicate behind it; a BiLSTM over the features does."""
-    sizes = tiny(
-        50,
+    sizes = small(
         architecture="gpt1",
-        hidden_size=8,
-        num_hidden_layers=1,
-        intermediate_size=32,
-        max_position_embeddings=24,
         hidden_act="gelu_new",
         type_vocab_size=0,
+        vocab=50,
+        width=8,
+        layers=1,
+        heads=2,
+        inner=32,
+        positions=24,
     )
-    roles, words = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    roles.write_text('{"tokens": "a b", "tags": "O B-X", "predicate": 1}\n')
-    words.write_text('{"tokens": "a b", "tags": "O B-X"}\n')
+    words = write_rows(tmp_path / "b.jsonl", {"tokens": "a b", "tags": "O B-X"})
+    roles = write_rows(tmp_path / "a.jsonl", {"tokens": "a b", "tags": "O B-X", "predicate": 1})
     for task in (TASK, tagging_task(labels=None)):
         with pytest.raises(ModelError, match=r"causal encoder \(gpt1\): each predicate is named behind"):
             task.fit_to(roles).module(new_encoder(sizes))

@@ -33,11 +33,6 @@ from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 LABELS = ("O", "B-X", "I-X")
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: Path) -> TextTokenizer:
-    return load_tokenizer(tiny_model)
-
-
 def example(
     text: str,
     tags: str | None = None,
@@ -64,18 +59,13 @@ def test_first_tokens_answer() -> None:
     aligned = AlignedText([1, 2, 3, 4], [0, 2, 7, 9], [2, 6, 9, 11])
     assert find_leads(aligned, [(0, 6), (7, 11)]) == [Lead(0, 0, 1), Lead(2, 1, 1)]
     # Characters: each token answers for those that it covers; the blank has none.
-    assert find_leads(aligned, [(place, place + 1) for place in range(11)]) == [
-        Lead(0, 0, 2),
-        Lead(1, 2, 4),
-        Lead(2, 7, 2),
-        Lead(3, 9, 2),
-    ]
+    leads = find_leads(aligned, [(place, place + 1) for place in range(11)])
+    assert leads == [Lead(0, 0, 2), Lead(1, 2, 4), Lead(2, 7, 2), Lead(3, 9, 2)]
 
 
 def test_tokens_that_share_a_character_and_units_without_any() -> None:
-    aligned = AlignedText(
-        [1, 2, 3, 4], [0, 0, 0, 3], [1, 1, 1, 5]
-    )  # the bytes of an emoji, then a token over two words
+    # The bytes of an emoji, then a token over two words.
+    aligned = AlignedText([1, 2, 3, 4], [0, 0, 0, 3], [1, 1, 1, 5])
     assert find_leads(aligned, [(0, 1), (1, 2), (2, 4), (4, 5)]) == [Lead(0, 0, 1), Lead(3, 2, 2)]
     assert find_leads(AlignedText([1, 2], [2, 2], [2, 4]), [(0, 2), (2, 4)]) == [Lead(1, 1, 1)]  # one without place
 
@@ -126,9 +116,8 @@ def test_labels_stand_at_first_tokens(tokenizer: TextTokenizer) -> None:
     encoded = encode([example(text, "O B-X I-X")], tokenizer)
     firsts = [1 + aligned.starts.index(start) for start in (0, 4, 8)]
     labels = encoded.token_columns["labels"]
-    assert {place: int(labels[place]) for place in np.flatnonzero(labels != -100)} == dict(
-        zip(firsts, (0, 1, 2), strict=True)
-    )
+    found = {int(place): int(labels[place]) for place in np.flatnonzero(labels != -100)}
+    assert found == dict(zip(firsts, (0, 1, 2), strict=True))
     assert encoded.alignment["units"][firsts].tolist() == [0, 1, 2]
     assert encoded.alignment["num_units"].sum() == 3
     assert encoded.alignment["num_outside"].sum() == 1

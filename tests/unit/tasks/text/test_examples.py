@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
 import pytest
 
+from support.files import write
 from unmask.errors import InputError, SettingsError
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
@@ -24,9 +26,8 @@ SCORED = ColumnSettings(text="text", label="score")
 def test_columns_are_the_first_that_fit() -> None:
     assert choose_columns([SINGLE, PAIR], Row({"text_a": "a", "text_b": "b"}, "x:1")) is PAIR
     assert choose_columns([SINGLE, PAIR], Row({"text": "a", "text_a": "a", "text_b": "b"}, "x:1")) is SINGLE
-    with pytest.raises(
-        InputError, match="x:1: no column 'text': expected text, or text_a and text_b; there is review, stars"
-    ):
+    told = "x:1: no column 'text': expected text, or text_a and text_b; there is review, stars"
+    with pytest.raises(InputError, match=told):
         choose_columns([SINGLE, PAIR], Row({"review": "a", "stars": 3}, "x:1"))
 
 
@@ -58,8 +59,7 @@ def test_what_the_user_says_goes_before_what_is_usual() -> None:
 
 
 def test_files_fit_themselves_to_one_and_still_read_others(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text_a": "a", "text_b": "b"}\n')
+    path = write(tmp_path / "a.jsonl", '{"text_a": "a", "text_b": "b"}\n')
     assert TextFiles().fit_to(path).layouts == (PAIR,)
     files = TextFiles((SINGLE, ColumnSettings(text="sentence"), PAIR))
     path.write_text('{"sentence": "a"}\n')
@@ -76,8 +76,7 @@ def load(path: Path, unlabelled: bool = False, **options: Any) -> tuple[list[str
 
 
 def test_examples_without_label_are_left_out_and_counted_or_kept(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "-"}\n')
+    path = write(tmp_path / "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": "-"}\n')
     assert load(path) == (["x"], ExampleCounts(unlabelled=1))
     assert load(path, unlabelled=True) == (["x", None], ExampleCounts())
     path.write_text('{"text": "a", "label": "-"}\n')
@@ -100,8 +99,7 @@ def test_an_empty_label_is_not_the_same_as_none(tmp_path: Path) -> None:
 
 
 def test_broken_rows_of_published_files_are_listed(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("text\tx\tlabel\n" + "a\tb\tc\n" + "broken\trow\n" * 7)
+    path = write(tmp_path / "a.tsv", "text\tx\tlabel\n" + "a\tb\tc\n" + "broken\trow\n" * 7)
     labels, counts = load(path, has_broken_rows=True)
     assert labels == ["c"]
     lines = ", ".join(f"{path}:{line}" for line in range(3, 8))
@@ -116,17 +114,13 @@ def test_the_first_faulty_rows_are_told_together(tmp_path: Path) -> None:
     path.write_text("text\tlabel\n" + "".join(f"{row}\nfine\tx\n" for row in faulty))
     with pytest.raises(InputError) as told:
         load(path)
-    assert str(told.value) == "\n  ".join(
-        [
-            f"{path}:2: the column 'label' is empty: fill it in, or take the row out",
-            f"{path}:4: 3 fields where the header has 2 (text, label): fix the row (in a .tsv nothing is quoted: a "
-            "text holds no tab and no line break)",
-            f"{path}:6: the same",
-            f"{path}:8: the same",
-            f"{path}:10: the same",
-            "7 rows in all cannot be used",
-        ]
-    )
+    assert str(told.value).split("\n  ") == [
+        f"{path}:2: the column 'label' is empty: fill it in, or take the row out",
+        f"{path}:4: 3 fields where the header has 2 (text, label): fix the row (in a .tsv nothing is quoted: a "
+        "text holds no tab and no line break)",
+        *(f"{path}:{line}: the same" for line in (6, 8, 10)),
+        "7 rows in all cannot be used",
+    ]
 
 
 def test_the_examples_before_a_faulty_row_are_read_and_none_behind_it(tmp_path: Path) -> None:
@@ -144,33 +138,49 @@ def test_labels_are_read_as_text(value: object, label: str) -> None:
     assert read_label(Row({"labels": {"label": value}}, "x:1"), "labels.label") == label
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ({"text": "a"}, "x:7: no column 'label' for the label: there is text"),
-        ({"label": ""}, "x:7: the column 'label' is empty"),
-        ({"label": None}, "x:7: the column 'label' is empty"),
-        ({"label": ["b"]}, r'x:7: the column \'label\' holds \["b"\].*task\.multi_label'),
-        ({"label": json.loads('"\\udc00"')}, r"x:7: label holds half of a surrogate pair"),
-    ],
-)
-def test_labels_refused(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        read_label(Row(row, "x:7"), "label")
+def label_of(row: Row) -> str:
+    return read_label(row, "label")
+
+
+def labels_of(row: Row) -> tuple[str, ...]:
+    return read_labels(row, "label", ",")
+
+
+def score_of(row: Row) -> float:
+    return read_number(row, "score")
+
+
+NO_NUMBER = r"the column 'score' holds '.{1,60}': expected a finite number such as 3\.5"
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("read", "row", "told"),
     [
-        ({"text": 5}, "x:7: text is 5: expected a text"),
-        ({"text": None}, "x:7: text is null: expected a text"),
-        ({"text": json.loads('"\\ud800"')}, r"x:7: text holds half of a surrogate pair, \\ud800"),
-        ({"words": "a"}, "x:7: no column 'text'"),
+        (label_of, {"text": "a"}, "no column 'label' for the label: there is text"),
+        (label_of, {"label": ""}, "the column 'label' is empty"),
+        (label_of, {"label": None}, "the column 'label' is empty"),
+        (label_of, {"label": ["b"]}, r'the column \'label\' holds \["b"\].*task\.multi_label'),
+        (label_of, {"label": "\udc00"}, r"label holds half of a surrogate pair"),
+        (TextFiles().read, {"text": 5}, "text is 5: expected a text"),
+        (TextFiles().read, {"text": None}, "text is null: expected a text"),
+        (TextFiles().read, {"text": "\ud800"}, r"text holds half of a surrogate pair, \\ud800"),
+        (TextFiles().read, {"words": "a"}, "no column 'text'"),
+        (labels_of, {"label": "a,,b"}, "a label in the column 'label' is empty"),
+        (labels_of, {"label": [""]}, "a label in the column 'label' is empty"),
+        (labels_of, {"label": [None]}, "a label in the column 'label' is empty"),
+        (labels_of, {"label": [["a"]]}, r'the column \'label\' holds \[\["a"\]\]'),
+        (labels_of, {"label": None}, r"the column 'label' holds null: expected a list of labels, \[\] for none"),
+        (labels_of, {"label": {"a": 1}}, r'the column \'label\' holds \{"a": 1\}'),
+        (score_of, {"score": ""}, "the column 'score' is empty"),
+        (score_of, {"score": None}, "the column 'score' is empty"),
+        *((score_of, {"score": text}, NO_NUMBER) for text in ("nan", "inf", "-Infinity", "three", "3,5", "1_000")),
+        *((score_of, {"score": value}, NO_NUMBER) for value in ("1e39", True, math.nan, "x" * 99)),
     ],
+    ids=lambda value: getattr(value, "__name__", ascii(value)[:40]),
 )
-def test_texts_refused(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        TextFiles().read(Row(row, "x:7"))
+def test_what_cannot_be_read_is_refused(read: Callable[[Row], object], row: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=f"x:7: {told}"):
+        read(Row(row, "x:7"))
 
 
 @pytest.mark.parametrize(
@@ -188,23 +198,7 @@ def test_texts_refused(row: dict[str, Any], told: str) -> None:
     ],
 )
 def test_lists_of_labels(value: object, labels: tuple[str, ...]) -> None:
-    assert read_labels(Row({"label": value}, "x:1"), "label", ",") == labels
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        ("a,,b", "x:1: a label in the column 'label' is empty"),
-        ([""], "x:1: a label in the column 'label' is empty"),
-        ([None], "x:1: a label in the column 'label' is empty"),
-        ([["a"]], r'x:1: the column \'label\' holds \[\["a"\]\]'),
-        (None, r"x:1: the column 'label' holds null: expected a list of labels, \[\] for none"),
-        ({"a": 1}, r'x:1: the column \'label\' holds \{"a": 1\}'),
-    ],
-)
-def test_lists_of_labels_refused(value: object, told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        read_labels(Row({"label": value}, "x:1"), "label", ",")
+    assert labels_of(Row({"label": value}, "x:1")) == labels
 
 
 @pytest.mark.parametrize(
@@ -258,20 +252,4 @@ def test_a_column_that_looks_like_the_missing_one_is_named(field: str) -> None:
 
 @pytest.mark.parametrize(("value", "number"), [("3.5", 3.5), (" 2 ", 2.0), ("-1e-3", -0.001), (4, 4.0), (0.25, 0.25)])
 def test_numbers(value: object, number: float) -> None:
-    assert read_number(Row({"score": value}, "x:1"), "score") == number
-
-
-@pytest.mark.parametrize(
-    "value", ["nan", "inf", "-Infinity", "three", "3,5", "1_000", "1e39", True, float("nan"), "x" * 99]
-)
-def test_numbers_refused(value: object) -> None:
-    with pytest.raises(
-        InputError, match=r"x:1: the column 'score' holds '.{1,60}': expected a finite number such as 3\.5"
-    ):
-        read_number(Row({"score": value}, "x:1"), "score")
-
-
-@pytest.mark.parametrize("value", ["", None])
-def test_missing_numbers_refused(value: object) -> None:
-    with pytest.raises(InputError, match="x:1: the column 'score' is empty"):
-        read_number(Row({"score": value}, "x:1"), "score")
+    assert score_of(Row({"score": value}, "x:1")) == number

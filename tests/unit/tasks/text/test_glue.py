@@ -12,20 +12,17 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from support.files import json_lines, write, write_rows
+from support.tasks import new_task
 from unmask.errors import InputError, SettingsError
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.settings import KINDS, ColumnSettings, TaskSettings
-from unmask.tasks.text import classification, glue, regression
+from unmask.tasks.settings import KINDS
+from unmask.tasks.text import glue
 from unmask.tasks.text.glue import FIGURE_NAMES, Figure, glue_averages
 
 
-def task_of(name: str) -> Any:
-    kind = classification if name in classification.DATA_SETS else regression
-    return kind.open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
-
-
 def labels_of(name: str, path: Path, unlabelled: bool = False) -> list[Any]:
-    task = task_of(name).fit_to(path)
+    task = new_task(name).fit_to(path)
     return [example.label for example in task.load(path, ExampleCounts(), unlabelled=unlabelled)]
 
 
@@ -36,7 +33,7 @@ def test_every_data_set_is_of_the_kind_that_the_settings_say() -> None:
 
 @pytest.mark.parametrize("name", glue.DATA_SETS)
 def test_the_primary_metric_is_one_of_the_task(name: str) -> None:
-    assert next(iter(task_of(name).score().metrics())) == glue.DATA_SETS[name].primary_metric
+    assert next(iter(new_task(name).score().metrics())) == glue.DATA_SETS[name].primary_metric
 
 
 # ---- Real files
@@ -105,6 +102,7 @@ MNLI_TRAIN = ("index", "promptID", "pairID", "genre", *PARSES, "sentence1", "sen
 MNLI_DEV = (*MNLI_TRAIN[:-1], "label2", "label3", "label4", "label5", "gold_label")
 SNLI_TXT = ("gold_label", *PARSES, "sentence1", "sentence2", "captionID", "pairID", *(f"label{n}" for n in range(1, 6)))
 QQP_TRAIN = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+MRPC_TXT = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
 SNLI_JSON = {
     "annotator_labels": ["neutral"],
     "captionID": "1.jpg#1",
@@ -127,10 +125,6 @@ def tsv(columns: Sequence[str], *rows: dict[str, str], header: bool = True) -> s
 
 def pair(a: str, b: str, **more: str) -> dict[str, str]:
     return {a: 'The "old" kettle sings .', b: "A kettle makes a noise .", **more}
-
-
-def jsonl(*rows: dict[str, Any]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 SENTENCES, QUESTIONS = ("sentence1", "sentence2"), ("question1", "question2")
@@ -169,14 +163,16 @@ PUBLISHED: list[tuple[str, str, str, list[Any]]] = [
     (
         "mrpc",
         "msr_paraphrase_train.txt",
-        "\ufeff"
-        + tsv(
-            ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"), pair("#1 String", "#2 String", Quality="1")
-        ).replace("\n", "\r\n"),
+        "\ufeff" + tsv(MRPC_TXT, pair("#1 String", "#2 String", Quality="1")).replace("\n", "\r\n"),
         ["1"],
     ),
-    ("mnli", "multinli_1.0_dev_matched.jsonl", jsonl({**SNLI_JSON, "gold_label": "-"}, SNLI_JSON), [None, "neutral"]),
-    ("snli", "snli_1.0_dev.jsonl", jsonl({**SNLI_JSON, "gold_label": "-"}, SNLI_JSON), [None, "neutral"]),
+    (
+        "mnli",
+        "multinli_1.0_dev_matched.jsonl",
+        json_lines({**SNLI_JSON, "gold_label": "-"}, SNLI_JSON),
+        [None, "neutral"],
+    ),
+    ("snli", "snli_1.0_dev.jsonl", json_lines({**SNLI_JSON, "gold_label": "-"}, SNLI_JSON), [None, "neutral"]),
     (
         "snli",
         "snli_1.0_dev.txt",
@@ -192,7 +188,7 @@ PUBLISHED: list[tuple[str, str, str, list[Any]]] = [
     (
         "scitail",
         "scitail_1.0_dev.txt",
-        jsonl({**SNLI_JSON, "gold_label": "entailment"}, SNLI_JSON),
+        json_lines({**SNLI_JSON, "gold_label": "entailment"}, SNLI_JSON),
         ["entailment", "neutral"],
     ),
     (
@@ -209,36 +205,35 @@ PUBLISHED: list[tuple[str, str, str, list[Any]]] = [
     ),
     ("klue-sts", "klue-sts-v1.1_test.json", json.dumps([{"guid": "0", **pair(*SENTENCES)}]), [None]),
     # As the Hugging Face hub exports them
-    ("cola", "train.jsonl", jsonl({"sentence": "The tea was drunk.", "label": 1, "idx": 0}), ["1"]),
-    ("mrpc", "test.jsonl", jsonl({**pair(*SENTENCES), "label": -1, "idx": 0}), [None]),
+    ("cola", "train.jsonl", json_lines({"sentence": "The tea was drunk.", "label": 1, "idx": 0}), ["1"]),
+    ("mrpc", "test.jsonl", json_lines({**pair(*SENTENCES), "label": -1, "idx": 0}), [None]),
     (
         "stsb",
         "train.jsonl",
-        jsonl({**pair(*SENTENCES), "label": 3.8, "idx": 0}, {**pair(*SENTENCES), "label": -1.0}),
+        json_lines({**pair(*SENTENCES), "label": 3.8, "idx": 0}, {**pair(*SENTENCES), "label": -1.0}),
         [3.8, None],
     ),
-    ("qqp", "train.jsonl", jsonl({**pair(*QUESTIONS), "label": 0, "idx": 0}), ["0"]),
+    ("qqp", "train.jsonl", json_lines({**pair(*QUESTIONS), "label": 0, "idx": 0}), ["0"]),
     (
         "mnli",
         "train.jsonl",
-        jsonl(*({**pair(*PREMISE), "label": n} for n in (0, 1, 2, -1))),
+        json_lines(*({**pair(*PREMISE), "label": n} for n in (0, 1, 2, -1))),
         ["entailment", "neutral", "contradiction", None],
     ),
-    ("qnli", "train.jsonl", jsonl({**pair("question", "sentence"), "label": 0}), ["entailment"]),
-    ("rte", "train.jsonl", jsonl({**pair(*SENTENCES), "label": 1}), ["not_entailment"]),
-    ("wnli", "train.jsonl", jsonl({**pair(*SENTENCES), "label": 1}), ["1"]),
-    ("snli", "train.jsonl", jsonl({**pair(*PREMISE), "label": 2}), ["contradiction"]),
-    ("kornli", "train.jsonl", jsonl({**pair(*PREMISE), "label": 1}), ["neutral"]),
-    ("klue-nli", "train.jsonl", jsonl({**pair(*PREMISE), "label": 0}), ["entailment"]),
-    ("klue-ynat", "train.jsonl", jsonl({"title": "새 기차역이 열렸다", "label": 2}), ["사회"]),
+    ("qnli", "train.jsonl", json_lines({**pair("question", "sentence"), "label": 0}), ["entailment"]),
+    ("rte", "train.jsonl", json_lines({**pair(*SENTENCES), "label": 1}), ["not_entailment"]),
+    ("wnli", "train.jsonl", json_lines({**pair(*SENTENCES), "label": 1}), ["1"]),
+    ("snli", "train.jsonl", json_lines({**pair(*PREMISE), "label": 2}), ["contradiction"]),
+    ("kornli", "train.jsonl", json_lines({**pair(*PREMISE), "label": 1}), ["neutral"]),
+    ("klue-nli", "train.jsonl", json_lines({**pair(*PREMISE), "label": 0}), ["entailment"]),
+    ("klue-ynat", "train.jsonl", json_lines({"title": "새 기차역이 열렸다", "label": 2}), ["사회"]),
 ]
 
 
 @pytest.mark.parametrize(("name", "file", "content", "labels"), PUBLISHED, ids=[f"{p[0]}-{p[1]}" for p in PUBLISHED])
 def test_published_layouts(tmp_path: Path, name: str, file: str, content: str, labels: list[Any]) -> None:
-    path = tmp_path / file
-    path.write_text(content, encoding="utf-8", newline="")
-    task = task_of(name)
+    path = write(tmp_path / file, content)
+    task = new_task(name)
     for fitted in (task, task.fit_to(path)):
         examples = list(fitted.load(path, ExampleCounts(), unlabelled=True))
         assert [example.label for example in examples] == labels
@@ -255,40 +250,34 @@ def test_broken_rows_of_qqp_are_counted_and_other_ragged_rows_refused(tmp_path: 
     whole = tsv(QQP_TRAIN, pair(*QUESTIONS, is_duplicate="1"))
     path.write_text(whole + "7\t8\t9\tWhy is\nthis here?\tWhat is this?\t0\n")
     counts = ExampleCounts()
-    assert [example.label for example in task_of("qqp").load(path, counts)] == ["1"]
+    assert [example.label for example in new_task("qqp").load(path, counts)] == ["1"]
     assert counts.notes == {f"rows of too few fields left out, as the published file has them ({path}:3, {path}:4)": 2}
     path.write_text(whole + "7\t8\t9\ta\tb\t0\textra\n")
     with pytest.raises(InputError, match=r"train\.tsv:3: 7 fields where the header has 6"):
-        list(task_of("qqp").load(path, ExampleCounts()))
+        list(new_task("qqp").load(path, ExampleCounts()))
     path.write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tentailment\n")
     with pytest.raises(InputError, match=r"train\.tsv:2: 3 fields where the header has 4"):
-        list(task_of("rte").load(path, ExampleCounts()))
+        list(new_task("rte").load(path, ExampleCounts()))
 
 
 def test_parquet_of_the_hub(tmp_path: Path) -> None:
     path = tmp_path / "train-00000-of-00001.parquet"
-    parquet.write_table(
-        pyarrow.Table.from_pylist(
-            [{**pair(*SENTENCES), "labels": {"label": 3.7, "real-label": 3.714285714, "binary-label": 1}}]
-        ),
-        path,
-    )
+    labels = {"label": 3.7, "real-label": 3.714285714, "binary-label": 1}
+    parquet.write_table(pyarrow.Table.from_pylist([{**pair(*SENTENCES), "labels": labels}]), path)
     assert labels_of("klue-sts", path) == [3.714285714]
 
 
 def test_files_of_a_data_set_may_have_different_layouts(tmp_path: Path) -> None:
     """Trained on GLUE's file, measured on the hub's."""
-    train, dev = tmp_path / "train.tsv", tmp_path / "dev.jsonl"
-    train.write_text(tsv(MNLI_TRAIN, pair(*SENTENCES, gold_label="neutral")))
-    dev.write_text(jsonl({**pair(*PREMISE), "label": 2}))
-    task = task_of("mnli").fit_to(train)
+    train = write(tmp_path / "train.tsv", tsv(MNLI_TRAIN, pair(*SENTENCES, gold_label="neutral")))
+    dev = write_rows(tmp_path / "dev.jsonl", {**pair(*PREMISE), "label": 2})
+    task = new_task("mnli").fit_to(train)
     assert task.files.columns.texts == SENTENCES
     assert [example.label for example in task.load(dev, ExampleCounts())] == ["contradiction"]
 
 
 def test_a_label_that_is_no_number_of_one_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(jsonl({**pair(*PREMISE), "label": 3}))
+    path = write_rows(tmp_path / "a.jsonl", {**pair(*PREMISE), "label": 3})
     with pytest.raises(InputError, match=r"a\.jsonl:1: the label '3' is none of the known ones \(entailment, neutral"):
         labels_of("mnli", path)
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.files import write
+from support.tasks import new_task
 from unmask.errors import InputError, SettingsError
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.table import open_task
+from unmask.tasks.settings import ColumnSettings
 
 
-def labels_of(
-    tmp_path: Path, cells: list[str], columns: ColumnSettings | None = None, **settings: object
-) -> tuple[str, ...]:
-    path = tmp_path / "a.tsv"
-    path.write_text("text\tlabel\n" + "".join(f"a\t{label}\n" for label in cells), encoding="utf-8")
-    return open_task(TaskSettings.model_validate(settings), columns or ColumnSettings()).fit_to(path).labels
+def labels_of(tmp_path: Path, cells: list[str], **settings: Any) -> tuple[str, ...]:
+    path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"a\t{label}\n" for label in cells))
+    labels: tuple[str, ...] = new_task(**settings).fit_to(path).labels
+    return labels
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,13 @@ def test_labels_that_may_be_something_else_are_asked_about(tmp_path: Path, label
     assert labels_of(tmp_path, labels, labels=labels) == tuple(labels)  # listed, they are what they are
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ["0.0", "1.0"],
-        ["1", "2", "10"],
-        ["New York, NY", "Los Angeles, CA"],
-        ["yes", "no", "yes, but"],
-        ["none", "some"],
-    ],
+NOTHING_ELSE = (
+    *(["0.0", "1.0"], ["1", "2", "10"], ["New York, NY", "Los Angeles, CA"]),
+    *(["yes", "no", "yes, but"], ["none", "some"]),
 )
+
+
+@pytest.mark.parametrize("labels", NOTHING_ELSE, ids=str)
 def test_labels_that_are_nothing_else_are_taken(tmp_path: Path, labels: list[str]) -> None:
     assert set(labels_of(tmp_path, labels)) == set(labels)
 
@@ -70,10 +67,9 @@ def test_a_wrong_separator_of_many_labels_is_asked_about(tmp_path: Path, mark: s
 
 
 def test_a_column_of_0_and_1_for_each_label(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("text,toxic,insult\na,1,0\nb,0.0,True\nc,0,0\n")
+    path = write(tmp_path / "a.csv", "text,toxic,insult\na,1,0\nb,0.0,True\nc,0,0\n")
     columns = ColumnSettings(labels=("toxic", "insult"))
-    task = open_task(TaskSettings(multi_label=True), columns).fit_to(path)
+    task = new_task(columns=columns, multi_label=True).fit_to(path)
     assert task.labels == ("toxic", "insult")
     assert [example.label for example in task.load(path, ExampleCounts())] == [("toxic",), ("insult",), ()]
     kept = task.remembered()
@@ -82,4 +78,4 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.csv:2: the column 'toxic' holds \"2\": expected 1 where the text has"):
         list(task.load(path, ExampleCounts()))
     with pytest.raises(SettingsError, match=r"give task\.multi_label=true too"):
-        open_task(TaskSettings(), columns)
+        new_task(columns=columns)

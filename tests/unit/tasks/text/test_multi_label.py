@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from support.files import write_rows
 from unmask.errors import InputError
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
@@ -40,8 +40,7 @@ def of_labels(*rows: list[int]) -> EncodedExamples:
 
 
 def write(path: Path, *labels: Any) -> Path:
-    path.write_text("".join(json.dumps({"text": "t", "label": label}) + "\n" for label in labels))
-    return path
+    return write_rows(path, *({"text": "t", "label": label} for label in labels))
 
 
 def test_lists_and_separated_labels_are_read(tmp_path: Path) -> None:
@@ -78,9 +77,8 @@ def test_labels_refused(tmp_path: Path) -> None:
 
 def test_labels_that_differ_in_blanks_alone_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", ["news", "art"], ["sport"], ["art", "news "])
-    with pytest.raises(
-        InputError, match=r"a\.jsonl:3: the label 'news ' differs from 'news' \(.*a\.jsonl:1\) in nothing"
-    ):
+    told = r"a\.jsonl:3: the label 'news ' differs from 'news' \(.*a\.jsonl:1\) in nothing"
+    with pytest.raises(InputError, match=told):
         opened().fit_to(path)
     assert opened().fit_to(write(path, "news , art", "art,news")).labels == ("art", "news")  # a table's are stripped
 

@@ -9,16 +9,17 @@ import pytest
 import torch
 from torch.nn import functional
 
+from support.files import write, write_rows
+from support.tasks import new_task
 from unmask.errors import InputError
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
-from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text.examples import TextExample
-from unmask.tasks.text.regression import Regression, open_task, summed_squared_error
+from unmask.tasks.text.regression import Regression, summed_squared_error
 from unmask.tokenization.tokenizer import load_tokenizer
 
-TASK = open_task(TaskSettings(name="regression"), ColumnSettings())
+TASK = new_task("regression")
 
 
 def example(text: str, value: float | None) -> TextExample[float]:
@@ -32,24 +33,21 @@ def of_values(*values: float) -> EncodedExamples:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "three", ""])
 def test_what_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text(f"text\tlabel\na\t1\nb\t{value}\n")
+    path = write(tmp_path / "a.tsv", f"text\tlabel\na\t1\nb\t{value}\n")
     with pytest.raises(InputError, match=r"a\.tsv:3: the column 'label' (holds .* expected a finite number|is empty)"):
         list(TASK.load(path, ExampleCounts()))
 
 
 @pytest.mark.parametrize(("name", "label"), [("stsb", "score"), ("korsts", "score"), ("klue-sts", "label")])
 def test_values_outside_of_a_data_sets_range_are_refused(tmp_path: Path, name: str, label: str) -> None:
-    task = open_task(TaskSettings.model_validate({"name": name}), ColumnSettings())
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(f'{{"sentence1": "a", "sentence2": "b", "{label}": {value}}}\n' for value in (0, 5, 5.2)))
-    with pytest.raises(
-        InputError, match=rf"a\.jsonl:3: the column '{label}' holds 5\.2, and .* {name} lie between 0 and 5"
-    ):
+    task, row = new_task(name), {"sentence1": "a", "sentence2": "b"}
+    path = write_rows(tmp_path / "a.jsonl", *({**row, label: value} for value in (0, 5, 5.2)))
+    told = rf"a\.jsonl:3: the column '{label}' holds 5\.2, and .* {name} lie between 0 and 5"
+    with pytest.raises(InputError, match=told):
         list(task.load(path, ExampleCounts()))
     with pytest.raises(InputError, match=r"a\.jsonl:3: .* holds 5\.2"):
         list(task.load(path, ExampleCounts(), unlabelled=True))
-    path.write_text(f'{{"sentence1": "a", "sentence2": "b", "{label}": 4.75}}\n')
+    write_rows(path, {**row, label: 4.75})
     assert [one.label for one in task.load(path, ExampleCounts())] == [4.75]
 
 
@@ -93,28 +91,24 @@ def test_floors_are_those_of_the_mean() -> None:
         "spearmanr": {"any constant": 0.0},
         "mse": {"mean of the training file": pytest.approx((4 + 1 + 9) / 3)},
     }
-    klue = open_task(TaskSettings(name="klue-sts"), ColumnSettings())
+    klue = new_task("klue-sts")
     assert klue.floors(of_values(1, 3), of_values(0, 3, 5))["f1"] == {"always over the threshold": pytest.approx(0.8)}
 
 
 def test_klue_has_f1_from_three_on() -> None:
-    score = open_task(TaskSettings(name="klue-sts"), ColumnSettings()).score()
+    score = new_task("klue-sts").score()
     pairs = [(3.0, 2.9), (4.0, 3.0), (1.0, 5.0), (0.0, 0.0)]  # a miss, a hit, a false alarm
     score.add([example("a", true) for true, _ in pairs], [{"value": value} for _, value in pairs])
     assert score.metrics()["f1"] == 0.5
 
 
 def test_a_model_of_pairs_also_reads_the_usual_columns() -> None:
-    task = open_task(TaskSettings(name="stsb"), ColumnSettings(), lenient=True)
+    task = new_task("stsb", lenient=True)
     assert isinstance(task, Regression)
     assert task.files.is_pair
     assert [layout.texts for layout in task.files.layouts] == [*[("sentence1", "sentence2")] * 2, ("text_a", "text_b")]
-    assert task.remembered() == {
-        "name": "stsb",
-        "max_length": 128,
-        "truncation": True,
-        "columns": {"text_a": "sentence1", "text_b": "sentence2", "label": "score"},
-    }
+    columns = {"text_a": "sentence1", "text_b": "sentence2", "label": "score"}
+    assert task.remembered() == {"name": "stsb", "max_length": 128, "truncation": True, "columns": columns}
 
 
 def test_a_sample_for_the_report() -> None:

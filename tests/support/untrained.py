@@ -1,0 +1,78 @@
+"""Directories of models that have learned nothing: an encoder, a left-to-right model, a model of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from support.sizes import small
+from support.tiny_models import tiny
+from unmask.finetuning.run import save_finetuned
+from unmask.models.bert import BertEncoder
+from unmask.models.encoder import new_encoder
+from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.hub.directory import load_encoder, save_model
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+from unmask.tokenization.tokenizer import load_tokenizer
+
+
+def save_bert(directory: Path, texts: Sequence[str], *, masked_lm: bool = False, **sizes: Any) -> Path:
+    """An encoder with a tokenizer of these texts; with a pooler, or a head for masked words."""
+    tokenizer, _ = train_tokenizer(iter(texts), TokenizerSettings(), seed=0)
+    torch.manual_seed(0)
+    encoder = BertEncoder(tiny(tokenizer.vocab_size, **sizes), pooler=not masked_lm)
+    save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings) if masked_lm else None)
+    tokenizer.save(directory)
+    return directory
+
+
+def save_language_model(
+    directory: Path,
+    architecture: str,
+    kind: str,
+    texts: Sequence[str],
+    vocab_size: int,
+    *,
+    spare_rows: int = 0,
+    **sizes: Any,
+) -> Path:
+    """One that reads from left to right, of one layer of 16, with a tokenizer of these texts; `spare_rows` of its
+    embeddings have no entry."""
+    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": vocab_size})
+    tokenizer, _ = train_tokenizer(iter(texts), settings, seed=0)
+    given = {"width": 16, "layers": 1, "heads": 1 if architecture == "lstm" else 2, "inner": 64, **sizes}
+    given |= {"causal": True} if architecture == "bert" else {}
+    its_sizes = small(architecture=architecture, vocab=tokenizer.vocab_size + spare_rows, **given)
+    torch.manual_seed(0)
+    encoder = new_encoder(its_sizes, pooler=False)
+    head = MaskedLMHead(its_sizes) if isinstance(encoder, BertEncoder) else None
+    save_model(directory, encoder, masked_lm_head=head, causal_lm=True)
+    tokenizer.save(directory)
+    return directory
+
+
+def save_task_model(
+    directory: Path,
+    base: Path,
+    columns: ColumnSettings | None = None,
+    *,
+    seed: int = 0,
+    std: float | None = None,
+    **settings: Any,
+) -> Path:
+    """A model of a task on an encoder; the weights of its head are of this deviation, so that predictions differ."""
+    task = open_task(TaskSettings.model_validate(settings), columns or ColumnSettings())
+    torch.manual_seed(seed)
+    module: Any = task.module(load_encoder(base, head=task.head_kind).encoder)
+    for parameter in module.head.parameters() if std is not None else ():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=std)
+    save_finetuned(module, task, load_tokenizer(base), directory)
+    return directory
