@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.corpora import write_jsonl
 from support.toy_objective import PreviousTokenSettings
 from unmask.doctor.diagnosis import diagnose
 from unmask.errors import SettingsError
@@ -50,10 +51,9 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
 def store(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Path:
     directory = tmp_path_factory.mktemp("store")
     lines = (samples_dir / "text" / "en-books.jsonl").read_text(encoding="utf-8").splitlines()[:20]
-    texts = [json.dumps({"text": json.loads(line)["text"][:1500]}) + "\n" for line in lines]
-    (directory / "text.jsonl").write_text("".join(texts), encoding="utf-8")
-    train_tokenizer([directory / "text.jsonl"], directory / "tokenizer", TokenizerSettings(vocab_size=300))
-    prepare([directory / "text.jsonl"], directory / "tokenizer", directory / "store")
+    text = write_jsonl(directory / "text.jsonl", [{"text": json.loads(line)["text"][:1500]} for line in lines])
+    train_tokenizer([text], directory / "tokenizer", TokenizerSettings(vocab_size=300))
+    prepare([text], directory / "tokenizer", directory / "store")
     return directory / "store"
 
 

@@ -22,12 +22,8 @@ PRIVATE_INDEX = re.compile(r"https?://(?!pypi\.org/|download\.pytorch\.org/|test
 @pytest.fixture(scope="module")
 def tracked(repository: Path) -> list[Path]:
     """The files that git keeps or would keep."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-    )
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=repository, capture_output=True, text=True)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     return [path for name in listed.stdout.split("\0") if name and (path := repository / name).is_file()]
@@ -36,22 +32,16 @@ def tracked(repository: Path) -> list[Path]:
 def test_files_are_short_and_folders_shallow(repository: Path) -> None:
     source = repository / "src" / "unmask"
     modules = sorted(source.rglob("*.py"))
-    long = [
-        f"{path.name}: {lines} lines"
-        for path in modules
-        if (lines := len(path.read_text("utf-8").splitlines())) > LONGEST_FILE
-    ]
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in modules}
+    long = [f"{path.name}: {lines} lines" for path, lines in lengths.items() if lines > LONGEST_FILE]
     deep = [path.name for path in modules if len(path.relative_to(source).parts) - 1 > DEEPEST_FOLDER]
     assert (long, deep) == ([], [])
 
 
 def test_names_say_something(repository: Path) -> None:
     files = [path for folder in ("src", "tests", "benchmarks") for path in (repository / folder).rglob("*.py")]
-    assert not [
-        path
-        for path in files
-        if NAMES_THAT_SAY_NOTHING & {path.stem, path.stem.removeprefix("test_"), path.parent.name}
-    ]
+    named = {path: {path.stem, path.stem.removeprefix("test_"), path.parent.name} for path in files}
+    assert not [path for path, names in named.items() if names & NAMES_THAT_SAY_NOTHING]
 
 
 def test_nothing_belongs_to_one_machine(tracked: list[Path]) -> None:
@@ -81,21 +71,10 @@ def test_the_patterns_notice() -> None:
 
 def test_every_dependency_has_a_pin(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))["project"]
-    stated = [
-        *project["dependencies"],
-        *(
-            name
-            for extra in project["optional-dependencies"].values()
-            for name in extra
-            if not name.startswith("unmask[")
-        ),
-    ]
-    lines = [
-        line
-        for line in (repository / "constraints.txt").read_text("utf-8").splitlines()
-        if line and not line.startswith("#")
-    ]
-    pins = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines]
+    extras = [name for extra in project["optional-dependencies"].values() for name in extra]
+    stated = project["dependencies"] + [name for name in extras if not name.startswith("unmask[")]
+    lines = (repository / "constraints.txt").read_text("utf-8").splitlines()
+    pins = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines if line and not line.startswith("#")]
     assert all(pins), "a line of constraints.txt is not `name==version`, without build, path or index"
     pinned = {_normal(pin[1]) for pin in pins if pin}
     assert not {_normal(re.split(r"[<>=!~\[; ]", name)[0]) for name in stated} - pinned

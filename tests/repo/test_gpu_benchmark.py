@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -22,13 +23,17 @@ from unmask.models.settings import ModelSettings
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def scripts() -> Any:
-    """Imports a module of `benchmarks/` by its name."""
+@pytest.fixture(scope="module", autouse=True)
+def benchmarks_are_found() -> Iterator[None]:
     folder = str(REPOSITORY / "benchmarks")
     sys.path.insert(0, folder)
-    yield importlib.import_module
+    yield
     sys.path.remove(folder)
+
+
+def scripts(name: str) -> Any:
+    """A module of `benchmarks/`."""
+    return importlib.import_module(name)
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +46,18 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return Tokenizer.from_file(str(directory / "it" / "tokenizer.json"))
 
 
-def test_the_lengths_are_those_listed(scripts: Any) -> None:
-    lengths = scripts("gpu.lengths")
-    told = {task: (len(its), round(mean(its), 1), max(its)) for task, its in _all_lengths(lengths).items()}
-    assert told == {"mrpc": (2048, 53.5, 103), "sst2": (4096, 13.3, 57), "squad": (2048, 146.8, 384)}
+LENGTHS = {"mrpc": (2048, 53.5, 103), "sst2": (4096, 13.3, 57), "squad": (2048, 146.8, 384)}
+"""How many there are, their mean, and the largest."""
 
 
-def _all_lengths(lengths: Any) -> dict[str, list[int]]:
-    return {task: lengths.read_lengths(task) for task in ("mrpc", "sst2", "squad")}
+@pytest.mark.parametrize("task", LENGTHS)
+def test_the_lengths_are_those_listed(task: str) -> None:
+    its = scripts("gpu.lengths").read_lengths(task)
+    assert (len(its), round(mean(its), 1), max(its)) == LENGTHS[task]
 
 
-@pytest.mark.parametrize("task", ["mrpc", "sst2", "squad"])
-def test_each_example_has_exactly_its_length_and_comes_back_from_its_file(
-    scripts: Any, tokenizer: Any, tmp_path: Path, task: str
-) -> None:
+@pytest.mark.parametrize("task", LENGTHS)
+def test_each_example_has_its_length_and_comes_back_from_its_file(tokenizer: Any, tmp_path: Path, task: str) -> None:
     lengths, tuning = scripts("gpu.lengths"), scripts("gpu.tuning")
     wanted = lengths.read_lengths(task, 300)
     words = lengths.Words(lengths.read_texts(REPOSITORY / "samples" / "text" / "en-books.jsonl"), tokenizer)
@@ -68,7 +71,7 @@ def test_each_example_has_exactly_its_length_and_comes_back_from_its_file(
         assert all(its.second[its.label :].startswith(its.answer) for its in examples)
 
 
-def test_necessary_work_is_that_of_the_formula_and_of_published_shares(scripts: Any) -> None:
+def test_necessary_work_is_that_of_the_formula_and_of_published_shares() -> None:
     """BERT-Base at 128 with 15 % targets needs 545 million operations a token: 378,000 tokens/s of it are .26 of
     785 TFLOP/s; at 512, 355,000 are .27."""
     work = scripts("gpu.work")
@@ -84,7 +87,7 @@ def test_necessary_work_is_that_of_the_formula_and_of_published_shares(scripts: 
     assert work.vocabulary_flops(tiny, 5) == 2 * 5 * (64 + 80)
 
 
-def test_heads_count_at_targets_alone_and_the_backward_pass_twice(scripts: Any) -> None:
+def test_heads_count_at_targets_alone_and_the_backward_pass_twice() -> None:
     import torch
 
     work = scripts("gpu.work")
@@ -95,12 +98,11 @@ def test_heads_count_at_targets_alone_and_the_backward_pass_twice(scripts: Any) 
     assert work.step_flops("mlm+nsp", sizes, None, batch) == 3 * (plain + 2 * 2 * (128 * 128 + 2 * 128))
     of_pairs = plain + work.encoder_flops(sizes, [7, 5]) + 2 * 12 * (128 * 128 + 128)
     assert work.step_flops("rtd", sizes, sizes, batch) == 3 * of_pairs
-    assert work.step_flops("causal", ModelSettings(preset="tiny", architecture="gpt1").resolve(100), None, batch) < (
-        3 * plain
-    )
+    causal = ModelSettings(preset="tiny", architecture="gpt1").resolve(100)
+    assert work.step_flops("causal", causal, None, batch) < 3 * plain
 
 
-def test_a_process_answers_fails_or_is_ended_in_time(scripts: Any) -> None:
+def test_a_process_answers_fails_or_is_ended_in_time() -> None:
     cases = scripts("gpu.cases")
     later = time.monotonic() + 60
     assert cases.in_time(later, operator.add, 1, 2) == 3
@@ -112,7 +114,7 @@ def test_a_process_answers_fails_or_is_ended_in_time(scripts: Any) -> None:
         cases.in_time(time.monotonic() - 1, operator.add, 1, 2)
 
 
-def test_without_a_gpu_it_says_so(scripts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = Namespace(part="base", device="cuda", toy=True, minutes=1.0, json=None)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
@@ -123,34 +125,26 @@ def test_without_a_gpu_it_says_so(scripts: Any, tmp_path: Path, capsys: pytest.C
     assert not list(tmp_path.iterdir())
 
 
-def test_tables_of_several_runs_are_merged(scripts: Any, tmp_path: Path) -> None:
+def test_tables_of_several_runs_are_merged(tmp_path: Path) -> None:
     gpu, row = scripts("gpu.run"), scripts("measure").Row
     file = tmp_path / "table.json"
     on = {"gpu": "none"}
-    gpu.merge(
-        file, "base", [row("a: share", 0.5), row("b: share, not reached", None), row("c, not reached", None)], on, []
-    )
+    rows = [row("a: share", 0.5), row("b: share, not reached", None), row("c, not reached", None)]
+    gpu.merge(file, "base", rows, on, [])
     gpu.merge(file, "large", [row("d", 2.0, "peer", 1.0, "s", 2.0, target="at least 3.00x", met=False)], on, ["note"])
     gpu.merge(file, "base", [row("a: share, not reached", None), row("b: share", 0.25), row("c: steps", 1.0)], on, [])
     parts = json.loads(file.read_text("utf-8"))["parts"]
-    assert [(its["what"], its["ours"]) for its in parts["base"]["rows"]] == [
-        ("a: share", 0.5),
-        ("b: share", 0.25),
-        ("c: steps", 1.0),
-    ]
+    merged = [(its["what"], its["ours"]) for its in parts["base"]["rows"]]
+    assert merged == [("a: share", 0.5), ("b: share", 0.25), ("c: steps", 1.0)]
     text = file.with_suffix(".md").read_text("utf-8")
     assert "| d | 2 s | peer | 1 s | 2.00x | at least 3.00x | **no** |" in text
     assert "not reached" not in text
 
 
-def test_epochs_are_read_off_the_log(scripts: Any) -> None:
+def test_epochs_are_read_off_the_log() -> None:
     tuning = scripts("gpu.tuning")
-    lines = [
-        (1.0, "4.4 M parameters, from x; labels 0, 1"),
-        (2.0, "note"),
-        (5.0, "step 64: loss 1"),
-        (6.5, "step 1,128: y"),
-    ]
+    first = (1.0, "4.4 M parameters, from x; labels 0, 1")
+    lines = [first, (2.0, "note"), (5.0, "step 64: loss 1"), (6.5, "step 1,128: y")]
     assert tuning.epoch_seconds(lines) == (4.0, 1.5)
     with pytest.raises(RuntimeError, match="does not tell"):
         tuning.epoch_seconds(lines[1:])
@@ -159,7 +153,7 @@ def test_epochs_are_read_off_the_log(scripts: Any) -> None:
     assert tuned.waited == pytest.approx(300 / (0.3 + 4.0 + 2 * 1.7))
 
 
-def test_what_was_not_reached_or_failed_is_told_and_never_judged(scripts: Any, tmp_path: Path) -> None:
+def test_what_was_not_reached_or_failed_is_told_and_never_judged(tmp_path: Path) -> None:
     rows, cases = scripts("gpu.rows"), scripts("gpu.cases")
     run = rows.Run(tmp_path, "cpu", False, time.monotonic() - 1, 1e12)
     missing = run.attempt("it", operator.add, 1, 2)
@@ -176,7 +170,7 @@ def test_what_was_not_reached_or_failed_is_told_and_never_judged(scripts: Any, t
     assert (row.ratio, row.target, row.met) == (1.0, "", None)
 
 
-def test_both_sides_take_the_same_step(scripts: Any, tmp_path: Path) -> None:
+def test_both_sides_take_the_same_step(tmp_path: Path) -> None:
     cases, rows = scripts("gpu.cases"), scripts("gpu.rows")
     cases.make_store(tmp_path)
     case = cases.Case(tmp_path, "tiny", 32, 256, dropout_prob=0.0, device="cpu", seconds=0.0, rounds=1)
@@ -192,7 +186,7 @@ def test_both_sides_take_the_same_step(scripts: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", ["pairs", "glue"])
-def test_batches_of_real_lengths_have_about_the_tokens_asked_for(scripts: Any, tmp_path: Path, rows: str) -> None:
+def test_batches_of_real_lengths_have_about_the_tokens_asked_for(tmp_path: Path, rows: str) -> None:
     cases = scripts("gpu.cases")
     cases.make_store(tmp_path)
     case = cases.Case(tmp_path, "tiny", 64, 4096, rows=rows, device="cpu")

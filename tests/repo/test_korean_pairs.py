@@ -15,16 +15,8 @@ from unmask.tasks.pairs.reading import Paradigm, read_paradigms
 
 FIELDS = {"morphology", "syntax", "syntax_semantics", "semantics"}
 # By the final consonant of the syllable before: after any, after none; ㄹ counts as none for 으로.
-ALLOMORPHS = {
-    "이": "가",
-    "을": "를",
-    "은": "는",
-    "과": "와",
-    "이나": "나",
-    "이랑": "랑",
-    "이라도": "라도",
-    "으로": "로",
-}
+ALLOMORPHS = {"이": "가", "을": "를", "은": "는", "과": "와"}
+ALLOMORPHS |= {"이나": "나", "이랑": "랑", "이라도": "라도", "으로": "로"}
 FIRST_SYLLABLE, FINALS, RIEUL = 0xAC00, 28, 8
 
 
@@ -58,14 +50,8 @@ def fits(stem: str, particle: str) -> bool:
 
 
 def test_the_arithmetic_of_finals() -> None:
-    assert fits("책", "을")
-    assert fits("나무", "를")
-    assert fits("서울", "로")
-    assert fits("서울", "은")
-    assert not fits("책", "를")
-    assert not fits("나무", "이")
-    assert not fits("집", "로")
-    assert not fits("서울", "으로")
+    assert all(fits(*word) for word in (("책", "을"), ("나무", "를"), ("서울", "로"), ("서울", "은")))
+    assert not any(fits(*word) for word in (("책", "를"), ("나무", "이"), ("집", "로"), ("서울", "으로")))
 
 
 def test_paradigms_are_of_500_to_1000_distinct_pairs(paradigms: list[Paradigm]) -> None:
@@ -101,16 +87,14 @@ def test_rows_have_the_layout_of_blimp(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["particle_subject_object", "particle_topic_link", "particle_direction"])
 def test_the_contrast_is_the_allomorph_that_does_not_fit(paradigms: list[Paradigm], name: str) -> None:
     paradigm = next(each for each in paradigms if each.name == name)
-    both = ALLOMORPHS | {after_vowel: after_consonant for after_consonant, after_vowel in ALLOMORPHS.items()}
+    other = ALLOMORPHS | {after_vowel: after_consonant for after_consonant, after_vowel in ALLOMORPHS.items()}
     for pair in paradigm.pairs:
-        (good, bad), *more = [
-            words for words in zip(pair.good.split(), pair.bad.split(), strict=True) if words[0] != words[1]
-        ]
-        assert not more
-        ways = [(good.removesuffix(each), each) for each in both if good.endswith(each)]
-        stem, particle = next(way for way in ways if bad == way[0] + both[way[1]])
+        words = zip(pair.good.split(), pair.bad.split(), strict=True)
+        [(good, bad)] = [both for both in words if both[0] != both[1]]
+        ways = [(good.removesuffix(each), each) for each in other if good.endswith(each)]
+        stem, particle = next(way for way in ways if bad == way[0] + other[way[1]])
         assert fits(stem, particle), pair.good
-        assert not fits(stem, both[particle]), pair.bad
+        assert not fits(stem, other[particle]), pair.bad
 
 
 def test_particles_of_right_sentences_fit_their_nouns(

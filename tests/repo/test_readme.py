@@ -65,9 +65,8 @@ def commands(text: str) -> Iterator[list[str]]:
         words = shlex.split(line, comments=True)
         while "unmask" in words:
             words = words[words.index("unmask") + 1 :]
-            end = next(
-                (place for place, word in enumerate(words) if re.fullmatch(r"[|<>&;]+|\d?>\S*", word)), len(words)
-            )
+            ends = (place for place, word in enumerate(words) if re.fullmatch(r"[|<>&;]+|\d?>\S*", word))
+            end = next(ends, len(words))
             yield words[:end]
             words = words[end:]
 
@@ -79,9 +78,8 @@ def all_commands() -> list[Any]:
     texts.append((DEMO, "\n".join(steps)))
     for path in sorted((REPOSITORY / "recipes").rglob("*.yaml")):
         texts.append((path, "\n".join(re.findall(r"^# command: *(.*)$", path.read_text("utf-8"), flags=re.MULTILINE))))
-    return [
-        pytest.param(words, id=f"{path.name}: {' '.join(words)}") for path, text in texts for words in commands(text)
-    ]
+    found = [(path.name, words) for path, text in texts for words in commands(text)]
+    return [pytest.param(words, id=f"{name}: {' '.join(words)}") for name, words in found]
 
 
 def parse(words: list[str]) -> None:
@@ -178,9 +176,8 @@ def test_a_wrong_command_is_noticed(words: list[str]) -> None:
 def test_make_targets_exist() -> None:
     makefile = (REPOSITORY / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, flags=re.MULTILINE)) - {"help"}
-    assert targets == set(re.findall(r"^#   make ([a-z]+)", makefile, flags=re.MULTILINE)), (
-        "`make help` tells all targets"
-    )
+    told = set(re.findall(r"^#   make ([a-z]+)", makefile, flags=re.MULTILINE))
+    assert targets == told, "`make help` tells all targets"
     text = "\n".join(path.read_text("utf-8") for path in [*DOCUMENTS, REPOSITORY / ".ci" / "run"])
     named = set(re.findall(r"(?:^|`|run )make ([a-z]+)", text, flags=re.MULTILINE))
     assert {"setup", "check", "test", "demo"} <= named <= targets

@@ -18,9 +18,10 @@ HEADER = {
     "finetune": ("source", "command", "time", "expected"),
 }
 
-every_recipe = pytest.mark.parametrize(
-    "path", [pytest.param(path, id=str(path.relative_to(RECIPES))) for path in sorted(RECIPES.rglob("*.yaml"))]
-)
+
+def recipes(pattern: str) -> pytest.MarkDecorator:
+    paths = sorted(RECIPES.rglob(pattern))
+    return pytest.mark.parametrize("path", paths, ids=[str(path.relative_to(RECIPES)) for path in paths])
 
 
 GENERATOR = Path(__file__).with_name("recipe_table.py")
@@ -38,7 +39,7 @@ def test_the_table_of_recipes_is_up_to_date() -> None:
     assert written == generated["table"](), "recipes/README.md is stale: run `python tests/repo/recipe_table.py`"
 
 
-@every_recipe
+@recipes("*.yaml")
 def test_recipe_opens_with_its_header(path: Path) -> None:
     stated = header_of(path)
     missing = [word for word in HEADER[path.parent.name] if word not in stated]
@@ -58,7 +59,7 @@ def test_departures_that_are_those_of_another_recipe_are_stated_there() -> None:
             assert stated[other], f"{name}.yaml departs as {other}, which states none"
 
 
-@every_recipe
+@recipes("*.yaml")
 def test_recipe_loads_as_its_command_says(path: Path) -> None:
     from unmask.config import dump_settings
     from unmask.recipe import loading as recipe
@@ -95,9 +96,7 @@ def is_same(said: Any, read: Any) -> bool:
     return said == read or (said[:1].isdigit() and float(said) == float(read))
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, id=path.stem) for path in sorted(RECIPES.glob("pretrain/*_mini.yaml"))]
-)
+@recipes("pretrain/*_mini.yaml")
 def test_recipes_to_compare_have_one_budget(path: Path) -> None:
     """Equal text, counted in epochs; ELMo's 3,200 words a step are as many bytes as 4,096 pieces, near enough."""
     from unmask.recipe.loading import load_pretrain_recipe

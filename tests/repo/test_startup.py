@@ -9,16 +9,8 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {
-    "torch",
-    "numpy",
-    "pydantic",
-    "tokenizers",
-    "sklearn",
-    "matplotlib",
-    "unmask.recipe.tree",
-    "unmask.recipe.loading",
-}
+LIBRARIES = {"torch", "numpy", "pydantic", "tokenizers", "sklearn", "matplotlib"}
+HEAVY = LIBRARIES | {"unmask.recipe.tree", "unmask.recipe.loading"}
 
 
 def imported_by(*command: str, exit_code: int = 0) -> set[str]:

@@ -1,19 +1,26 @@
-"""Corpora for tests, as bytes of every format, and the stores that are made of them."""
+"""Corpora for tests, as bytes of every format, what is read of them, and the stores that are made of them."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import io
+import json
 import lzma
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 import zstandard
 from pyarrow import parquet
+
+from unmask.corpus.documents import CorpusCounts, Document
+from unmask.corpus.reading import read_files
+from unmask.corpus.settings import ReadingSettings
+from unmask.errors import InputError
 
 GOOD = "The quick brown fox jumps over the lazy dog. It barks.\n\nA second document is here. Fine.\n"
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -25,6 +32,34 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 }
 COMPRESSED = [suffix for suffix in COMPRESS if suffix]
 Files = dict[str, str | bytes]
+STOP = ReadingSettings()
+SKIP = ReadingSettings(on_error="skip")
+
+
+def write(path: Path, content: str | bytes = b"") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    return write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read(path: Path, settings: ReadingSettings = STOP) -> tuple[list[Document], CorpusCounts]:
+    """The documents of a file, and its account."""
+    counts = CorpusCounts()
+    return list(read_files([path], counts, settings)), counts
+
+
+def refused(path: Path, settings: ReadingSettings = STOP) -> str:
+    """What is wrong with a file, by the error that names the way around it."""
+    with pytest.raises(
+        InputError, match=r"; or pass over what cannot be read with --on-error skip \(in a recipe"
+    ) as error:
+        read(path, settings)
+    assert str(error.value).endswith(" reading.on_error=skip)")
+    return str(error.value)
 
 
 def table(**columns: list[Any]) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.batch import Batch, LossTerm
+from unmask.batch import Batch, LossTerm, pack
 from unmask.io.signals import Interruption
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training.device import Compute
@@ -48,6 +48,16 @@ class Whole:
         return self.open(progress, start)
 
 
+def steps_from(step: int) -> Iterator[LoadedStep]:
+    """Endless steps of one sequence, whose key is the number of the step."""
+    while True:
+        step += 1
+        yield LoadedStep([pack([[step % 7, 1, 2]], keys=[step])], Position(sequence=step), step / 10)
+
+
+NUMBERED = Whole(lambda progress, start: steps_from(start.sequence))
+
+
 class Toy(nn.Module):
     """It counts its batches, and has dropout, so that the generator's state matters too. The column `poison`, where
     there is one, multiplies the loss."""
@@ -69,6 +79,19 @@ class Toy(nn.Module):
         return [LossTerm("task", squares * poison, batch.num_tokens, coefficient=2.0)]
 
 
+class Noting(Toy):
+    """It notes its weights when they are evaluated, by the number of steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evaluated: dict[int, Tensor] = {}
+
+    def eval(self) -> Noting:
+        self.evaluated[int(self.seen)] = self.embedding.weight.detach().clone()
+        super().eval()
+        return self
+
+
 def sit(
     directory: Path,
     module: nn.Module,
@@ -78,6 +101,7 @@ def sit(
     stops: Callable[[Batch], bool] = lambda batch: False,
     evaluate: Callable[[], dict[str, float]] | None = None,
     before_step: Callable[[TrainState, Schedule], bool] | None = None,
+    counts: Callable[[Batch], dict[str, int]] = lambda batch: {"task": batch.num_tokens},
     optimizer: OptimizerSettings,
     schedule: ScheduleSettings,
 ) -> dict[str, float]:
@@ -94,7 +118,7 @@ def sit(
     torch.manual_seed(2)
     with RunLog(directory) as log:
         return run_session(
-            Learner(module, lambda batch: {"task": batch.num_tokens}, prepare),
+            Learner(module, counts, prepare),
             source,
             Settings(TrainSettings.model_validate(settings), optimizer, schedule),
             RunContext("testing", directory, compute, log, interruption, checkpoint),

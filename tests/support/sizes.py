@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.settings import EncoderSettings
 
 NAMES = {
@@ -26,3 +27,8 @@ def sizes_of(*, dropout: float | None = None, **given: Any) -> dict[str, Any]:
 def small(**given: Any) -> EncoderSettings:
     """The settings of these sizes."""
     return EncoderSettings(**sizes_of(**given))
+
+
+def small_elmo(**changes: Any) -> ElmoSettings:
+    sizes = {"vocab_size": 10, "max_characters": 8, "character_size": 3, "projection_size": 5, "cell_size": 6}
+    return ElmoSettings(**{**sizes, "filters": ((1, 4), (2, 4)), **changes})

@@ -11,11 +11,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from unmask.store.encoding import Chunk, Encoder
-from unmask.store.manifest import token_dtype, word_arrays
+from unmask.corpus.annotations import KINDS
+from unmask.corpus.documents import Document
+from unmask.store.encoding import Chunk, Encoder, cut_chunks
+from unmask.store.manifest import SPAN_ARRAYS, token_dtype, word_arrays
 from unmask.store.shard_writer import EncodedChunk, ShardWriter, write_manifest
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.word_characters import WordTokenizer
+from unmask.tokenization.tokenizer import TextTokenizer
 
 Documents = Sequence[Sequence[Sequence[int]]]
 """Documents of sentences of token ids."""
@@ -99,4 +102,17 @@ def make_word_store(texts: Sequence[str], tokenizer: WordTokenizer, shard_docume
             records.append(writer.finish({}))
     description = {"vocab_size": tokenizer.vocab_size, "side_arrays": word_arrays(tokenizer.vocab_size)}
     write_manifest(directory, records, description)
+    return TokenStore(directory)
+
+
+def make_annotated_store(documents: Sequence[Document], tokenizer: TextTokenizer) -> TokenStore:
+    """Writes documents as a store that knows their annotations, some 200 bytes to a shard, and opens it."""
+    directory, records, encoder = _new_directory(), [], Encoder(tokenizer)
+    for number, chunk in enumerate(cut_chunks(documents, 200)):
+        with ShardWriter(directory, number, token_dtype(tokenizer.vocab_size)) as writer:
+            writer.add(encoder.encode(chunk))
+            records.append(writer.finish({}))
+    has_spans = any(record[f"{kind}_spans"] for record in records for kind in KINDS)
+    side_arrays = {"side_arrays": SPAN_ARRAYS} if has_spans else {}
+    write_manifest(directory, records, {"vocab_size": tokenizer.vocab_size, **side_arrays})
     return TokenStore(directory)

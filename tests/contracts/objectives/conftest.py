@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from support.corpora import write_jsonl
+from support.sizes import sizes_of
 from unmask.batch import Batch
 from unmask.models.encoder import new_encoder
 from unmask.objectives.base import Objective
@@ -31,15 +33,10 @@ from unmask.tokenization.settings import TokenizerSettings
 VOCAB_SIZE = 200
 """Word pieces or words."""
 
-
 ALONE = {"sentence_objective": "none"}
-
-
+STAGES = {"schedule": "two_stage", "generator_size": 1}
 ELECTRA = {"architecture": "electra", "embedding_size": 16}
-
-
 MODERNBERT = {"architecture": "modernbert", "num_hidden_layers": 2, "local_attention": 8}
-
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "masked_lm": {
@@ -96,16 +93,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "objective": {"tie_embeddings": "none", "masking_mode": "static", "mask_token_prob": 0.85},
             "model": ELECTRA,
         },
-        "the first of two stages": {
-            "objective": {"schedule": "two_stage", "generator_size": 1},
-            "model": ELECTRA,
-            "stage": 0,
-        },
-        "the second of two stages": {
-            "objective": {"schedule": "two_stage", "generator_size": 1},
-            "model": ELECTRA,
-            "stage": 1,
-        },
+        "the first of two stages": {"objective": STAGES, "model": ELECTRA, "stage": 0},
+        "the second of two stages": {"objective": STAGES, "model": ELECTRA, "stage": 1},
     },
     "bilm": {
         "sampled softmax": {"objective": {"num_negatives": 50}},
@@ -115,16 +104,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """What differs from the recipe in `case`; every entry must stand here (`test_every_entry_is_tested`)."""
 
-
-SIZES: dict[str, Any] = {
-    "preset": "tiny",
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 32,
-    "hidden_dropout_prob": 0,
-    "attention_probs_dropout_prob": 0,
-}
-
+SIZES = sizes_of(preset="tiny", width=32, heads=2, positions=32, dropout=0)
 
 SIZES_OF_ELMO: dict[str, Any] = {
     "architecture": "elmo",
@@ -134,7 +114,6 @@ SIZES_OF_ELMO: dict[str, Any] = {
     "cell_size": 32,
     "hidden_dropout_prob": 0,
 }
-
 
 KINDS = {"entity": re.compile(r"[A-Z]\w+(?: [A-Z]\w+)*"), "noun_phrase": re.compile(r"\b(?:an?|the|his|her|my) \w+")}
 """What the text is annotated with, roughly."""
@@ -203,8 +182,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> dict[
     directory = tmp_path_factory.mktemp("objectives")
     with (samples_dir / "text" / "en-books.jsonl").open(encoding="utf-8") as books:
         documents = [annotated(json.loads(line)["text"][:1500]) for line in islice(books, 12)]
-    text = directory / "text.jsonl"
-    text.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
+    text = write_jsonl(directory / "text.jsonl", documents)
     made: dict[str, TokenStore] = {}
     for kind in ("wordpiece", "word"):
         settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": VOCAB_SIZE})

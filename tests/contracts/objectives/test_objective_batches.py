@@ -9,9 +9,10 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from support.sizes import small
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.models.encoder import new_encoder
-from unmask.models.settings import Architecture, EncoderSettings
+from unmask.models.settings import Architecture
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import OBJECTIVES, AnyObjective, new_objective
 from unmask.packing.loader import Position
@@ -25,27 +26,20 @@ def test_every_entry_is_tested(variants: dict[str, dict[str, dict[str, Any]]]) -
     assert all(variants.values())
 
 
-@pytest.fixture(scope="module")
-def store(stores: dict[str, TokenStore]) -> TokenStore:
-    return stores["wordpiece"]
+FAMILIES: dict[str, Architecture] = {"masked_lm": "bert", "causal_lm": "gpt1", "replaced_token": "electra"}
 
 
-@pytest.mark.parametrize(
-    ("name", "architecture"), [("masked_lm", "bert"), ("causal_lm", "gpt1"), ("replaced_token", "electra")]
-)
-def test_it_builds_from_defaults(name: str, architecture: Architecture, store: TokenStore) -> None:
+@pytest.mark.parametrize("name", FAMILIES)
+def test_it_builds_from_defaults(name: str, stores: dict[str, TokenStore]) -> None:
     settings: ObjectiveSettings = TypeAdapter(AnyObjective).validate_python({"name": name})
-    objective = new_objective(settings, load_tokenizer(store.tokenizer_directory).vocabulary)
-    encoder = new_encoder(
-        EncoderSettings(architecture=architecture, vocab_size=300, hidden_size=12, num_hidden_layers=1), pooler=True
-    )
+    objective = new_objective(settings, load_tokenizer(stores["wordpiece"].tokenizer_directory).vocabulary)
+    encoder = new_encoder(small(architecture=FAMILIES[name], vocab=300, width=12, layers=1), pooler=True)
     assert objective.build(encoder).encoder is encoder
 
 
 def same(first: Batch, second: Batch) -> bool:
-    return torch.equal(first.input_ids, second.input_ids) and all(
-        torch.equal(column, second.columns[name]) for name, column in first.columns.items()
-    )
+    columns = (torch.equal(column, second.columns[name]) for name, column in first.columns.items())
+    return torch.equal(first.input_ids, second.input_ids) and all(columns)
 
 
 def test_the_same_keys_give_the_same_batch(case: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from support.tensors import assert_equal
 from unmask.batch import Batch, LossTerm
 from unmask.models.hub.directory import load_encoder
 from unmask.objectives.bilm import BiLMModule
@@ -48,10 +49,7 @@ def test_what_goes_on_from_a_checkpoint_is_what_never_stopped(case: Any, tmp_pat
     its = build_optimizer(resumed, settings)
     state = restore(open_checkpoint(tmp_path, 2), resumed, its, schedule)
     take_steps(case, resumed, its, Position(**state.position), 2)
-    weights = resumed.state_dict()
-    assert weights.keys() == module.state_dict().keys()
-    for name, weight in module.state_dict().items():
-        assert torch.equal(weight, weights[name]), name
+    assert_equal(resumed.state_dict(), module.state_dict())
 
 
 def test_what_is_saved_loads_equal(case: Any, tmp_path: Path) -> None:
@@ -65,10 +63,7 @@ def test_what_is_saved_loads_equal(case: Any, tmp_path: Path) -> None:
     case.objective.restore_heads(loaded, tmp_path)
     again = case.in_stage(loaded).eval()
     batch = case.batch()
-    weights = again.state_dict()
-    assert weights.keys() == module.state_dict().keys()
-    for name, weight in module.state_dict().items():
-        assert torch.equal(weight, weights[name]), name
+    assert_equal(again.state_dict(), module.state_dict())
     with torch.no_grad():
         first, second = module(batch), again(batch)
     for term, same_term in zip(first, second, strict=True):

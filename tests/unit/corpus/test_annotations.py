@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.stores import make_store
+from support.corpora import SKIP, write_jsonl
+from support.stores import make_annotated_store, make_store
 from unmask.corpus.annotations import KINDS, Annotation, annotation_fault
 from unmask.corpus.cleaning.cleaning import clean
 from unmask.corpus.cleaning.draft import Draft
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.pipeline import read_documents
 from unmask.corpus.sentences.rules import split_sentences
-from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.corpus.settings import CleaningSettings
 from unmask.errors import InputError, SettingsError
 from unmask.packing.annotation_columns import annotation_column, check_annotations
 from unmask.packing.planning import Span
 from unmask.store.annotation_places import keep_longest
 from unmask.store.encoding import Encoder, cut_chunks
-from unmask.store.manifest import SPAN_ARRAYS, token_dtype
-from unmask.store.shard_writer import ShardWriter, write_manifest
-from unmask.store.store import TokenStore
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -56,10 +52,8 @@ from unmask.tokenization.tokenizer import TextTokenizer
     ],
 )
 def test_what_is_no_annotation_is_told_with_its_line(tmp_path: Path, spans: object, problem: str) -> None:
-    path = tmp_path / "text.jsonl"
     good = {"text": "Ada met Grace.", "spans": [[0, 3, "entity"]]}
-    bad = {"text": "Ada met Bob too.", "spans": spans}
-    path.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n{json.dumps(good)}\n")
+    path = write_jsonl(tmp_path / "text.jsonl", [good, {"text": "Ada met Bob too.", "spans": spans}, good])
     with pytest.raises(InputError) as error:
         list(read_documents([path], CorpusCounts()))
     assert str(error.value).startswith(f"{path}:2: 'spans'")
@@ -67,23 +61,21 @@ def test_what_is_no_annotation_is_told_with_its_line(tmp_path: Path, spans: obje
     assert "list of [start, end, kind]" in str(error.value)
     assert "entity, noun_phrase" in str(error.value)
     counts = CorpusCounts()
-    assert len(list(read_documents([path], counts, ReadingSettings(on_error="skip")))) == 2
+    assert len(list(read_documents([path], counts, SKIP))) == 2
     assert counts.skipped == {"bad annotations": 1}
 
 
 def test_documents_without_annotations_have_none(tmp_path: Path) -> None:
-    path = tmp_path / "text.jsonl"
-    rows = [{"text": "a"}, {"text": "b", "spans": None}, {"text": "c", "spans": []}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_jsonl(
+        tmp_path / "text.jsonl", [{"text": "a"}, {"text": "b", "spans": None}, {"text": "c", "spans": []}]
+    )
     assert [document.annotations for document in read_documents([path], CorpusCounts())] == [(), (), ()]
 
 
 def test_places_are_characters_not_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "text.jsonl"
-    text = "😀 한강은 서울에 있다"
-    path.write_text(json.dumps({"text": text, "spans": [[2, 4, "entity"], [6, 8, "entity"]]}))  # \ud83d\ude00 escaped
-    [document] = read_documents([path], CorpusCounts())
-    assert [document.text[each.start : each.end] for each in document.annotations] == ["한강", "서울"]
+    row = {"text": "😀 한강은 서울에 있다", "spans": [[2, 4, "entity"], [6, 8, "entity"]]}
+    [document] = read_documents([write_jsonl(tmp_path / "text.jsonl", [row])], CorpusCounts())  # \ud83d\ude00 escaped
+    assert shown(document) == ["한강", "서울"]
 
 
 def test_faults_are_short_whatever_stands_there() -> None:
@@ -102,8 +94,9 @@ def cleaned(text: str, *places: tuple[int, int], **changes: Any) -> Draft:
     return draft
 
 
-def shown(draft: Draft) -> list[str]:
-    return [draft.text[each.start : each.end] for each in draft.annotations]
+def shown(of: Draft | Document) -> list[str]:
+    """What is annotated."""
+    return [of.text[each.start : each.end] for each in of.annotations]
 
 
 @pytest.mark.parametrize(
@@ -133,29 +126,25 @@ def test_one_whose_text_is_removed_is_dropped_and_counted(tmp_path: Path) -> Non
     assert shown(draft) == ["b"]
     assert draft.num_annotations_removed == 1
     text = "Ada wrote it.\nShare this article on Facebook\nBob read it.\nRead more"
-    path = tmp_path / "text.jsonl"
     places = [(0, 3), (25, 32), (36, 44), (45, 48), (58, 62), (53, 62), (10, 48)]
-    path.write_text(json.dumps({"text": text, "spans": [[*place, "entity"] for place in places]}))
+    path = write_jsonl(tmp_path / "text.jsonl", [{"text": text, "spans": [[*place, "entity"] for place in places]}])
     counts = CorpusCounts()
     [document] = read_documents([path], counts, cleaning=CleaningSettings(boilerplate_lines=True))
     assert document.text == "Ada wrote it.\nBob read it."
-    found = [document.text[each.start : each.end] for each in document.annotations]
-    assert found == ["Ada", "Bob", " it.", "it.\nBob"]
+    assert shown(document) == ["Ada", "Bob", " it.", "it.\nBob"]
     assert (counts.annotations, counts.annotations_removed) == (4, 3)
 
 
 def test_repeated_paragraphs_take_their_annotations_along(tmp_path: Path) -> None:
     line = "The same long paragraph about Ada stands here once more."
-    path = tmp_path / "text.jsonl"
     rows = [
         {"text": f"{line}\nFirst Bob.", "spans": [[30, 33, "entity"]]},
         {"text": f"Then Cy.\n{line}\nAnd Di.", "spans": [[5, 7, "entity"], [39, 42, "entity"], [70, 72, "entity"]]},
         {"text": line, "spans": [[30, 33, "entity"]]},
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    counts = CorpusCounts()
-    documents = list(read_documents([path], counts, cleaning=CleaningSettings(duplicates="paragraphs")))
-    assert [[d.text[each.start : each.end] for each in d.annotations] for d in documents] == [["Ada"], ["Cy", "Di"]]
+    path, counts = write_jsonl(tmp_path / "text.jsonl", rows), CorpusCounts()
+    documents = read_documents([path], counts, cleaning=CleaningSettings(duplicates="paragraphs"))
+    assert [shown(document) for document in documents] == [["Ada"], ["Cy", "Di"]]
     assert (counts.annotations, counts.annotations_removed) == (3, 1)  # a document that is dropped is counted as one
 
 
@@ -178,7 +167,7 @@ def letters_of(text: str) -> list[str]:
     return [character for character in text if character in LETTERS]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(texts_with_places())
 def test_an_annotation_covers_the_same_letters_after_cleaning(case: tuple[str, list[tuple[int, int]]]) -> None:
     text, places = case
@@ -253,43 +242,18 @@ def documents(draw: st.DrawFn) -> Document:
     word = st.sampled_from(WORDS).flatmap(lambda word: st.sampled_from([word, word.title()]))
     parts = draw(st.lists(st.tuples(word, gap), min_size=1, max_size=30))
     text = "".join(word + gap for word, gap in parts)
-    place = st.integers(0, len(text) - 1).flatmap(
-        lambda start: st.tuples(st.just(start), st.integers(start + 1, min(len(text), start + 40)))
-    )
+    starts = st.integers(0, len(text) - 1)
+    place = starts.flatmap(lambda start: st.tuples(st.just(start), st.integers(start + 1, min(len(text), start + 40))))
     places = draw(st.lists(st.tuples(place, st.sampled_from(sorted(KINDS))), max_size=8))
     return Document(text, "somewhere", tuple(Annotation(*place, kind) for place, kind in places))
 
 
-class Stores:
-    """Makes stores of documents, each in a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folders: Iterator[Path] = (folder / str(number) for number in count())
-
-    def make(self, documents: Sequence[Document], tokenizer: TextTokenizer, shard_bytes: int = 200) -> TokenStore:
-        directory, encoder, records = next(self._folders), Encoder(tokenizer), []
-        (directory / "tokenizer").mkdir(parents=True)
-        for number, chunk in enumerate(cut_chunks(documents, shard_bytes)):
-            with ShardWriter(directory, number, token_dtype(tokenizer.vocab_size)) as writer:
-                writer.add(encoder.encode(chunk))
-                records.append(writer.finish({}))
-        spans = sum(record[f"{kind}_spans"] for record in records for kind in KINDS)
-        side_arrays = {"side_arrays": SPAN_ARRAYS} if spans else {}
-        write_manifest(directory, records, {"vocab_size": tokenizer.vocab_size, **side_arrays})
-        return TokenStore(directory)
-
-
-@pytest.fixture(scope="session")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return Stores(tmp_path_factory.mktemp("annotated"))
-
-
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(some=st.lists(documents(), min_size=1, max_size=4), data=st.data())
 def test_a_store_holds_what_a_plain_search_finds(
-    tokenizer: TextTokenizer, stores: Stores, some: list[Document], data: st.DataObject
+    tokenizer: TextTokenizer, some: list[Document], data: st.DataObject
 ) -> None:
-    store = stores.make(some, tokenizer)
+    store = make_annotated_store(some, tokenizer)
     store.verify()
     expected = [plainly(tokenizer, document) for document in some]
     manifest = store.manifest
@@ -305,7 +269,7 @@ def test_a_store_holds_what_a_plain_search_finds(
             assert list(map(tuple, store.spans(number, start, end, kind).tolist())) == within
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)).map(lambda each: (each[0], sum(each))), max_size=20))
 def test_of_overlapping_spans_the_longest_stays(spans: list[tuple[int, int]]) -> None:
     left, expected = list(spans), []
@@ -323,18 +287,15 @@ def test_korean_letters_in_pieces_belong_to_their_syllable() -> None:
     [chunk] = cut_chunks([document], 1 << 20)
     encoded = Encoder(tokenizer).encode(chunk)
     assert encoded.spans is not None
-    written = [
-        "".join(tokenizer.tokens(encoded.tokens[start:end].tolist())).replace("##", "")
-        for start, end, _ in encoded.spans.rows
-    ]
-    assert written[0].startswith("한강")
-    assert written[1].startswith("서울")
+    for (start, end, _), expected in zip(encoded.spans.rows, ["한강", "서울"], strict=True):
+        written = "".join(tokenizer.tokens(encoded.tokens[start:end].tolist())).replace("##", "")
+        assert written.startswith(expected)
 
 
-def test_marks_of_the_tokenizer_in_a_text_are_ordinary_characters(stores: Stores) -> None:
+def test_marks_of_the_tokenizer_in_a_text_are_ordinary_characters() -> None:
     tokenizer, _ = train_tokenizer(["[ mask ] ada [ sep ]"] * 3, TokenizerSettings(vocab_size=60, unused_slots=0))
     document = Document("[MASK] ada [SEP] ada", "somewhere", (Annotation(17, 20, "entity"),))
-    store = stores.make([document], tokenizer)
+    store = make_annotated_store([document], tokenizer)
     [(start, end)] = store.spans(0, 0, 10**6, "entity").tolist()
     assert tokenizer.decode(store.tokens(0, start, end).tolist()) == "ada"
     assert start >= 6
@@ -351,11 +312,11 @@ def test_words_of_their_own_have_no_annotations() -> None:
 # ------------------------------------------------------------------------------------------------------------- columns
 
 
-def test_a_column_numbers_the_annotations_and_cuts_them_at_segments(stores: Stores) -> None:
+def test_a_column_numbers_the_annotations_and_cuts_them_at_segments() -> None:
     text = "ada lovelace met grace hopper at home"
     tokenizer, _ = train_tokenizer([text] * 3, TokenizerSettings(vocab_size=200, unused_slots=0))
     annotations = (Annotation(0, 12, "entity"), Annotation(17, 29, "entity"), Annotation(17, 37, "noun_phrase"))
-    store = stores.make([Document(text, "somewhere", annotations)], tokenizer)
+    store = make_annotated_store([Document(text, "somewhere", annotations)], tokenizer)
     assert len(store.document(0).tokens) == 7, "each word is a token"
     # [CLS] lovelace met grace [SEP] hopper at home [SEP] [CLS] ada lovelace [SEP]
     spans, places = [Span(0, 1, 4), Span(0, 4, 7), Span(0, 0, 2)], [1, 5, 10]

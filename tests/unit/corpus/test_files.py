@@ -7,22 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from support.corpora import write
 from unmask.corpus.files import FORMAT_OF_SUFFIX, find_files, format_of
 from unmask.errors import InputError
 
 
-def write(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"")
-    return path
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name in ("b.txt", "a.jsonl.zst", "sub/c.TXT.gz", "sub/deep/d.jsonl", "notes.pdf", ".hidden.txt"):
+    for name in ("b.txt", "a.jsonl.zst", "sub/c.TXT.gz", "sub/deep/d.jsonl", "notes.pdf"):
         write(tmp_path / name)
-    write(tmp_path / ".unfinished-store" / "e.txt")
-    write(tmp_path / ".unfinished-f.txt")
+    for name in (".hidden.txt", ".unfinished-store/e.txt", ".unfinished-f.txt"):
+        write(tmp_path / name)
     return tmp_path
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.corpora import write
 from unmask.corpus.mixture import CorpusInMixture, MixtureSettings, read_mixture, take, times_taken
 from unmask.errors import InputError, SettingsError
 
@@ -66,9 +67,8 @@ def test_the_draw_depends_on_corpus_and_seed_alone() -> None:
 
 
 def test_paths_are_seen_from_the_mixtures_folder(tmp_path: Path) -> None:
-    file = tmp_path / "mixture.yaml"
-    file.write_text("exponent: 0.7\ncorpora:\n  en: {text: [a.txt, b/*.txt]}\n  ko: {text: [k.txt], weight: 2}\n")
-    read = read_mixture(file)
+    text = "exponent: 0.7\ncorpora:\n  en: {text: [a.txt, b/*.txt]}\n  ko: {text: [k.txt], weight: 2}\n"
+    read = read_mixture(write(tmp_path / "mixture.yaml", text))
     assert read.exponent == 0.7
     assert read.corpora["en"].text == [str(tmp_path / "a.txt"), str(tmp_path / "b/*.txt")]
     assert read.corpora["ko"].weight == 2
@@ -85,7 +85,5 @@ def test_paths_are_seen_from_the_mixtures_folder(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
-    file = tmp_path / "mixture.yaml"
-    file.write_text(text)
     with pytest.raises(SettingsError, match=message):
-        read_mixture(file)
+        read_mixture(write(tmp_path / "mixture.yaml", text))

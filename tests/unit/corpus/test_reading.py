@@ -15,25 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.corpora import COMPRESS
+from support import corpora
+from support.corpora import COMPRESS, COMPRESSED, SKIP, read, refused
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import FORMAT_OF_SUFFIX
 from unmask.corpus.reading import CORPUS_READERS, read_files
 from unmask.corpus.settings import ReadingSettings
-from unmask.errors import InputError
 from unmask.io.reading import COMPRESSIONS, split_suffixes
-
-SKIP = ReadingSettings(on_error="skip")
-
-
-def read(path: Path, settings: ReadingSettings = ReadingSettings()) -> tuple[list[Document], CorpusCounts]:  # noqa: B008
-    counts = CorpusCounts()
-    return list(read_files([path], counts, settings)), counts
 
 
 def write(path: Path, content: bytes) -> Path:
-    path.write_bytes(COMPRESS[split_suffixes(path)[1]](content))
-    return path
+    """Compressed, as the suffix says."""
+    return corpora.write(path, COMPRESS[split_suffixes(path)[1]](content))
 
 
 def texts(documents: list[Document]) -> list[str]:
@@ -162,27 +155,17 @@ def test_many_empty_documents_stream(tmp_path: Path) -> None:
     assert peak < 5e6  # as documents they would be 10 MB
 
 
-@pytest.mark.parametrize(
-    "name", [f"a{suffix}{compression}" for suffix in (".txt", ".jsonl") for compression in COMPRESS]
-)
-def test_files_without_any_document_are_counted(tmp_path: Path, name: str) -> None:
-    paths = [write(tmp_path / f"1{name}", b""), write(tmp_path / f"2{name}", b" \n\n"), tmp_path / f"3{name}"]
-    paths[2].write_bytes(b"")
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_files_without_any_document_are_counted(tmp_path: Path, suffix: str, compression: str) -> None:
+    first, second, third = (tmp_path / f"{number}{suffix}{compression}" for number in range(3))
+    paths = [write(first, b""), write(second, b" \n\n"), corpora.write(third)]
     counts = CorpusCounts()
     assert not list(read_files(paths, counts))
     assert (counts.files, counts.empty_files, counts.skipped) == (3, 3, {})
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
-
-
-def refused(path: Path, settings: ReadingSettings = ReadingSettings()) -> str:  # noqa: B008
-    with pytest.raises(InputError) as error:
-        read(path, settings)
-    assert str(error.value).endswith(
-        "; or pass over what cannot be read with --on-error skip (in a recipe reading.on_error=skip)"
-    )
-    return str(error.value)
 
 
 def skipped(path: Path) -> tuple[list[str], list[tuple[str, str]]]:
@@ -238,7 +221,7 @@ def test_a_wrong_json_line_is_told_with_its_number(tmp_path: Path, line: bytes, 
     assert skipped(path) == (["fine", "too"], [(f"{path}:2", reason)])
 
 
-@pytest.mark.parametrize("compression", [suffix for suffix in COMPRESS if suffix])
+@pytest.mark.parametrize("compression", COMPRESSED)
 def test_of_a_file_cut_short_what_came_before_stays(tmp_path: Path, compression: str) -> None:
     content = b"".join(b'{"text": "document %d"}\n' % number for number in range(60_000))
     path = write(tmp_path / f"a.jsonl{compression}", content)
@@ -251,10 +234,9 @@ def test_of_a_file_cut_short_what_came_before_stays(tmp_path: Path, compression:
     assert len(left) > (30_000 if compression == ".bz2" else 50_000)
 
 
-@pytest.mark.parametrize("compression", [suffix for suffix in COMPRESS if suffix])
+@pytest.mark.parametrize("compression", COMPRESSED)
 def test_a_file_that_is_not_what_its_suffix_says_is_told(tmp_path: Path, compression: str) -> None:
-    path = tmp_path / f"a.txt{compression}"
-    path.write_bytes(b"plain text after all\n")
+    path = corpora.write(tmp_path / f"a.txt{compression}", b"plain text after all\n")
     assert "damaged or cut short" in refused(path)
     assert skipped(path) == ([], [(str(path), "damaged file")])
 
@@ -266,8 +248,7 @@ def test_a_file_that_vanished_is_told(tmp_path: Path) -> None:
 
 
 def test_after_a_file_that_fails_the_next_is_read(tmp_path: Path) -> None:
-    bad = tmp_path / "a.txt.gz"
-    bad.write_bytes(b"no archive")
+    bad = corpora.write(tmp_path / "a.txt.gz", b"no archive")
     counts = CorpusCounts()
     documents = list(read_files([bad, write(tmp_path / "b.txt", b"fine")], counts, SKIP))
     assert texts(documents) == ["fine"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -15,14 +16,18 @@ from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import SettingsError
 from unmask.tokenization.tokenizer import load_tokenizer
 
-KOREAN = st.text(
-    st.sampled_from("나는학교에갔다했어요할게이걸로 ㅋㅠ0aZ.,!?()“”·%℃\n\t\u2028\u3000각ᆨᄒᆞᆫ😀é"), max_size=60
-)
+LETTERS = "나는학교에갔다했어요할게이걸로 ㅋㅠ0aZ.,!?()“”·%℃\n\t\u2028\u3000각ᆨᄒᆞᆫ😀é"
+KOREAN = st.text(st.sampled_from(LETTERS), max_size=60)
 
 
-@pytest.fixture(scope="module")
-def segment() -> Callable[[str], str]:
+@cache
+def kiwi() -> Any:
     return SEGMENTERS["kiwi"]()
+
+
+def segment(text: str) -> str:
+    segmented: str = kiwi()(text)
+    return segmented
 
 
 @pytest.mark.parametrize(
@@ -37,20 +42,20 @@ def segment() -> Callable[[str], str]:
         ("나는\n간다\n", "나 는\n간다\n"),
     ],
 )
-def test_spaces_stand_between_morphemes(segment: Callable[[str], str], text: str, segmented: str) -> None:
+def test_spaces_stand_between_morphemes(text: str, segmented: str) -> None:
     assert segment(text) == segmented
 
 
 @pytest.mark.parametrize(
     "text", ["", " ", "Hello, wonderful world. It's fine.\r\n", "中文 日本語です", "12345 + α = ñ"]
 )
-def test_text_without_hangul_is_left_alone(segment: Callable[[str], str], text: str) -> None:
+def test_text_without_hangul_is_left_alone(text: str) -> None:
     assert segment(text) == text
 
 
 @given(text=KOREAN | st.text())
 @example(text="\x00가\x1c나다.\x85다음")
-def test_only_spaces_are_added(segment: Callable[[str], str], text: str) -> None:
+def test_only_spaces_are_added(text: str) -> None:
     segmented = segment(text)
     rest = iter(segmented)
     for character in text:  # what was there is there still, in order, white space included
@@ -64,13 +69,13 @@ def test_only_spaces_are_added(segment: Callable[[str], str], text: str) -> None
 
 
 @given(texts=st.lists(KOREAN, min_size=1, max_size=4))
-def test_a_line_is_cut_the_same_whatever_stands_around_it(segment: Callable[[str], str], texts: list[str]) -> None:
+def test_a_line_is_cut_the_same_whatever_stands_around_it(texts: list[str]) -> None:
     lines = [line for text in texts for line in text.splitlines()]
     assert segment("\n".join(lines)) == "\n".join(map(segment, lines))
 
 
 @pytest.mark.parametrize("line", ["나는 학교에 갔습니다. ", "가나다라"])
-def test_a_very_long_line_is_cut_in_pieces_of_bounded_cost(segment: Callable[[str], str], line: str) -> None:
+def test_a_very_long_line_is_cut_in_pieces_of_bounded_cost(line: str) -> None:
     text = line * (12_000 // len(line))
     segmented = segment(text)
     assert segmented.replace(" ", "") == text.replace(" ", "")
@@ -78,7 +83,7 @@ def test_a_very_long_line_is_cut_in_pieces_of_bounded_cost(segment: Callable[[st
         assert segmented == segment(line) * (12_000 // len(line))
 
 
-def test_segmented_text_encodes_as_in_transformers(segment: Callable[[str], str], tmp_path: Path) -> None:
+def test_segmented_text_encodes_as_in_transformers(tmp_path: Path) -> None:
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "나", "는", "학교", "에", "갔", "습니다", "##니다", "."]
     (tmp_path / "vocab.txt").write_text("\n".join(entries) + "\n", "utf-8")
     ours = load_tokenizer(tmp_path, lowercase=False)

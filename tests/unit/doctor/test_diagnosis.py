@@ -10,17 +10,22 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from support.trained import trained
 from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding, Histogram, Sample, SampleToken, sorted_findings
 from unmask.doctor.page import make_page
 from unmask.doctor.samples import read_entry
 from unmask.doctor.terminal import print_diagnosis
 from unmask.errors import InputError, SettingsError, StoreError
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 
 NASTY = '<script>alert("1")</script> & [bold]'
 
+LENGTHS = (("sentence", "12.5", "1,024"), ("document", "3", "9"))
+TOKENS = (
+    *(SampleToken("[CLS]", 0, True), SampleToken("man", 0, False), SampleToken("[MASK]", 0, False, "דג")),
+    *(SampleToken("[SEP]", 0, True), SampleToken("한국어", 1, False), SampleToken("dog", 1, False, "dog")),
+    SampleToken("[SEP]", 1, True),
+)
 DIAGNOSIS = Diagnosis(
     "store",
     f"runs/{NASTY}",
@@ -31,26 +36,11 @@ DIAGNOSIS = Diagnosis(
     headline=(("Documents", "1,234"), ("Unknown tokens", "1.04%")) * 4,
     tables=(
         FigureTable("Facts", (("documents", "12"), ("text", "말뭉치 " * 30))),
-        FigureTable(
-            "Lengths", (("sentence", "12.5", "1,024"), ("document", "3", "9")), ("", "mean", "longest"), "a note"
-        ),
+        FigureTable("Lengths", LENGTHS, ("", "mean", "longest"), "a note"),
         FigureTable("Entries", (("כלב  2.00%", "كلب  1.00%"),), ("", "")),
     ),
     histograms=(Histogram("Sentence lengths", "tokens", "sentences", (1, 8, 15), (10, 0, 1)),),
-    samples=(
-        Sample(
-            (
-                SampleToken("[CLS]", 0, True),
-                SampleToken("man", 0, False),
-                SampleToken("[MASK]", 0, False, "דג"),
-                SampleToken("[SEP]", 0, True),
-                SampleToken("한국어", 1, False),
-                SampleToken("dog", 1, False, "dog"),
-                SampleToken("[SEP]", 1, True),
-            ),
-            "NotNext (label 1)",
-        ),
-    ),
+    samples=(Sample(TOKENS, "NotNext (label 1)"),),
     listings=(("Account", "came in   3\nwent out  2"),),
     figures={"documents": 1234},
 )
@@ -107,16 +97,9 @@ def test_the_page_is_whole_escaped_and_needs_no_network() -> None:
     assert parsed.outside == []
     assert not re.search(r"https?:|//|url\(|@import|@font-face", page)
     assert page.count("&lt;script&gt;") == 3  # title, heading, finding
-    sections = re.findall("<h2>(.*?)</h2>", page)
-    assert sections == [
-        "Findings",
-        "Facts",
-        "Lengths",
-        "Entries",
-        "Account",
-        "Lengths",
-        "Sequences as the model sees them",
-    ]
+    *sections, last = re.findall("<h2>(.*?)</h2>", page)
+    assert sections == ["Findings", "Facts", "Lengths", "Entries", "Account", "Lengths"]
+    assert last == "Sequences as the model sees them"
     assert '<span class="level fault">fault</span>' in page
     assert '<span class="token a control"><bdi>[CLS]</bdi></span>' in page
     assert '<ruby class="token a target"><bdi>[MASK]</bdi><rt><bdi>דג</bdi></rt></ruby>' in page
@@ -130,9 +113,8 @@ def of_samples(*tokens: SampleToken, predicts_next: bool = False) -> Diagnosis:
 
 
 def test_segments_are_named_only_where_there_are_two() -> None:
-    one = of_samples(
-        SampleToken("[CLS]", 0, True), SampleToken("[MASK]", 0, False, "dog"), SampleToken("ran", 0, False)
-    )
+    tokens = SampleToken("[CLS]", 0, True), SampleToken("[MASK]", 0, False, "dog"), SampleToken("ran", 0, False)
+    one = of_samples(*tokens)
     shown = terminal_of(one)
     assert "A and B" not in shown
     assert "  targets are ‹what is shown=what is to be predicted›" in shown
@@ -148,9 +130,8 @@ def test_segments_are_named_only_where_there_are_two() -> None:
 
 def test_plain_text_to_go_on_with_needs_no_legend() -> None:
     plain = of_samples(SampleToken("the", 0, False), SampleToken("dog", 0, False), predicts_next=True)
-    assert terminal_of(plain).endswith(
-        "Sequences as the model sees them\n  sequence 1: 2 tokens, 1 targets, one\n    the dog\n"
-    )
+    shown = "Sequences as the model sees them\n  sequence 1: 2 tokens, 1 targets, one\n    the dog\n"
+    assert terminal_of(plain).endswith(shown)
     assert '<h2>Sequences as the model sees them</h2><article class="sequence">' in make_page(plain)
 
 
@@ -163,8 +144,7 @@ def test_plain_text_to_go_on_with_needs_no_legend() -> None:
     ],
 )
 def test_entries_are_shown_for_people(kind: str, mark: str, expected: set[str]) -> None:
-    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
-    tokenizer, _ = train_tokenizer(iter(["the dog the dog"] * 20), settings, seed=0)
+    tokenizer = trained(["the dog the dog"] * 20, kind=kind, vocab_size=300)
     shown = [read_entry(tokenizer, index) for index in range(tokenizer.vocab_size)]
     assert expected <= set(shown)
     assert len(set(shown)) == len(shown)

@@ -67,10 +67,15 @@ def test_each_sequence_attends_to_itself_alone(
         found = layout.leave(attend(rows, layout, dropout_prob=0.0, training=False, causal=causal))
     expected = attend_each(inputs, lengths, causal)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
-    for ours, theirs in zip(
-        torch.autograd.grad(found, inputs, packed[3]), torch.autograd.grad(expected, inputs, packed[3]), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    gradients = (torch.autograd.grad(context, inputs, packed[3]) for context in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
+
+
+def real_rows(group: Group) -> Tensor:
+    """Which rows of a group are no padding."""
+    if group.padding is None:
+        return torch.ones(group.num_sequences * group.length, dtype=torch.bool)
+    return ~group.padding.flatten()
 
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=40).map(tuple))
@@ -86,14 +91,7 @@ def test_grouping_wastes_little(lengths: tuple[int, ...]) -> None:
         assert longer.length - shorter.length > 16
     if layout.slots is not None:
         assert len(set(layout.slots.tolist())) == sum(lengths)
-        real = torch.cat(
-            [
-                torch.ones(group.num_sequences * group.length, dtype=torch.bool)
-                if group.padding is None
-                else ~group.padding.flatten()
-                for group in layout.groups
-            ]
-        )
+        real = torch.cat([real_rows(group) for group in layout.groups])
         assert sorted(layout.slots.tolist()) == real.nonzero().squeeze(1).tolist()
 
 
@@ -138,17 +136,21 @@ def test_shapes_that_return(lengths: tuple[int, ...]) -> None:
         assert layout.groups == (Group(len(lengths), lengths[0], None),)
 
 
-def test_dropout_in_training_only() -> None:
+@pytest.mark.parametrize(
+    ("lengths", "causal", "deviation"),
+    [
+        ((20, 3, 20), False, 1.3),  # at most, in sequences of 3
+        ((20, 3), True, 2.0),  # of a first token, which is all its own context: sqrt(0.3 / 0.7) of values up to 3
+    ],
+)
+def test_dropout_in_training_only(lengths: tuple[int, ...], causal: bool, deviation: float) -> None:
     torch.manual_seed(0)
-    lengths = (20, 3, 20)
-    query, key, value = torch.randn(3, 43, 2, 4)
-    layout = layout_of(lengths)
-    steady = attend(torch.stack((query, key, value), 1), layout, 0.3, training=False)
-    assert torch.equal(steady, attend(torch.stack((query, key, value), 1), layout, 0.3, training=False))
-    draws = torch.stack([attend(torch.stack((query, key, value), 1), layout, 0.3, training=True) for _ in range(400)])
+    rows, layout = torch.stack(tuple(torch.randn(3, sum(lengths), 2, 4)), 1), layout_of(lengths)
+    steady, again = (attend(rows, layout, 0.3, training=False, causal=causal) for _ in range(2))
+    assert torch.equal(steady, again)
+    draws = torch.stack([attend(rows, layout, 0.3, training=True, causal=causal) for _ in range(400)])
     assert not torch.equal(draws[0], draws[1])
-    # the mean over 400 draws of values whose deviation is at most 1.3 (sequences of 3): 5 standard errors
-    assert (draws.mean(0) - steady).abs().max() < 5 * 1.3 / 400**0.5
+    assert (draws.mean(0) - steady).abs().max() < 5 * deviation / 400**0.5  # five standard errors
 
 
 def test_under_the_causal_mask_what_comes_later_changes_nothing() -> None:
@@ -163,19 +165,6 @@ def test_under_the_causal_mask_what_comes_later_changes_nothing() -> None:
     assert torch.equal(after[unseen], before[unseen])
     assert not torch.equal(after[4:6], before[4:6])
     torch.testing.assert_close(before[0], value[0])  # a first token sees itself alone
-
-
-def test_causal_attention_drops_out_too() -> None:
-    torch.manual_seed(0)
-    lengths = (20, 3)
-    query, key, value = torch.randn(3, 23, 2, 4)
-    layout = layout_of(lengths)
-    steady = attend(torch.stack((query, key, value), 1), layout, 0.3, training=False, causal=True)
-    draws = torch.stack(
-        [attend(torch.stack((query, key, value), 1), layout, 0.3, training=True, causal=True) for _ in range(400)]
-    )
-    # as above, for a first token that is all its own context: its deviation is sqrt(0.3 / 0.7) of values up to 3
-    assert (draws.mean(0) - steady).abs().max() < 5 * 2.0 / 400**0.5
 
 
 def test_the_backend_is_reported_with_its_reason() -> None:
@@ -272,7 +261,6 @@ def test_sequences_of_unknown_lengths_attend_to_themselves(causal: bool) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("causal", [False, True])
 def test_variable_length_kernel_agrees(causal: bool) -> None:
     """Values and gradients. Tolerance: bf16 has 8 bits, values are of order 1."""
@@ -287,12 +275,10 @@ def test_variable_length_kernel_agrees(causal: bool) -> None:
     torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
     ours = torch.autograd.grad(found, inputs, packed[3])
     theirs = torch.autograd.grad(expected, exact, packed[3].float())
-    for our, their in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(our.float(), their, rtol=4e-2, atol=4e-2)
+    torch.testing.assert_close([our.float() for our in ours], list(theirs), rtol=4e-2, atol=4e-2)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_variable_length_kernel_drops_out() -> None:
     """The mean of 400 draws is the value without; each draw is another; the gradient is that of its own draw."""
     lengths = (64, 3)

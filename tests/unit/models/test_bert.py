@@ -59,8 +59,8 @@ def test_the_matmul_path_learns_as_the_fused_one() -> None:
         torch.manual_seed(1)
         encoder(batch).square().mean().backward()
         gradients.append([parameter.grad for parameter in encoder.parameters() if parameter.grad is not None])
-    for fused, matmul in zip(*gradients, strict=True):
-        torch.testing.assert_close(matmul, fused, rtol=1e-3, atol=1e-5)
+    fused, matmul = gradients
+    torch.testing.assert_close(matmul, fused, rtol=1e-3, atol=1e-5)
 
 
 def test_heads_and_their_shapes() -> None:

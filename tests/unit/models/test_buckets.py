@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -93,9 +94,7 @@ def test_every_sequence_is_kept_and_what_is_added_is_padding(drawn: tuple[Batch,
     assert int(padded.bounds[-1]) == padded.num_tokens
     starts = torch.repeat_interleave(padded.bounds[:-1], padded.bounds[1:] - padded.bounds[:-1])
     assert torch.equal(padded.position_ids, torch.arange(padded.num_tokens) - starts)
-    assert padded.sequence_of_token().tolist() == [
-        number for number, length in enumerate(lengths) for _ in range(length)
-    ]
+    assert padded.sequence_of_token().tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
     assert int(padded.first_tokens.max()) < padded.num_tokens
     # which no target stands on
     added = {name: column[len(batch.columns.get(name, ())) :] for name, column in padded.columns.items()}
@@ -125,9 +124,8 @@ def test_a_batch_of_padding_alone_is_small_and_has_no_target(drawn: tuple[Batch,
     assert padding.num_tokens == 32
     assert padding.max_length == longest
     assert padding.columns.keys() == PADDINGS.keys()
-    assert {name: column.dtype for name, column in padding.columns.items()} == {
-        name: batch.columns[name].dtype if name != IS_PADDING else torch.bool for name in PADDINGS
-    }
+    dtypes = {name: batch.columns[name].dtype for name in PADDINGS if name != IS_PADDING} | {IS_PADDING: torch.bool}
+    assert {name: column.dtype for name, column in padding.columns.items()} == dtypes
     lengths = padding.bounds.diff()
     assert int(lengths.sum()) == 32
     assert int(lengths.max()) <= longest
@@ -184,10 +182,9 @@ def test_a_batch_that_is_not_smaller_than_its_shape_is_our_mistake() -> None:
     shape = Shapes(PADDINGS, 8).choose(batch)
     with pytest.raises(AssertionError, match="at least one token of padding"):
         pad_batch(make([8] * 12, 1), shape, PADDINGS)
+    few = replace(shape, sizes=tuple({**dict(shape.sizes), SEQUENCES: 63}.items()))
     with pytest.raises(AssertionError, match="too few sequences"):
-        pad_batch(
-            make([1] * 63, 1), replace(shape, sizes=tuple({**dict(shape.sizes), SEQUENCES: 63}.items())), PADDINGS
-        )
+        pad_batch(make([1] * 63, 1), few, PADDINGS)
 
 
 def test_labels_that_are_floats_are_missing_as_nan() -> None:

@@ -11,14 +11,11 @@ from unmask.batch import pack
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.settings import EncoderSettings
 
+BASE = {"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12}
 PUBLISHED: dict[str, tuple[dict[str, Any], float, tuple[int, int, int, int]]] = {
     "small": ({"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4}, 1 / 4, (128, 64, 1, 256)),
-    "base": ({"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12}, 1 / 3, (768, 256, 4, 1024)),
-    "base, as the code has it": (
-        {"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12},
-        0.33333,
-        (768, 256, 4, 1024),
-    ),
+    "base": (BASE, 1 / 3, (768, 256, 4, 1024)),
+    "base, as the code has it": (BASE, 0.33333, (768, 256, 4, 1024)),
     "large": ({"embedding_size": 1024, "hidden_size": 1024, "num_attention_heads": 16}, 1 / 4, (1024, 256, 4, 1024)),
 }
 """Discriminator, share, and the generator's embeddings, width, heads and feed-forward layers (its table 6)."""
@@ -52,9 +49,7 @@ def test_any_share_gives_an_encoder_no_wider_than_the_discriminator(heads: int, 
 
 
 def test_shared_embeddings_are_one_parameter() -> None:
-    settings = settings_of(
-        embedding_size=8, hidden_size=16, num_attention_heads=2, num_hidden_layers=1, max_position_embeddings=8
-    )
+    settings = settings_of(embedding_size=8, hidden_size=16, num_attention_heads=2, num_hidden_layers=1)
     discriminator = ElectraEncoder(settings).eval()
     generator = ElectraEncoder(generator_settings(settings, 0.5, tied=True)).eval()
     share_embeddings(generator, discriminator)

@@ -110,8 +110,8 @@ def test_a_small_model_trains_alike_with_onednn_and_mkl(monkeypatch: pytest.Monk
         with torch.inference_mode():
             assert torch.equal(module(values), output)
         assert module(values[:0]).shape == (0, 33)
-    for mkl, onednn in zip(*outcomes, strict=True):
-        torch.testing.assert_close(onednn, mkl, rtol=1e-5, atol=1e-5)
+    mkl, onednn = outcomes
+    torch.testing.assert_close(onednn, mkl, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -180,8 +180,8 @@ def test_in_bfloat16_any_number_of_rows_comes_to_the_same(num_rows: int) -> None
             outputs = product(its_values, layer.weight, layer.bias)
         gradients = torch.autograd.grad((outputs.float() * weights).sum(), [its_values, layer.weight, layer.bias])
         results.append([outputs.float(), *gradients])
-    for expected, ours in zip(*results, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=2e-2, atol=2e-2)
+    expected, ours = results
+    torch.testing.assert_close(ours, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_numbers_of_rows_return_in_bfloat16_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:

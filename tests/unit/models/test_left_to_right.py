@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from support.model_files import edit_config, edit_weights
 from support.sizes import sizes_of
+from support.tensors import assert_equal
 from unmask.batch import pack
 from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder
@@ -66,8 +68,7 @@ def test_a_language_model_comes_back_and_fills_no_masks(tmp_path: Path) -> None:
     loaded = load_causal_lm(tmp_path)
     assert loaded.encoder.settings == CAUSAL
     assert loaded.masked_lm_head is not None
-    for name, weight in encoder.state_dict().items():
-        assert torch.equal(loaded.encoder.state_dict()[name], weight)
+    assert_equal(loaded.encoder.state_dict(), encoder.state_dict())
     with pytest.raises(ModelError, match="is a BertLMHeadModel; expected a masked-LM head"):
         load_masked_lm(tmp_path)
     for pooler in (True, False):
@@ -89,9 +90,7 @@ def test_a_masked_lm_is_no_left_to_right_one(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "kind", ["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
-)
+@pytest.mark.parametrize("kind", get_args(HeadKind))
 def test_every_fine_tuned_head_stands_apart(tmp_path: Path, kind: HeadKind) -> None:
     head = new_head(kind, CAUSAL, NUM_LABELS.get(kind, 2))
     save_model(tmp_path, new_causal(), head=head, head_kind=kind)
@@ -100,8 +99,7 @@ def test_every_fine_tuned_head_stands_apart(tmp_path: Path, kind: HeadKind) -> N
     loaded = load_finetuned(tmp_path)
     assert loaded.encoder.settings == CAUSAL
     assert loaded.encoder.pooler is None
-    for name, weight in head.state_dict().items():
-        assert torch.equal(loaded.head.state_dict()[name], weight)
+    assert_equal(loaded.head.state_dict(), head.state_dict())
 
 
 def test_the_pooler_that_transformers_gives_a_bare_one_is_left(tmp_path: Path) -> None:

@@ -59,12 +59,8 @@ def test_it_is_the_formula_gradients_included(changes: dict[str, Any]) -> None:
     found, expected = encoder(batch), unrolled(encoder, batch)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     parameters = list(encoder.parameters())
-    for ours, theirs in zip(
-        torch.autograd.grad(found.square().sum(), parameters),
-        torch.autograd.grad(expected.square().sum(), parameters),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    gradients = (torch.autograd.grad(states.square().sum(), parameters) for states in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
 
 
 def test_the_last_token_sums_up() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.model_files import edit_config
+from support.sizes import sizes_of
 from unmask.batch import pack
 from unmask.errors import ModelError
 from unmask.models import attention
 from unmask.models.attention import attend
-from unmask.models.heads.heads import MaskedLMHead, new_head
+from unmask.models.heads.heads import HeadKind, MaskedLMHead, new_head
 from unmask.models.hub.directory import load_model, save_model
 from unmask.models.kernels.attention_backends import Backend
 from unmask.models.kernels.row_layout import Layout, layout_for
@@ -26,15 +27,7 @@ from unmask.training.optimizers.optimizer import parameter_groups
 
 
 def sizes(**changes: Any) -> EncoderSettings:
-    given: dict[str, Any] = {
-        "vocab_size": 40,
-        "hidden_size": 16,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 2,
-        "intermediate_size": 24,
-        "max_position_embeddings": 4096,
-        "local_attention": 16,
-    }
+    given = sizes_of(vocab=40, width=16, layers=4, heads=2, inner=24, positions=4096, local_attention=16)
     return EncoderSettings(architecture="modernbert", **given | changes)
 
 
@@ -61,9 +54,8 @@ def test_norms_do_not_decay_though_they_have_no_bias() -> None:
     assert all(weight.ndim == 2 for weight in decayed["params"])
     assert all(weight.ndim == 1 for weight in plain["params"])
     assert len(decayed["params"]) == 1 + 4 * 4 + 1
-    assert (
-        len(plain["params"]) == 1 + 3 + 4 + 1 + 2
-    )  # embeddings, attention, feed-forward, final; the head's and its bias
+    # embeddings, attention, feed-forward, final; the head's and its bias
+    assert len(plain["params"]) == 1 + 3 + 4 + 1 + 2
 
 
 def test_fresh_weights_are_those_of_the_paper() -> None:
@@ -81,8 +73,8 @@ def test_fresh_weights_are_those_of_the_paper() -> None:
             assert float(weight.detach().std()) == pytest.approx(cut * expected, rel=0.04), name
         else:
             assert torch.equal(weight, torch.ones_like(weight))
-    for kind in ("sequence_classification", "token_classification", "question_answering", "multiple_choice"):
-        head = new_head(kind, settings, 200)  # type: ignore[arg-type]
+    for kind in get_args(HeadKind):
+        head = new_head(kind, settings, 200)
         assert float(head.output.weight.detach().std()) == pytest.approx(cut * 128**-0.5, rel=0.04)
         assert float(head.dense.weight.detach().std()) == pytest.approx(cut * 0.02, rel=0.04)
 
@@ -164,9 +156,7 @@ def largest_tensor(monkeypatch: pytest.MonkeyPatch, backend: Backend, length: in
 
 
 @pytest.mark.parametrize("backend", ["matmul", "sdpa"])
-def test_local_attention_takes_memory_in_proportion_to_the_tokens(
-    monkeypatch: pytest.MonkeyPatch, backend: Backend
-) -> None:
+def test_local_attention_takes_memory_as_there_are_tokens(monkeypatch: pytest.MonkeyPatch, backend: Backend) -> None:
     """No tensor over the 3 windows that a block of queries sees, and twice the tokens take twice the memory."""
     window = 8
     largest = {length: largest_tensor(monkeypatch, backend, length, window) for length in (512, 1024, 2048)}
@@ -179,20 +169,21 @@ def test_a_full_matrix_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert largest_tensor(monkeypatch, "matmul", 512, None) == 2 * 512 * 512
 
 
+FULL, LOCAL = "full_attention", "sliding_attention"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown kind of attention": (
-        {"layer_types": ["full_attention", "chunked_attention", "full_attention", "sliding_attention"]},
+        {"layer_types": [FULL, "chunked_attention", FULL, LOCAL]},
         "layer_types has 'chunked_attention' for layer 1; expected 'sliding_attention'",
     ),
     "a pattern of its own": (
-        {"layer_types": ["full_attention", "full_attention", "sliding_attention", "full_attention"]},
+        {"layer_types": [FULL, FULL, LOCAL, FULL]},
         "layer_types has 'sliding_attention' for layer 2; expected 'full_attention': full_attention at the first layer",
     ),
-    "local first": ({"layer_types": ["sliding_attention"] * 4}, "for layer 0; expected 'full_attention'"),
-    "too few layers": ({"layer_types": ["full_attention"]}, "the kind of attention of each of 4 layers"),
+    "local first": ({"layer_types": [LOCAL] * 4}, "for layer 0; expected 'full_attention'"),
+    "too few layers": ({"layer_types": [FULL]}, "the kind of attention of each of 4 layers"),
     "no list": ({"layer_types": "full"}, "layer_types is 'full'; expected a list"),
     "scaled positions": (
-        {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4.0}}},
+        {"rope_parameters": {FULL: {"rope_type": "yarn", "factor": 4.0}}},
         "rope_parameters of full_attention has rope_type 'yarn'; expected 'default'",
     ),
     "scaled positions, as they were written": ({"rope_scaling": {"type": "linear"}}, "rope_scaling has rope_type"),
@@ -200,7 +191,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rope_parameters": {"rope_theta": 1e4}},
         "expected a dictionary of full_attention and sliding",
     ),
-    "no dictionary": ({"rope_parameters": {"full_attention": 1e4}}, "rope_parameters of full_attention is 10000.0"),
+    "no dictionary": ({"rope_parameters": {FULL: 1e4}}, "rope_parameters of full_attention is 10000.0"),
     "no window": ({"local_attention": 0}, "local_attention is 0: Input should be greater than or equal to 2"),
     "heads of an odd size": (
         {"num_attention_heads": 16},

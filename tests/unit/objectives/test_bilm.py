@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from support.sizes import small_elmo
+from support.tensors import assert_equal
 from unmask.batch import Batch
 from unmask.chance import key
 from unmask.errors import ModelError
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
 from unmask.models.elmo.projected_lstm import LstmState
-from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.hub.directory import load_model, save_model
 from unmask.objectives.bilm import BiLM, BiLMModule
 from unmask.objectives.floors import by_figure
@@ -23,15 +24,7 @@ from unmask.objectives.settings import BiLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
 SIZE, WINDOW, LANES = 12, 4, 5
-SETTINGS = ElmoSettings(
-    vocab_size=SIZE,
-    max_characters=6,
-    character_size=3,
-    filters=((1, 4), (2, 4)),
-    projection_size=5,
-    cell_size=6,
-    hidden_dropout_prob=0.0,
-)
+SETTINGS = small_elmo(vocab_size=SIZE, max_characters=6, hidden_dropout_prob=0.0)
 VOCABULARY = Vocabulary(SIZE, None, (0, 1, 2), np.zeros(SIZE, dtype=np.bool_))
 
 
@@ -88,10 +81,9 @@ def slow_losses(module: BiLMModule, windows: int, num_lanes: int) -> list[float]
                 for _ in range(settings.num_hidden_layers)
             ]
             for window in range(windows):
-                batch = new_batch(window, [lane])
-                for characters, label in zip(
-                    batch.columns[f"{prefix}characters"], batch.columns[f"{prefix}labels"], strict=True
-                ):
+                columns = new_batch(window, [lane]).columns
+                words = zip(columns[f"{prefix}characters"], columns[f"{prefix}labels"], strict=True)
+                for characters, label in words:
                     value = module.encoder.embeddings(characters[None])
                     for number, lstm in enumerate(module.encoder.blocks[direction].layers):
                         output, memories[number] = lstm(value, [1], memories[number])
@@ -153,19 +145,17 @@ def test_loss_gradient_and_memory_do_not_depend_on_micro_batches() -> None:
                 term.total.backward()
         results.append([*(parameter.grad for parameter in module.parameters()), *module.buffers()])
     for other in results[1:]:
-        for one, value in zip(results[0], other, strict=True):
-            torch.testing.assert_close(value, one, rtol=1e-4, atol=1e-5)  # sums in another order
+        torch.testing.assert_close(other, results[0], rtol=1e-4, atol=1e-5)  # sums in another order
 
 
 def test_candidates_are_those_of_the_window() -> None:
-    objective = new_objective()
-    first, other_lanes = objective.prepare(new_batch(3, [0, 1])), objective.prepare(new_batch(3, [4]))
-    assert len(first.columns["negatives"]) == 4
-    assert torch.equal(first.columns["negatives"], other_lanes.columns["negatives"])
-    assert any(
-        not torch.equal(first.columns["negatives"], objective.prepare(new_batch(window, [0])).columns["negatives"])
-        for window in range(4, 9)
-    )
+    def negatives(window: int, lanes: list[int]) -> torch.Tensor:
+        return new_objective().prepare(new_batch(window, lanes)).columns["negatives"]
+
+    first = negatives(3, [0, 1])
+    assert len(first) == 4
+    assert torch.equal(first, negatives(3, [4]))
+    assert any(not torch.equal(first, negatives(window, [0])) for window in range(4, 9))
 
 
 def test_the_memory_is_in_the_state_of_the_module() -> None:
@@ -180,8 +170,7 @@ def test_the_memory_is_in_the_state_of_the_module() -> None:
     resumed.load_state_dict(saved)
     batch = objective.prepare(new_batch(3, list(range(LANES))))
     assert torch.equal(module(batch)[0].total, resumed(batch)[0].total)
-    for one, other in zip(module.buffers(), resumed.buffers(), strict=True):
-        assert torch.equal(one, other)
+    assert_equal(list(module.buffers()), list(resumed.buffers()))
     forgetful = new_module(objective)
     assert not torch.equal(forgetful(batch)[0].total, resumed(batch)[0].total)
 
@@ -256,8 +245,7 @@ def test_saved_models_give_their_softmax_to_new_runs(tmp_path: Path) -> None:
     other = BiLM(BiLMSettings(), VOCABULARY).build(load_model(tmp_path / "model").encoder)  # type: ignore[arg-type]
     assert not torch.equal(other.softmax.weight, module.softmax.weight)
     new_objective().restore_heads(other, tmp_path / "model")  # type: ignore[arg-type]
-    for one, value in zip(module.parameters(), other.parameters(), strict=True):
-        assert torch.equal(one, value)
+    assert_equal(list(module.parameters()), list(other.parameters()))
     smaller = new_objective().build(ElmoEncoder(SETTINGS.model_copy(update={"vocab_size": 7})))  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="its softmax has the shape"):
         new_objective().restore_heads(smaller, tmp_path / "model")  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from support.sizes import sizes_of
+from support.tensors import assert_equal
 from unmask.batch import Batch, pack
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
@@ -23,17 +24,7 @@ from unmask.objectives.floors import by_figure
 from unmask.objectives.settings import CausalLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 40,
-    "hidden_size": 12,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 48,
-    "max_position_embeddings": 16,
-    "initializer_range": 0.3,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+SIZES = sizes_of(vocab=40, width=12, layers=2, heads=3, inner=48, positions=16, std=0.3, dropout=0.0)
 ENCODERS = {
     "gpt1": EncoderSettings(architecture="gpt1", **SIZES),
     "bert": EncoderSettings(causal=True, **SIZES),
@@ -79,11 +70,8 @@ def test_the_loss_is_that_of_every_prefix_gradients_included(kind: str) -> None:
     expected = torch.stack(slow_losses(module, SEQUENCES)).sum()
     assert (term.name, term.count, term.coefficient) == ("lm", 7, 1.0)
     torch.testing.assert_close(term.total, expected)
-    for (name, parameter), ours in zip(
-        module.named_parameters(), torch.autograd.grad(term.total, list(module.parameters())), strict=True
-    ):
-        [theirs] = torch.autograd.grad(expected, [parameter], retain_graph=True)
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    ours, theirs = (torch.autograd.grad(loss, list(module.parameters())) for loss in (term.total, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
@@ -130,8 +118,7 @@ def test_what_is_saved_comes_back_with_its_head(tmp_path: Path, kind: str) -> No
     save_model(tmp_path, saved.encoder, **saved.parts)
     again = OBJECTIVE.build(load_causal_lm(tmp_path).encoder)
     OBJECTIVE.restore_heads(again, tmp_path)
-    for name, weight in module.state_dict().items():
-        assert torch.equal(again.state_dict()[name], weight)
+    assert_equal(again.state_dict(), module.state_dict())
 
 
 def test_a_masked_lms_head_is_a_start(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from support.sizes import small
 from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
@@ -35,16 +36,7 @@ def objective(**settings: object) -> MaskedLM:
 
 
 def encoder_settings(architecture: str) -> EncoderSettings:
-    return EncoderSettings(
-        architecture=architecture,
-        vocab_size=40,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        hidden_dropout_prob=0,
-        attention_probs_dropout_prob=0,
-        initializer_range=0.3,
-    )
+    return small(architecture=architecture, vocab=40, width=16, layers=2, heads=2, dropout=0, std=0.3)
 
 
 def test_the_share_is_drawn_by_sequence_whatever_else_is_in_the_batch() -> None:
@@ -69,9 +61,8 @@ def test_each_sequence_is_masked_or_predicts_its_next_tokens() -> None:
     assert not reads_on[prepared.columns["target_positions"]].any()
     assert torch.equal(prepared.input_ids[reads_on], batch.input_ids[reads_on])
     positions = prepared.columns[NEXT_POSITIONS]
-    assert set(positions.tolist()) == {
-        place for place in range(batch.num_tokens - 1) if reads_on[place] and sequences[place] == sequences[place + 1]
-    }
+    followed = reads_on[:-1] & (sequences[:-1] == sequences[1:])
+    assert set(positions.tolist()) == set(followed.nonzero().squeeze(1).tolist())
     assert torch.equal(prepared.columns[NEXT_LABELS], batch.input_ids[positions + 1])
     counts = objective(causal_share=0.5).counts(prepared)
     assert counts == {"mlm": len(prepared.columns["target_positions"]), "lm": len(positions)}
@@ -144,15 +135,15 @@ def test_next_tokens_are_those_before_masking() -> None:
     assert torch.equal(add_next_tokens(masked, batch.input_ids).columns[NEXT_LABELS][:8], batch.input_ids[1:9])
 
 
+ALONE = {"sentence_objective": "none"}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"causal_share": 0.5}, "causal_share 0.5 and sentence_objective nsp do not go together"),
-        (
-            {"causal_share": 0.5, "sentence_objective": "none", "masking": "span", "span_boundary": True},
-            "span_boundary true",
-        ),
-        ({"sentence_objective": "none", "sentence_weight": 0.5}, "has no effect with sentence_objective none"),
+        ({**ALONE, "causal_share": 0.5, "masking": "span", "span_boundary": True}, "span_boundary true"),
+        ({**ALONE, "sentence_weight": 0.5}, "has no effect with sentence_objective none"),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, object], message: str) -> None:
@@ -164,7 +155,6 @@ def test_the_weights_of_second_objectives_are_their_coefficients() -> None:
     settings = MaskedLMSettings(masking="span", span_boundary=True, boundary_weight=0.25, sentence_weight=0.5)
     chosen = MaskedLM(settings, VOCABULARY)
     module = chosen.build(new_encoder(encoder_settings("bert")))
-    batch = chosen.prepare(
-        batch_of(None).with_columns(next_sentence_label=torch.zeros(len(LENGTHS), dtype=torch.int64))
-    )
+    labels = torch.zeros(len(LENGTHS), dtype=torch.int64)
+    batch = chosen.prepare(batch_of(None).with_columns(next_sentence_label=labels))
     assert {term.name: term.coefficient for term in module(batch)} == {"mlm": 1.0, "nsp": 0.5, "sbo": 0.25}

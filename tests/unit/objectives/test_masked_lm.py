@@ -14,13 +14,13 @@ import transformers
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, RobertaConfig, RobertaForMaskedLM
 
+from support.sizes import sizes_of, small
 from unmask.batch import Batch, pack
 from unmask.errors import SettingsError
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.span_boundary_head import write_span_boundary
 from unmask.models.hub.directory import load_model, save_model
 from unmask.models.hub.weight_names import hub_names, split
-from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import by_figure
 from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
 from unmask.objectives.settings import MaskedLMSettings, ReplacedTokenSettings
@@ -34,24 +34,15 @@ transformers.utils.logging.disable_progress_bar()
 SIZE, CLS, SEP, MASK = 61, 2, 3, 4
 VOCABULARY = Vocabulary(SIZE, MASK, (0, 1, 2, 3, 4), np.arange(SIZE) >= 40)
 LENGTHS = (16, 9, 12, 5, 16, 7)
-SIZES = {
-    "vocab_size": SIZE,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "max_position_embeddings": 16,
-    "initializer_range": 0.2,
-    "attn_implementation": "eager",
-}
+SIZES = sizes_of(vocab=SIZE, width=24, layers=2, heads=3, inner=40, positions=16, std=0.2)
+SIZES["attn_implementation"] = "eager"
+ROBERTA = {"max_position_embeddings": 18, "type_vocab_size": 1}
 Theirs = BertForPreTraining | BertForMaskedLM | RobertaForMaskedLM
 THEIRS: dict[str, Callable[[], Theirs]] = {
     "BertForPreTraining": lambda: BertForPreTraining(BertConfig(**SIZES)),
     "BertForMaskedLM": lambda: BertForMaskedLM(BertConfig(**SIZES)),
     # Its positions begin after the padding's entry.
-    "RobertaForMaskedLM": lambda: RobertaForMaskedLM(
-        RobertaConfig(**(SIZES | {"max_position_embeddings": 18, "type_vocab_size": 1}))
-    ),
+    "RobertaForMaskedLM": lambda: RobertaForMaskedLM(RobertaConfig(**SIZES | ROBERTA)),
 }
 
 TOLERANCE = 1e-5
@@ -69,9 +60,8 @@ def draw_batch(lengths: tuple[int, ...] = LENGTHS) -> Batch:
         rows.append(row)
         segments.append([0] * (length // 2 + 1) + [1] * (length - length // 2 - 1))
     batch = pack(rows, segments, keys=list(range(len(rows))))
-    return batch.with_columns(
-        special_tokens_mask=batch.input_ids < 5, next_sentence_label=torch.randint(2, (len(rows),), generator=generator)
-    )
+    labels = torch.randint(2, (len(rows),), generator=generator)
+    return batch.with_columns(special_tokens_mask=batch.input_ids < 5, next_sentence_label=labels)
 
 
 def objective(with_next_sentence: bool) -> MaskedLM:
@@ -142,9 +132,8 @@ def differences(theirs: Theirs, ours: MaskedLMModule, batch: Batch) -> dict[str,
     for name in scales:
         if name.endswith("key.bias"):  # zero but for rounding, since softmax cannot see it
             scales[name] = scales[name.replace("bias", "weight")]
-    return {"loss": abs(float(loss.detach()) - float(expected.detach()))} | {
-        name: float((found[name] - gradient).abs().max()) / scales[name] for name, gradient in gradients.items()
-    }
+    off = {name: float((found[name] - gradient).abs().max()) / scales[name] for name, gradient in gradients.items()}
+    return off | {"loss": abs(float(loss.detach()) - float(expected.detach()))}
 
 
 @pytest.mark.parametrize("kind", THEIRS)
@@ -203,9 +192,8 @@ def test_counts_are_those_of_the_terms(tmp_path: Path, kind: str) -> None:
 def test_a_micro_batch_without_targets_has_a_loss_of_zero_and_a_gradient(tmp_path: Path, kind: str) -> None:
     """Whole-word masking may find no word that fits."""
     _, ours, _ = both(tmp_path, kind)
-    batch = draw_batch((8,)).with_columns(
-        labels=torch.full((8,), -100), target_positions=torch.zeros(0, dtype=torch.int64)
-    )
+    no_targets = torch.zeros(0, dtype=torch.int64)
+    batch = draw_batch((8,)).with_columns(labels=torch.full((8,), -100), target_positions=no_targets)
     terms = {term.name: term for term in ours(batch)}
     assert (float(terms["mlm"].total.detach()), terms["mlm"].count) == (0.0, 0)
     terms["mlm"].total.backward()
@@ -214,16 +202,12 @@ def test_a_micro_batch_without_targets_has_a_loss_of_zero_and_a_gradient(tmp_pat
 
 # Second objectives, other families, and what a run begins and ends with.
 
-SMALL = {"vocab_size": SIZE, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
 
-
-def fresh(
-    settings: MaskedLMSettings, architecture: str = "bert", vocab_size: int = SIZE, seed: int = 0
-) -> MaskedLMModule:
+def fresh(settings: MaskedLMSettings, architecture: str = "bert", seed: int = 0) -> MaskedLMModule:
     """A module whose every weight is random."""
     torch.manual_seed(seed)
     family = {"electra": {"embedding_size": 16}, "roberta": {"pad_token_id": 1}}.get(architecture, {})
-    sizes = EncoderSettings.model_validate({**SMALL, **family, "vocab_size": vocab_size, "architecture": architecture})
+    sizes = small(architecture=architecture, vocab=SIZE, width=24, layers=1, heads=3, **family)
     masker = MaskedLM(settings, VOCABULARY)
     module = masker.build(new_encoder(sizes, pooler=masker.needs_pooler))
     with torch.no_grad():
@@ -298,10 +282,8 @@ def test_the_floors_are_those_of_who_uses_no_context() -> None:
         "eval/sbo_accuracy": {"no context": pytest.approx(1 / 4)},
     }
     assert with_boundaries == expected | beside
-    masks_alone = by_figure(
-        MaskedLM(settings_of(mask_token_prob=1.0, random_token_prob=0.0), vocabulary).floors(counts)
-    )
-    assert masks_alone["loss/mlm"] == {"unigram entropy": pytest.approx(np.log(4))}
+    masks_alone = MaskedLM(settings_of(mask_token_prob=1.0, random_token_prob=0.0), vocabulary)
+    assert by_figure(masks_alone.floors(counts))["loss/mlm"] == {"unigram entropy": pytest.approx(np.log(4))}
 
 
 VARIANTS = [

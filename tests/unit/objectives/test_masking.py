@@ -48,9 +48,8 @@ def with_specials(batch: Batch) -> Batch:
     it up to the next special token or the next entry that ends in 1."""
     special = torch.isin(batch.input_ids, torch.tensor(SPECIAL))
     annotation, number, is_open = [], 0, False
-    for token, is_special, position in zip(
-        batch.input_ids.tolist(), special.tolist(), batch.position_ids.tolist(), strict=True
-    ):
+    columns = (column.tolist() for column in (batch.input_ids, special, batch.position_ids))
+    for token, is_special, position in zip(*columns, strict=True):
         is_open = is_open and not is_special and token % 10 != 1 and position > 0
         if token % 10 == 7 and not is_special:
             number, is_open = number + 1, True
@@ -82,7 +81,10 @@ def test_fifteen_percent_of_every_length_rounded_and_at_least_one() -> None:
     assert found == [max(1, int(share.quantize(Decimal(1), ROUND_HALF_UP))) for share in exact]
 
 
-@given(st.lists(st.integers(5, 40), min_size=1, max_size=6), st.floats(0.01, 1), st.integers(0, 1000))
+LENGTHS = st.lists(st.integers(5, 40), min_size=1, max_size=6)
+
+
+@given(LENGTHS, st.floats(0.01, 1), st.integers(0, 1000))
 def test_never_more_targets_than_tokens_that_may_be_chosen(lengths: list[int], target_prob: float, seed: int) -> None:
     batch = draw_batch(lengths, seed)
     found = num_targets(new_masked_lm(target_prob=target_prob).prepare(batch))
@@ -168,19 +170,13 @@ def choose_words_slowly(row: Sequence[int], key: int, target_prob: float) -> set
     return chosen
 
 
-@given(
-    st.lists(st.integers(5, 40), min_size=1, max_size=6), st.sampled_from([0.05, 0.15, 0.4, 1.0]), st.integers(0, 1000)
-)
+@given(LENGTHS, st.sampled_from([0.05, 0.15, 0.4, 1.0]), st.integers(0, 1000))
 def test_whole_words_are_those_of_a_slow_reference(lengths: list[int], target_prob: float, seed: int) -> None:
     batch = draw_batch(lengths, seed)
     prepared = new_masked_lm(masking="whole_word", target_prob=target_prob).prepare(batch)
     assert batch.keys is not None
-    for row, key, labels in zip(
-        batch.input_ids.split(batch.lengths),
-        batch.keys.tolist(),
-        prepared.columns["labels"].split(batch.lengths),
-        strict=True,
-    ):
+    rows, labels_of_rows = (tokens.split(batch.lengths) for tokens in (batch.input_ids, prepared.columns["labels"]))
+    for row, key, labels in zip(rows, batch.keys.tolist(), labels_of_rows, strict=True):
         chosen = set((labels != IGNORE_INDEX).nonzero().squeeze(1).tolist())
         assert chosen == choose_words_slowly(row.tolist(), key, target_prob)
         for word in words_of(row.tolist()):
@@ -255,23 +251,8 @@ def test_masks_are_a_function_of_the_key_alone(kind: str) -> None:
 
 # The paper's worked example: Devlin et al. 2019, appendix A.1.
 
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "my",
-    "dog",
-    "is",
-    "hairy",
-    "apple",
-    "the",
-    "man",
-    "went",
-    "to",
-    "store",
-]
+ENTRIES = "[PAD] [UNK] [CLS] [SEP] [MASK] my dog is hairy apple the man went to store"
+WORDS = ENTRIES.split()
 WORD_VOCABULARY = Vocabulary(len(WORDS), MASK, SPECIAL, np.zeros(len(WORDS), dtype=np.bool_))
 
 

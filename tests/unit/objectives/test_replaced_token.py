@@ -73,17 +73,14 @@ def test_targets_are_masked_or_left_and_never_replaced_at_random(mask_token_prob
 def test_masks_and_draws_are_the_same_whatever_the_micro_batch() -> None:
     its, sequences = new_objective(), random_rows()
     whole = its.prepare(pack_with_specials(sequences))
-    parts = [
-        its.prepare(pack_with_specials(sequences[:2])),
-        its.prepare(pack_with_specials(sequences[2:], first_key=2)),
-    ]
+    cut = pack_with_specials(sequences[:2]), pack_with_specials(sequences[2:], first_key=2)
+    parts = [its.prepare(part) for part in cut]
     assert torch.equal(whole.input_ids, torch.cat([part.input_ids for part in parts]))
     for name in ("labels", "sample_fractions"):
         assert torch.equal(whole.columns[name], torch.cat([part.columns[name] for part in parts]))
     torch.manual_seed(7)
-    assert torch.equal(
-        its.prepare(pack_with_specials(sequences)).columns["sample_fractions"], whole.columns["sample_fractions"]
-    )
+    again = its.prepare(pack_with_specials(sequences))
+    assert torch.equal(again.columns["sample_fractions"], whole.columns["sample_fractions"])
     other = its.prepare(pack_with_specials(sequences, first_key=50))
     assert not torch.equal(other.columns["labels"], whole.columns["labels"])
 

@@ -176,9 +176,8 @@ MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("misfit", MISFITS)
 def test_a_generator_of_other_sizes_is_refused_with_the_settings_named(tmp_path: Path, misfit: str) -> None:
     settings, changes, message = MISFITS[misfit]
-    other = new_objective(**{"generator_size": 0.4} | settings).build(
-        ElectraEncoder(DISCRIMINATOR.model_copy(update=changes))
-    )
+    sizes = DISCRIMINATOR.model_copy(update=changes)
+    other = new_objective(**{"generator_size": 0.4} | settings).build(ElectraEncoder(sizes))
     save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
     save_model(tmp_path / "generator", other.generator, masked_lm_head=other.generator_head)
     with pytest.raises(SettingsError, match=message):

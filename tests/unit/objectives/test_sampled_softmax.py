@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
@@ -51,9 +52,7 @@ def test_words_are_drawn_as_often_as_they_are_expected() -> None:
     assert abs(times - expected).max() < 0.1 * 2000  # it is biased: the last word drawn is always a new one
 
 
-def slow_loss(
-    softmax: WordSoftmax, hidden: torch.Tensor, labels: list[int], candidates: list[int], num_draws: int
-) -> torch.Tensor:
+def slow_loss(softmax: WordSoftmax, hidden: Tensor, labels: list[int], candidates: list[int], num_draws: int) -> Tensor:
     """Row by row, word by word."""
     total = torch.zeros(())
     for row, label in zip(hidden, labels, strict=True):
@@ -78,5 +77,4 @@ def test_loss_and_gradients_are_those_of_the_formulas() -> None:
     expected = slow_loss(softmax, hidden, labels, candidates.tolist(), num_draws)
     theirs = torch.autograd.grad(expected, parameters)
     torch.testing.assert_close(loss, expected)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(ours, theirs)

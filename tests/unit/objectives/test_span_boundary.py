@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from support.sizes import small
 from unmask.batch import Batch, pack
 from unmask.models.encoder import new_encoder
-from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.span_boundary import SpanBoundary, with_boundaries
 
@@ -35,11 +35,8 @@ def small_batch(lengths: tuple[int, ...] = (22, 9, 30), share: float = 0.5) -> t
     batch = pack(rows)
     special = batch.input_ids < 5
     chosen = torch.tensor([chance.random() < share for _ in range(batch.num_tokens)]) & ~special
-    targets = chosen.nonzero().squeeze(1)
-    batch = batch.with_columns(
-        special_tokens_mask=special, labels=torch.where(chosen, batch.input_ids, -100), target_positions=targets
-    )
-    return batch, chosen
+    labels, targets = torch.where(chosen, batch.input_ids, -100), chosen.nonzero().squeeze(1)
+    return batch.with_columns(special_tokens_mask=special, labels=labels, target_positions=targets), chosen
 
 
 def boundaries_slowly(batch: Batch, chosen: Tensor, most: int) -> list[tuple[int, int, int, int]]:
@@ -61,16 +58,9 @@ def boundaries_slowly(batch: Batch, chosen: Tensor, most: int) -> list[tuple[int
 
 def columns_of(batch: Batch) -> list[tuple[int, int, int, int]]:
     columns = batch.columns
-    positions = columns["boundary_positions"]
-    return list(
-        zip(
-            columns["boundary_targets"].tolist(),
-            positions[columns["boundary_left"]].tolist(),
-            positions[columns["boundary_right"]].tolist(),
-            (columns["boundary_places"] + 1).tolist(),
-            strict=True,
-        )
-    )
+    left, right = (columns["boundary_positions"][columns[f"boundary_{side}"]] for side in ("left", "right"))
+    found = columns["boundary_targets"], left, right, columns["boundary_places"] + 1
+    return list(zip(*(each.tolist() for each in found), strict=True))
 
 
 @given(st.lists(st.integers(3, 30), min_size=1, max_size=5).map(tuple), st.floats(0, 1), st.sampled_from([1, 2, 20]))
@@ -84,44 +74,33 @@ def test_boundaries_are_those_of_a_slow_reference(lengths: tuple[int, ...], shar
     assert not batch.columns["special_tokens_mask"][positions].any()
 
 
-def test_a_worked_example() -> None:
-    """SpanBERT's figure 1, `an American football game` masked: x_4 and x_9 predict, `football` by p_3."""
-    batch = pack([[CLS, *range(5, 17), SEP]])  # Super Bowl 50 was an American football game to determine the champion
+def boundaries_of(first: int, last: int, most: int) -> list[tuple[int, int, int, int]]:
+    """Of one span in twelve tokens: Super Bowl 50 was an American football game to determine the champion."""
+    batch = pack([[CLS, *range(5, 17), SEP]])
     batch = batch.with_columns(special_tokens_mask=batch.input_ids < 5)
     chosen = torch.zeros(14, dtype=torch.bool)
-    chosen[5:9] = True  # in the paper's count too, [CLS] being 0
-    found = columns_of(with_boundaries(batch, chosen, 20))
+    chosen[first : last + 1] = True
+    return columns_of(with_boundaries(batch, chosen, most))
+
+
+def test_a_worked_example() -> None:
+    """SpanBERT's figure 1, `an American football game` masked: x_4 and x_9 predict, `football` by p_3; [CLS] is 0."""
+    found = boundaries_of(5, 8, 20)
     assert found == [(5, 4, 9, 1), (6, 4, 9, 2), (7, 4, 9, 3), (8, 4, 9, 4)]
-    assert columns_of(with_boundaries(batch, chosen, 3)) == found[:3]
+    assert boundaries_of(5, 8, 3) == found[:3]
 
 
 @pytest.mark.parametrize("span", [(1, 3), (10, 12), (1, 12)])
 def test_a_span_at_an_edge_has_no_boundary_loss(span: tuple[int, int]) -> None:
-    batch = pack([[CLS, *range(5, 17), SEP]])
-    batch = batch.with_columns(special_tokens_mask=batch.input_ids < 5)
-    chosen = torch.zeros(14, dtype=torch.bool)
-    chosen[span[0] : span[1] + 1] = True
-    assert columns_of(with_boundaries(batch, chosen, 20)) == []
+    assert boundaries_of(*span, 20) == []
 
 
 def small_module(architecture: str = "bert") -> MaskedLMModule:
     """With random weights everywhere, biases and norms included, and no dropout."""
     torch.manual_seed(0)
-    sizes = {"embedding_size": 10} if architecture == "electra" else {}
-    settings = EncoderSettings.model_validate(
-        {
-            "architecture": architecture,
-            "vocab_size": SIZE,
-            "hidden_size": 12,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "intermediate_size": 20,
-            "max_position_embeddings": 32,
-            "initializer_range": 0.2,
-            "layer_norm_eps": 1e-12,
-            **sizes,
-        }
-    )
+    family = {"architecture": architecture, **({"embedding_size": 10} if architecture == "electra" else {})}
+    sizes = {"width": 12, "layers": 1, "heads": 2, "inner": 20, "positions": 32, "std": 0.2, "layer_norm_eps": 1e-12}
+    settings = small(vocab=SIZE, **family, **sizes)
     module = MaskedLMModule(new_encoder(settings, pooler=False), parts=[SpanBoundary(3)]).eval()
     with torch.no_grad():
         for parameter in module.parameters():

@@ -176,8 +176,7 @@ def observed_lengths(number: int = 40_000) -> list[int]:
 
 def test_lengths_have_the_truncated_geometric_distribution() -> None:
     found = observed_lengths()
-    expected = [share * sum(found) for share in GEOMETRIC]
-    assert chisquare(found, expected).pvalue > SIGNIFICANCE
+    assert chisquare(found, [share * sum(found) for share in GEOMETRIC]).pvalue > SIGNIFICANCE
     assert sum(share * length for length, share in enumerate(GEOMETRIC, 1)) == pytest.approx(3.80, abs=0.005)
     mean = sum(count * length for length, count in enumerate(found, 1)) / sum(found)
     assert mean == pytest.approx(3.80, abs=0.054)  # four standard errors: 4 x 2.7 / sqrt(40,000)
@@ -265,9 +264,8 @@ def test_no_span_reaches_over_a_special_token_or_a_sequence() -> None:
     rows = [[CLS, 10, SEP, 11, 12, SEP], [13, 14, 15, 16]] * 300  # the second kind without special tokens
     batch = with_specials(pack(rows, keys=list(range(600))))
     chosen = choose_spans(batch, 0.5, CONTINUES, 0.01, 10)
-    alone = [
-        choose_spans(with_specials(pack([row], keys=[key])), 0.5, CONTINUES, 0.01, 10) for key, row in enumerate(rows)
-    ]
+    parts = [with_specials(pack([row], keys=[key])) for key, row in enumerate(rows)]
+    alone = [choose_spans(part, 0.5, CONTINUES, 0.01, 10) for part in parts]
     assert torch.equal(chosen, torch.cat(alone))
     for row, _, targets in targets_by_row(batch, chosen):
         assert len(targets) == (3 if row[0] == CLS else 2)

@@ -19,6 +19,7 @@ from unmask.packing.planning import SequenceFormat, Span
 from unmask.packing.split import Split
 from unmask.store.store import TokenStore
 
+Lengths = list[list[int]]
 LENGTHS = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=7), min_size=2, max_size=7)
 
 
@@ -49,8 +50,8 @@ def ends_of(lengths: list[int]) -> list[int]:
 
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, longest=st.sampled_from([12, 30]), short=st.sampled_from([0.0, 0.5]), seed=st.integers(0, 99))
-def test_both_segments_are_consecutive_runs_of_sentences_of_one_document(
-    lengths: list[list[int]], longest: int, short: float, seed: int
+def test_segments_are_runs_of_sentences_of_one_document(
+    lengths: Lengths, longest: int, short: float, seed: int
 ) -> None:
     store = numbered_store(lengths)
     with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +75,7 @@ def test_both_segments_are_consecutive_runs_of_sentences_of_one_document(
 
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, longest=st.integers(2, 30), seed=st.integers(0, 99))
-def test_ordered_pairs_fit(lengths: list[list[int]], longest: int, seed: int) -> None:
+def test_ordered_pairs_fit(lengths: Lengths, longest: int, seed: int) -> None:
     store = numbered_store(lengths)
     for pair_format in (SegmentPairs(longest, "sop", 0.1), SentencePairs(longest, "sop")):
         for a, b, label in plan(store, pair_format, seed):
@@ -110,7 +111,7 @@ def is_half(a: Span, b: Span, ends: list[int]) -> bool:
 
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, objective=st.sampled_from(["nsp", "sop"]), seed=st.integers(0, 99))
-def test_a_and_b_are_natural_sentences(lengths: list[list[int]], objective: Literal["nsp", "sop"], seed: int) -> None:
+def test_a_and_b_are_natural_sentences(lengths: Lengths, objective: Literal["nsp", "sop"], seed: int) -> None:
     store = numbered_store(lengths)
     pairs = plan(store, SentencePairs(24, objective), seed)  # room for the two longest
     own: list[Span] = []

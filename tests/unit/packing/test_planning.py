@@ -38,9 +38,9 @@ def planner(
     held_out: float = 0.0,
     held: bool = False,
     max_length: int = 128,
-    short_sequence_prob: float = 0.1,
+    short: float = 0.1,
 ) -> Planner:
-    pairs = SegmentPairs(max_length - 3, "nsp", short_sequence_prob)
+    pairs = SegmentPairs(max_length - 3, "nsp", short)
     return Planner(Split(store, held_out, held), pairs, seed)
 
 
@@ -100,13 +100,7 @@ def google_loop(a: int, b: int, longest: int) -> tuple[int, int]:
 
 
 def plan_plainly(
-    documents: Documents,
-    inside: Callable[[int], bool],
-    longest: int,
-    short_sequence_prob: float,
-    seed: int,
-    copy: int,
-    block: range,
+    documents: Documents, inside: Callable[[int], bool], longest: int, short: float, seed: int, copy: int, block: range
 ) -> list[tuple[list[int], list[int], int]]:
     """One block as lists of tokens, as the paper's appendix describes it: sentence by sentence."""
     order = Permutation(len(documents), seed, copy, 1)
@@ -119,7 +113,7 @@ def plan_plainly(
         waiting = cut_long_sentences(documents[number], longest)
         while waiting:
             target = longest
-            if draws.uniform() < short_sequence_prob:
+            if draws.uniform() < short:
                 target = draws.integer(2, longest)
             wants_next = draws.uniform() < 0.5
             chunk: list[list[int]] = []
@@ -158,16 +152,16 @@ def plan_plainly(
 
 
 @pytest.mark.parametrize("max_length", [8, 32, 128])
-@pytest.mark.parametrize("short_sequence_prob", [0.0, 0.1, 1.0])
-def test_a_plan_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, max_length: int, short_sequence_prob: float) -> None:
+@pytest.mark.parametrize("short", [0.0, 0.1, 1.0])
+def test_a_plan_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, max_length: int, short: float) -> None:
     monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 16)
     documents = number_tokens(odd_lengths(max_length, 40))
     store = make_store(documents)
-    planned = planner(store, seed=3, max_length=max_length, short_sequence_prob=short_sequence_prob)
+    planned = planner(store, seed=3, max_length=max_length, short=short)
     assert planned.num_blocks == 3
     for copy in (0, 1):
         for number, block in enumerate([range(16), range(16, 32), range(32, 40)]):
-            expected = plan_plainly(documents, lambda _: True, max_length - 3, short_sequence_prob, 3, copy, block)
+            expected = plan_plainly(documents, lambda _: True, max_length - 3, short, 3, copy, block)
             pairs = plan_pairs(planned, copy, number)
             assert [(tokens_of(store, p.a), tokens_of(store, p.b), p.next_sentence_label) for p in pairs] == expected
 
@@ -196,7 +190,7 @@ def test_every_pair_is_what_it_says(lengths: list[list[int]], max_length: int, s
     documents = number_tokens(lengths)
     store = make_store(documents)
     ends = [np.cumsum([0, *document]).tolist() for document in lengths]
-    for pair in plan_pairs(planner(store, seed=seed, max_length=max_length, short_sequence_prob=short)):
+    for pair in plan_pairs(planner(store, seed=seed, max_length=max_length, short=short)):
         a, b = pair.a, pair.b
         assert len(a) >= 1
         assert len(b) >= 1
@@ -215,9 +209,7 @@ def test_every_pair_is_what_it_says(lengths: list[list[int]], max_length: int, s
 
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, max_length=st.integers(8, 40), seed=st.integers(0, 99))
-def test_every_token_is_shown_once_an_epoch_unless_truncated(
-    lengths: list[list[int]], max_length: int, seed: int
-) -> None:
+def test_every_token_is_shown_once_unless_truncated(lengths: list[list[int]], max_length: int, seed: int) -> None:
     """Before truncation, the segments A and IsNext B of a document are its tokens, each once. Truncation, which only
     leaves sequences of `max_length`, takes from both ends of a segment; what is NotNext B is shown in addition."""
     store = numbered_store(lengths)
@@ -272,7 +264,7 @@ def test_half_of_the_pairs_are_next(lengths: list[int]) -> None:
 def test_the_share_and_the_lengths_of_short_sequences() -> None:
     """With sentences of one token each target is met exactly, but where a random B reaches the end of its document."""
     store = numbered_store([[1] * 60_000] * 2)
-    pairs = plan_pairs(planner(store, max_length=35, short_sequence_prob=0.2))
+    pairs = plan_pairs(planner(store, max_length=35, short=0.2))
     lengths = np.array([len(pair.a) + len(pair.b) for pair in pairs])
     short = lengths[lengths < 32]
     # A target from 2 to 32 is under 32 in 30 of 31 cases; the ends of documents shorten about 1 in 2,000 random Bs.
@@ -283,7 +275,7 @@ def test_the_share_and_the_lengths_of_short_sequences() -> None:
 
 def test_without_short_sequences_only_ends_of_documents_are_short() -> None:
     store = numbered_store([[1] * 2000] * 4)
-    pairs = plan_pairs(planner(store, max_length=35, short_sequence_prob=0))
+    pairs = plan_pairs(planner(store, max_length=35, short=0))
     short = [pair for pair in pairs if len(pair.a) + len(pair.b) < 32]
     assert all(pair.a.end > 2000 - 32 or pair.b.end == 2000 for pair in short)
 
@@ -320,11 +312,8 @@ def test_a_plan_is_a_function_of_seed_copy_and_block(monkeypatch: pytest.MonkeyP
     for at in range(0, 12, 3):
         documents = [pair.a.document for plan in plans[at : at + 3] for pair in plan]
         assert set(documents) == set(range(30))
-        assert [{pair.a.document for pair in plan} for plan in plans[at : at + 3]] != [
-            set(range(10)),
-            set(range(10, 20)),
-            set(range(20, 30)),
-        ]
+        in_order = [set(range(start, start + 10)) for start in (0, 10, 20)]
+        assert [{pair.a.document for pair in plan} for plan in plans[at : at + 3]] != in_order
 
 
 def test_sequences_of_a_block_are_shuffled() -> None:

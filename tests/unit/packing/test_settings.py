@@ -32,10 +32,8 @@ def test_a_phase_packs_as_the_recipe_but_for_what_it_says() -> None:
     assert PhaseSettings(until=1).packing(base) == base
     own = PhaseSettings(until=1, max_length=512, short_sequence_prob=0)
     assert own.packing(base) == PackingSettings(max_length=512, short_sequence_prob=0, copies=3)
-    with pytest.raises(
-        ValueError,
-        match=r"^short_sequence_prob 0\.1 is for packing\.format=segment_pair, and the format is doc_sentences",
-    ):
+    told = r"^short_sequence_prob 0\.1 is for packing\.format=segment_pair, and the format is doc_sentences"
+    with pytest.raises(ValueError, match=told):
         PhaseSettings(until=1, short_sequence_prob=0.1).packing(PackingSettings(format="doc_sentences"))
 
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.stores import make_store, make_word_store
-from unmask.batch import Batch
+from support.tensors import same_step
 from unmask.errors import InputError, StoreError
 from unmask.packing.loader import LoadedStep, Position
 from unmask.packing.split import Split
@@ -23,12 +22,13 @@ from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokeniz
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", ".", "나는"]
 TOKENIZER = WordTokenizer([*SPECIAL_WORDS, *WORDS[:6], "."])
 DICE = np.random.default_rng(0)
-TEXTS = [
-    " ".join(
-        " ".join([*DICE.choice(WORDS[:8], DICE.integers(1, 9)), "."]).capitalize() for _ in range(DICE.integers(1, 6))
-    )
-    for _ in range(23)
-]
+
+
+def sentence() -> str:
+    return " ".join([*DICE.choice(WORDS[:8], DICE.integers(1, 9)), "."]).capitalize()
+
+
+TEXTS = [" ".join(sentence() for _ in range(DICE.integers(1, 6))) for _ in range(23)]
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +109,6 @@ def test_batches_are_packed_lanes_with_one_key_a_window(store: TokenStore) -> No
     assert second.batches[0].keys[0] != keys[0][0]
 
 
-def equal(one: Batch, other: Batch) -> bool:
-    columns = all(torch.equal(value, other.columns[name]) for name, value in one.columns.items())
-    return torch.equal(one.input_ids, other.input_ids) and torch.equal(one.keys, other.keys) and columns
-
-
 @settings(max_examples=40)  # each reads some epochs
 @given(place=st.integers(0, 40), window=st.integers(1, 12), batch_size=st.integers(1, 9))
 def test_a_resumed_stream_is_the_same(store: TokenStore, place: int, window: int, batch_size: int) -> None:
@@ -122,8 +117,7 @@ def test_a_resumed_stream_is_the_same(store: TokenStore, place: int, window: int
     position = steps[place].after
     again = list(itertools.islice(new_loader(store, window=window, batch_size=batch_size).steps(position), 2))
     for one, other in zip(steps[place + 1 :], again, strict=True):
-        assert (one.after, one.epochs) == (other.after, other.epochs)
-        assert all(map(equal, one.batches, other.batches))
+        assert same_step(one, other)
 
 
 def test_micro_batches_change_nothing_but_the_cut(store: TokenStore) -> None:
@@ -134,10 +128,8 @@ def test_micro_batches_change_nothing_but_the_cut(store: TokenStore) -> None:
 
 
 def test_epochs_and_seeds_have_orders_of_their_own(store: TokenStore) -> None:
-    loader = new_loader(store)
-    orders = {
-        tuple(each._plan(epoch).documents.tolist()) for each in (loader, new_loader(store, seed=2)) for epoch in (0, 1)
-    }
+    loaders = new_loader(store), new_loader(store, seed=2)
+    orders = {tuple(loader._plan(epoch).documents.tolist()) for loader in loaders for epoch in (0, 1)}
     assert len(orders) == 4
 
 

@@ -68,13 +68,9 @@ def test_a_run_begins_at_the_entropy_of_its_entries(tmp_path: Path, samples_dir:
         *("objective.sentence_objective=none", "objective.output_bias=log_frequency", "model.architecture=modernbert"),
         *("tokenizer.kind=byte_bpe", "model.zero_output_projections=true", "packing.max_length=64"),
     ]
-    pretrain(_empty_recipe(tmp_path), words, out=tmp_path / "run")
+    (tmp_path / "recipe.yaml").write_text("{}", encoding="utf-8")
+    pretrain(str(tmp_path / "recipe.yaml"), words, out=tmp_path / "run")
     [row] = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     floors = json.loads((tmp_path / "run" / "results.json").read_text())["floors"]["loss/mlm"]
     assert row["loss/mlm"] == pytest.approx(floors["unigram entropy"], abs=0.1)
     assert row["loss/mlm"] < np.log(300) - 0.3
-
-
-def _empty_recipe(place: Path) -> str:
-    (place / "recipe.yaml").write_text("{}", encoding="utf-8")
-    return str(place / "recipe.yaml")

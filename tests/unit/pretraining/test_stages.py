@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.batch import Batch, LossTerm, pack
+from support.sessions import NUMBERED, sit
+from support.tensors import assert_equal
+from unmask.batch import Batch, LossTerm
 from unmask.errors import Interrupted
-from unmask.io.signals import Interruption
-from unmask.packing.loader import LoadedStep, Position
 from unmask.pretraining.stages import stage_changer
-from unmask.training.device import Compute
-from unmask.training.memory import Cut
-from unmask.training.run.checkpoint import find_checkpoint
-from unmask.training.run.log import RunLog, read_metrics
-from unmask.training.session import RunContext, run_session
+from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
-from unmask.training.steps import Learner
 
 
 class Staged(nn.Module):
@@ -48,45 +42,23 @@ class Staged(nn.Module):
         return [LossTerm(f"term{self.stage}", self.weights[self.stage].pow(2).sum() * batch.num_tokens, 5)]
 
 
-TRAIN = TrainSettings(steps=20, log_every=1, save_every=3)
-CPU = Compute(torch.device("cpu"), torch.float32, "a test")
-
-
-class Settings:
-    """The part of a recipe that a session reads."""
-
-    train = TRAIN
-    optimizer = OptimizerSettings(learning_rate=0.1)
-    schedule = ScheduleSettings(warmup_steps=2)
+STEPS = {"steps": 20, "log_every": 1, "save_every": 3}
+TRAIN = TrainSettings.model_validate(STEPS)
 
 
 def pretrain(run: Path, module: nn.Module, stop_at: int | None = None) -> None:
     """Twenty steps, resumed where they have been begun; a signal arrives with the batch `stop_at`."""
-    run.mkdir(exist_ok=True)
-    interruption = Interruption()
-    checkpoint = find_checkpoint(run / "checkpoints")
-    start = 0 if checkpoint is None else checkpoint.state["position"]["sequence"]
-
-    class Steps:
-        longest = None
-
-        def cut(self, position: Any, most_tokens: int | None) -> Cut:
-            return Cut(1, 1, 3)
-
-        def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
-            for number in range(start + 1, 100):
-                if number == stop_at:
-                    interruption.signal_number = 15
-                yield LoadedStep([pack([[1, 2, 3]])], Position(sequence=number), number / 10)
-
-    with RunLog(run) as log:
-        run_session(
-            Learner(module, lambda batch: {f"term{stage}": 5 for stage in range(3)}),
-            Steps(),
-            Settings(),
-            RunContext("testing", run, CPU, log, interruption, checkpoint),
-            before_step=stage_changer(module, TRAIN),
-        )
+    sit(
+        run,
+        module,
+        NUMBERED,
+        STEPS,
+        stops=lambda batch: batch.keys.tolist() == [stop_at],
+        before_step=stage_changer(module, TRAIN),
+        counts=lambda batch: {f"term{stage}": 5 for stage in range(3)},
+        optimizer=OptimizerSettings(learning_rate=0.1),
+        schedule=ScheduleSettings(warmup_steps=2),
+    )
 
 
 def test_each_stage_begins_where_the_one_before_ends_with_a_schedule_of_its_own(tmp_path: Path) -> None:
@@ -109,8 +81,7 @@ def test_resumed_the_stages_are_those_of_a_run_that_never_stopped(tmp_path: Path
         pretrain(tmp_path / "run", stopped, stop_at)
     pretrain(tmp_path / "run", resumed)
     assert stopped.begun + resumed.begun == [1, 2]  # each once
-    for one, other in zip(resumed.parameters(), whole.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert_equal(list(resumed.parameters()), list(whole.parameters()))
 
 
 def test_what_has_one_stage_is_left_alone() -> None:

@@ -8,21 +8,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.trained import trained
 from unmask.batch import pack
 from unmask.corpus.documents import Document
 from unmask.objectives.masking import find_words
 from unmask.store.encoding import Encoder, cut_chunks
 from unmask.store.shard_writer import EncodedChunk
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
 TEXT = "The dog ran home. So did the cat! Did it? It did. 한강은 서울에 있다. 그렇다.\nA new line begins here."
 
 
 def tokenizer_of(kind: str) -> TextTokenizer:
-    found, _ = train_tokenizer([TEXT] * 3, TokenizerSettings(kind=kind, vocab_size=340, unused_slots=0))
-    return found
+    return trained([TEXT] * 3, kind=kind, vocab_size=340, unused_slots=0)
 
 
 BYTE_LEVEL = tokenizer_of("byte_bpe")
@@ -38,14 +36,17 @@ def parts(encoded: EncodedChunk) -> list[list[int]]:
     return [part.tolist() for part in np.split(encoded.tokens, np.cumsum(encoded.sentence_lengths)[:-1])]
 
 
+def sentences(*texts: str) -> list[str]:
+    """Encoded as bytes and decoded."""
+    return [BYTE_LEVEL.backend.decode(ids) for ids in parts(encode(BYTE_LEVEL, *texts))]
+
+
 def test_in_byte_level_text_a_sentence_brings_the_space_before_it() -> None:
-    sentences = [BYTE_LEVEL.backend.decode(ids) for ids in parts(encode(BYTE_LEVEL, "A dog. So what?\n\nIt ran."))]
-    assert sentences == ["A dog.", " So what?", " It ran."]
+    assert sentences("A dog. So what?\n\nIt ran.") == ["A dog.", " So what?", " It ran."]
 
 
 def test_documents_begin_with_no_space() -> None:
-    sentences = [BYTE_LEVEL.backend.decode(ids) for ids in parts(encode(BYTE_LEVEL, "  A dog. So?", "\nIt ran. So!"))]
-    assert sentences == ["A dog.", " So?", "It ran.", " So!"]
+    assert sentences("  A dog. So?", "\nIt ran. So!") == ["A dog.", " So?", "It ran.", " So!"]
 
 
 @given(st.text(st.sampled_from("aB.!? \n\u3000가。"), min_size=1))
@@ -58,9 +59,8 @@ def test_the_tokens_of_a_byte_level_store_are_the_document(text: str) -> None:
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_where_spaces_are_no_part_of_words_sentences_are_encoded_alone(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
-    assert parts(encode(tokenizer, "The dog ran. So did the cat.")) == tokenizer.encode_batch(
-        ["The dog ran.", "So did the cat."]
-    )
+    alone = tokenizer.encode_batch(["The dog ran.", "So did the cat."])
+    assert parts(encode(tokenizer, "The dog ran. So did the cat.")) == alone
 
 
 def test_no_word_runs_over_the_end_of_a_sentence() -> None:

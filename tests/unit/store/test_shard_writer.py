@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from support.corpora import names
+from support.stores import chunk_of
 from unmask.errors import OutputError, StoreError
 from unmask.io.writing import sha256
 from unmask.store.manifest import DOCUMENT
@@ -32,14 +35,8 @@ U16 = np.dtype("<u2")
 
 
 def chunk(*documents: list[list[int]], unknown: int = 0, dropped: int = 0) -> EncodedChunk:
-    return EncodedChunk(
-        tokens=np.array([t for d in documents for s in d for t in s], dtype=U16),
-        sentence_lengths=np.array([len(s) for d in documents for s in d], dtype=np.uint32),
-        document_sentences=np.array([len(d) for d in documents], dtype=np.uint32),
-        text_hashes=np.arange(len(documents), dtype=np.uint32) + 77,
-        unknown_tokens=unknown,
-        documents_without_tokens=dropped,
-    )
+    its = chunk_of(documents, range(77, 77 + len(documents)), vocab_size=100)
+    return replace(its, unknown_tokens=unknown, documents_without_tokens=dropped)
 
 
 def write_shard(directory: Path, number: int, *chunks: EncodedChunk) -> dict[str, Any]:
@@ -53,9 +50,8 @@ SHARD_0 = ["documents-00000.bin", "sentences-00000.bin", "shard-00000.json", "to
 
 
 def test_the_bytes_of_a_shard(tmp_path: Path) -> None:
-    record = write_shard(
-        tmp_path, 0, chunk([[1, 2, 3], [4]], [[65535]], unknown=2), chunk(), chunk([[6], [7, 8]], dropped=1)
-    )
+    chunks = chunk([[1, 2, 3], [4]], [[65535]], unknown=2), chunk(), chunk([[6], [7, 8]], dropped=1)
+    record = write_shard(tmp_path, 0, *chunks)
     assert names(tmp_path) == SHARD_0
     assert (tmp_path / "tokens-00000.bin").read_bytes() == np.array([1, 2, 3, 4, 65535, 6, 7, 8], "<u2").tobytes()
     assert (tmp_path / "sentences-00000.bin").read_bytes() == np.array([3, 4, 5, 6, 8], "<u4").tobytes()
@@ -104,32 +100,32 @@ def test_a_full_disk_while_finishing_leaves_no_record(tmp_path: Path, monkeypatc
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "damage",
-    ["no record", "not JSON", "a list", "a key missing", "a count missing", "a byte", "a file missing", "longer"],
-)
+def without(key: str) -> Callable[[bytes], bytes]:
+    return lambda record: json.dumps({name: its for name, its in json.loads(record).items() if name != key}).encode()
+
+
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None]] = {
+    "no record": ("shard-00003.json", None),
+    "not JSON": ("shard-00003.json", lambda whole: whole[:-5]),
+    "a list": ("shard-00003.json", lambda whole: b"[]"),
+    "a key missing": ("shard-00003.json", without("made_from")),
+    "a count missing": ("shard-00003.json", without("sentences")),
+    "a byte": ("tokens-00003.bin", lambda whole: b"\x00" + whole[1:]),
+    "a file missing": ("tokens-00003.bin", None),
+    "longer": ("tokens-00003.bin", lambda whole: whole + b"\x00"),
+}
+"""The file, and what becomes of it, or None where it is removed."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_record_counts_only_with_sound_files(tmp_path: Path, damage: str) -> None:
     record = write_shard(tmp_path, 3, chunk([[1, 2]]))
-    tokens = tmp_path / "tokens-00003.bin"
-    path = record_path(tmp_path, 3)
     assert read_record(tmp_path, 3) == record
-    match damage:
-        case "no record":
-            path.unlink()
-        case "not JSON":
-            path.write_bytes(path.read_bytes()[:-5])
-        case "a list":
-            path.write_text("[]")
-        case "a key missing":
-            path.write_text(json.dumps({key: value for key, value in record.items() if key != "made_from"}))
-        case "a count missing":
-            path.write_text(json.dumps({key: value for key, value in record.items() if key != "sentences"}))
-        case "a byte":
-            tokens.write_bytes(b"\x00" + tokens.read_bytes()[1:])
-        case "a file missing":
-            tokens.unlink()
-        case "longer":
-            tokens.write_bytes(tokens.read_bytes() + b"\x00")
+    name, spoil = DAMAGES[damage]
+    if spoil is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(spoil((tmp_path / name).read_bytes()))
     assert read_record(tmp_path, 3) is None
 
 

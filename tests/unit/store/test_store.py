@@ -22,15 +22,12 @@ from unmask.store.store import TokenStore
 # --------------------------------------------------------------------------------------------------- what comes out
 
 
+SENTENCE = st.lists(st.integers(0, 65535), min_size=1, max_size=5)
+DOCUMENT = st.lists(SENTENCE, min_size=1, max_size=4)
+
+
 @settings(max_examples=30)  # each writes a store
-@given(
-    documents=st.lists(
-        st.lists(st.lists(st.integers(0, 65535), min_size=1, max_size=5), min_size=1, max_size=4),
-        min_size=1,
-        max_size=9,
-    ),
-    shard_documents=st.integers(1, 4),
-)
+@given(documents=st.lists(DOCUMENT, min_size=1, max_size=9), shard_documents=st.integers(1, 4))
 def test_documents_come_out_as_they_went_in(documents: list[list[list[int]]], shard_documents: int) -> None:
     hashes = [2**32 - 1 - number for number in range(len(documents))]
     store = make_store(documents, hashes=hashes, vocab_size=65536, shard_documents=shard_documents)
@@ -130,9 +127,7 @@ FILES = [f"{part}-0000{shard}.bin" for part in ("tokens", "sentences", "document
 def test_a_flipped_bit_is_found_by_verify(directory: Path, name: str) -> None:
     TokenStore(directory).verify()
     flip(directory / name, place=1, bit=6)
-    refused(
-        directory, rf"{name}: its checksum is not the manifest's, so at least one byte has changed: restore the file"
-    )
+    refused(directory, f"{name}: its checksum is not the manifest's, so at least one byte has changed: restore the")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -172,10 +167,8 @@ def test_a_truncated_longer_or_missing_file_is_refused_at_once(directory: Path, 
     content = path.read_bytes()
     for changed in (content[:-1], content + b"\0", b""):
         path.write_bytes(changed)
-        message = (
-            f"{name}: {len(changed)} bytes, the manifest says {len(content)}: the store is damaged; restore the file"
-        )
-        refused(directory, message, lambda store: store)
+        sizes = f"{len(changed)} bytes, the manifest says {len(content)}"
+        refused(directory, f"{name}: {sizes}: the store is damaged; restore the file", lambda store: store)
     path.unlink()
     refused(directory, f"{name}: missing: the store is damaged; restore the file", lambda store: store)
 

@@ -51,14 +51,11 @@ def test_the_manifest_declares_the_side_arrays() -> None:
     assert (store.directory / "word_ids-00000.bin").stat().st_size == 2 * store.manifest["shards"][0]["tokens"]
 
 
+WORDS = st.sampled_from(["the", "cat", "x" * 70, "É", "나는", "."])
+
+
 @settings(max_examples=20)  # each writes a store
-@given(
-    texts=st.lists(
-        st.lists(st.sampled_from(["the", "cat", "x" * 70, "É", "나는", "."]), min_size=1, max_size=12).map(" ".join),
-        min_size=1,
-        max_size=5,
-    )
-)
+@given(st.lists(st.lists(WORDS, min_size=1, max_size=12).map(" ".join), min_size=1, max_size=5))
 def test_any_words_come_out(texts: list[str]) -> None:
     store = make_word_store(texts, TOKENIZER, shard_documents=2)
     for number, text in enumerate(texts):

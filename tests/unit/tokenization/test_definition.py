@@ -16,10 +16,8 @@ WORDPIECE = wordpiece.define(WORDPIECE_VOCAB, None, wordpiece.SPECIAL_TOKENS, ()
 
 def framed(post_processor: dict[str, Any] | None) -> tuple[list[Any], list[Any]]:
     """Special ids as they are, texts as their letters, each with its segment."""
-    template = read_facts(WORDPIECE | {"post_processor": post_processor}, "here").template
-    single, pair = (
-        [(piece.text or piece.ids, piece.segment) for piece in each] for each in (template.single, template.pair)
-    )
+    read = read_facts(WORDPIECE | {"post_processor": post_processor}, "here").template
+    single, pair = ([(piece.text or piece.ids, piece.segment) for piece in each] for each in (read.single, read.pair))
     return single, pair
 
 
@@ -47,14 +45,10 @@ def test_kinds_are_told_apart() -> None:
     byte_vocab = {character: index for index, character in enumerate(byte_bpe.BYTES)}
     byte_level = byte_bpe.define(byte_vocab, [], {}, (), None)
     of_gpt1 = bpe.define({"<unk>": 0, "a": 1, "a</w>": 2}, [], {"unk_token": "<unk>"}, (), None)
-    assert [read_facts(each, "here").kind for each in (WORDPIECE, of_gpt1, byte_level)] == [
-        "wordpiece",
-        "bpe",
-        "byte_bpe",
-    ]
-    inside = byte_level | {
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, byte_level["pre_tokenizer"]]}
-    }
+    kinds = [read_facts(each, "here").kind for each in (WORDPIECE, of_gpt1, byte_level)]
+    assert kinds == ["wordpiece", "bpe", "byte_bpe"]
+    sequence = {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, byte_level["pre_tokenizer"]]}
+    inside = byte_level | {"pre_tokenizer": sequence}
     assert read_facts(inside, "here").kind == "byte_bpe"
     of_characters = byte_level | {"pre_tokenizer": {"type": "Metaspace"}}
     with pytest.raises(ModelError, match="the model's type is 'BPE'; expected WordPiece"):

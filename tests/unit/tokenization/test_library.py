@@ -27,26 +27,23 @@ WORDPIECE = wordpiece.define(VOCAB, None, wordpiece.SPECIAL_TOKENS, (), bert_nor
 class NewTokenizer:
     """What 1.0.0rc3 offers of `Tokenizer`, done by the older generation."""
 
-    def __init__(self, path: str, lost_mark: str) -> None:
-        self._old = tokenizers.Tokenizer.from_file(path)
-        self._lost_mark = lost_mark
-
     lost_mark = ""
+
+    def __init__(self, path: str) -> None:
+        self._old = tokenizers.Tokenizer.from_file(path)
 
     @classmethod
     def from_file(cls, path: str) -> NewTokenizer:
-        return cls(path, cls.lost_mark)
+        return cls(path)
 
     def encode_batch(
         self, inputs: list[Any], *, add_special_tokens: bool = True, encode_special_tokens: bool = False
     ) -> list[Any]:
         self._old.encode_special_tokens = encode_special_tokens
-        if self._lost_mark:
-            self._old = tokenizers.Tokenizer.from_str(
-                json.dumps(json.loads(self._old.to_str()) | {"pre_tokenizer": {"type": "BertPreTokenizer"}}).replace(
-                    '"end_of_word_suffix": "</w>"', '"end_of_word_suffix": ""'
-                )
-            )
+        if self.lost_mark:
+            said = json.dumps(json.loads(self._old.to_str()) | {"pre_tokenizer": {"type": "BertPreTokenizer"}})
+            marked = '"end_of_word_suffix": "</w>"'
+            self._old = tokenizers.Tokenizer.from_str(said.replace(marked, '"end_of_word_suffix": ""'))
         return self._old.encode_batch(inputs, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:

@@ -9,18 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.trained import trained
 from unmask.errors import ModelError
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
-from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.offsets import PairTemplate, align, pair_template
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
 TEXTS = ["대한민국의 각각 값을 café naïve 漢字 hello world 🙂 a b c"] * 8
-TOKENIZERS = {
-    kind: train_tokenizer(iter(TEXTS), TokenizerSettings.model_validate({"kind": kind, "vocab_size": 500}), seed=0)[0]
-    for kind in ("wordpiece", "bpe", "byte_bpe")
-}
+TOKENIZERS = {kind: trained(TEXTS, kind=kind, vocab_size=500) for kind in ("wordpiece", "bpe", "byte_bpe")}
 every_kind = pytest.mark.parametrize("kind", TOKENIZERS)
 
 
@@ -70,11 +66,9 @@ def test_pairs_are_framed_as_by_the_tokenizer() -> None:
     assert pair_template(wordpiece) == PairTemplate(cls, sep, sep, first_of_segment_b=2, cls_is_last=False)
     cls, sep = (byte_bpe.cls_id,), (byte_bpe.sep_id,)
     assert pair_template(byte_bpe) == PairTemplate(cls, sep * 2, sep, first_of_segment_b=None, cls_is_last=False)
-    template = pair_template(bpe)
-    assert template == PairTemplate(
-        (bpe.bos_id,), (bpe.sep_id,), (bpe.cls_id,), first_of_segment_b=None, cls_is_last=True
-    )
-    assert template.num_special == 3
+    bos, sep, cls = (bpe.bos_id,), (bpe.sep_id,), (bpe.cls_id,)
+    assert pair_template(bpe) == PairTemplate(bos, sep, cls, first_of_segment_b=None, cls_is_last=True)
+    assert pair_template(bpe).num_special == 3
 
 
 def test_what_cannot_be_done_is_said() -> None:

@@ -8,20 +8,19 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from support.trained import trained
 from unmask.corpus.segmenters import SEGMENTERS
-from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.offsets import align
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
 TEXTS = ["나는 학교에 갔습니다. 학교는 크다.", "국민은 법 앞에 평등하다. 국민의 자유와 권리는 존중된다."] * 4
-SEGMENTED, _ = train_tokenizer(TEXTS, TokenizerSettings(vocab_size=150, segmenter="kiwi"))
-PLAIN, _ = train_tokenizer(TEXTS, TokenizerSettings(vocab_size=150))
+SEGMENTED = trained(TEXTS, vocab_size=150, segmenter="kiwi")
+PLAIN = trained(TEXTS, vocab_size=150)
 
 
 def test_texts_are_learned_and_encoded_segmented() -> None:
     segment = SEGMENTERS["kiwi"]()
-    by_hand, _ = train_tokenizer(list(map(segment, TEXTS)), TokenizerSettings(vocab_size=150))
+    by_hand = trained(map(segment, TEXTS), vocab_size=150)
     assert SEGMENTED.token_strings == by_hand.token_strings != PLAIN.token_strings
     text = "국민은 학교에 갔습니다."
     assert SEGMENTED.segment(text) == "국민 은 학교 에 갔 습니다."
@@ -61,12 +60,12 @@ def test_special_tokens_stay_whole() -> None:
 
 def test_the_directory_remembers_the_segmenter(tmp_path: Path) -> None:
     SEGMENTED.save(tmp_path)
-    assert json.loads((tmp_path / "tokenizer_config.json").read_bytes())["unmask_segmenter"] == "kiwi"
+    config = json.loads((tmp_path / "tokenizer_config.json").read_bytes())
+    assert config["unmask_segmenter"] == "kiwi"
     opened = load_tokenizer(tmp_path)
     assert opened.segmenter == "kiwi"
     assert opened.fingerprint() == SEGMENTED.fingerprint()
     assert opened.encode_batch(TEXTS) == SEGMENTED.encode_batch(TEXTS)
-    config = json.loads((tmp_path / "tokenizer_config.json").read_bytes())
     del config["unmask_segmenter"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     other = load_tokenizer(tmp_path)

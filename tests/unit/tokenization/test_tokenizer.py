@@ -10,32 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.trained import trained
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.tokenization.kinds.wordpiece import SPECIAL_TOKENS
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer, truncated_lengths
 
 TEXTS = ["The quick brown foxes jumped over the lazy dogs.", "대한민국의 주권은 국민에게 있고, “국민”은 모두다."] * 4
-UNCASED, _ = train_tokenizer(TEXTS, TokenizerSettings(vocab_size=400))
-CASED, _ = train_tokenizer(TEXTS, TokenizerSettings(vocab_size=400, lowercase=False))
-GOOGLE = [
-    "[PAD]",
-    "[unused0]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "cafe",
-    "##s",
-    "caf",
-    "##é",
-    "Cafe",
-    ",",
-    "ᄒ",
-    "##ᅡ",
-    "##ᆫ",
-]
+UNCASED = trained(TEXTS, vocab_size=400)
+CASED = trained(TEXTS, vocab_size=400, lowercase=False)
+GOOGLE = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] cafe ##s caf ##é Cafe , ᄒ ##ᅡ ##ᆫ"
 
 
 def write_vocab(path: Path, entries: list[str]) -> Path:
@@ -60,17 +43,6 @@ def test_the_facts_of_the_vocabulary() -> None:
     vocabulary = tokenizer.vocabulary
     assert (vocabulary.size, vocabulary.mask_id, vocabulary.special_ids) == (tokenizer.vocab_size, 4, (0, 1, 2, 3, 4))
     assert vocabulary.continuation is tokenizer.continuation
-
-
-def test_saved_and_opened_again_is_the_same(tmp_path: Path) -> None:
-    directory = saved(UNCASED, tmp_path / "first")
-    opened = load_tokenizer(directory)
-    assert opened.fingerprint() == UNCASED.fingerprint()
-    assert opened.encode_batch(TEXTS) == UNCASED.encode_batch(TEXTS)
-    assert opened.token_strings == UNCASED.token_strings
-    again = saved(opened, tmp_path / "second")
-    for path in directory.iterdir():
-        assert (again / path.name).read_bytes() == path.read_bytes()
 
 
 def test_the_fingerprint_is_of_the_content_not_the_layout(tmp_path: Path) -> None:
@@ -102,7 +74,7 @@ def test_unknown_characters_are_counted() -> None:
 
 
 def test_special_tokens_in_a_text_are_characters_or_tokens_as_asked() -> None:
-    tokenizer, _ = train_tokenizer(["the [MASK] mask"] * 4, TokenizerSettings())
+    tokenizer = trained(["the [MASK] mask"] * 4)
     (plain,) = tokenizer.encode_batch(["the [MASK]"])
     assert tokenizer.tokens(plain) == ["the", "[", "mask", "]"]
     (special,) = tokenizer.encode_batch(["the [MASK]"], specials_in_text=True)
@@ -115,9 +87,7 @@ def test_special_tokens_in_a_text_are_characters_or_tokens_as_asked() -> None:
 
 TRICKY = "aZ é\u0301\u0308가힣\u1100\u1161\u11a8‘”–【】漢ſİß\u200b\t\n\x00\x0c\x1c\x85\xa0\u2028\u3000[]#☃"
 TRICKY_TEXTS = [" ".join(TRICKY), TRICKY, TRICKY[::-1]] * 3
-TRICKY_TOKENIZERS = [
-    train_tokenizer(TRICKY_TEXTS, TokenizerSettings(lowercase=lowercase))[0] for lowercase in (False, True)
-]
+TRICKY_TOKENIZERS = [trained(TRICKY_TEXTS, lowercase=lowercase) for lowercase in (False, True)]
 
 
 @given(st.lists(st.text(st.sampled_from(TRICKY) | st.characters(codec="utf-8"), max_size=30), max_size=6))
@@ -167,7 +137,7 @@ def test_inputs_are_cut_to_the_length_and_say_so() -> None:
 
 
 def test_a_bare_vocabulary_gets_googles_normaliser(tmp_path: Path) -> None:
-    path = write_vocab(tmp_path / "vocab.txt", GOOGLE)
+    path = write_vocab(tmp_path / "vocab.txt", GOOGLE.split())
     for where in (path, tmp_path):
         tokenizer = load_tokenizer(where)
         assert (tokenizer.vocab_size, tokenizer.special_ids) == (15, (0, 2, 3, 4, 5))
@@ -177,7 +147,7 @@ def test_a_bare_vocabulary_gets_googles_normaliser(tmp_path: Path) -> None:
 
 
 def test_the_case_of_a_bare_vocabulary_is_configured_or_given(tmp_path: Path) -> None:
-    write_vocab(tmp_path / "vocab.txt", GOOGLE)
+    write_vocab(tmp_path / "vocab.txt", GOOGLE.split())
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
     cased = load_tokenizer(tmp_path)
     assert cased.tokens(cased.encode_batch(["Cafe café"])[0]) == ["Cafe", "caf", "##é"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support.sessions import Toy, Whole, sit
-from unmask.batch import pack
+from support.sessions import NUMBERED, Noting, sit
 from unmask.errors import Interrupted
-from unmask.packing.loader import LoadedStep, Position
 from unmask.training.averaging import AVERAGE, WeightAverage
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer
@@ -68,24 +65,12 @@ def test_a_captured_step_that_is_not_taken_does_not_count() -> None:
     torch.testing.assert_close(optimizer.state[weight][AVERAGE], (1 - DECAY) * weight.detach())
 
 
-def steps_from(step: int) -> Iterator[LoadedStep]:
-    while True:
-        step += 1
-        yield LoadedStep([pack([[step % 7, 1, 2]])], Position(sequence=step), step / 10)
-
-
-class Noting(Toy):
-    """It notes its weights when they are evaluated, and after every step."""
+class NotingSteps(Noting):
+    """It notes its weights after every step as well."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.evaluated: dict[int, Tensor] = {}
         self.taken: list[Tensor] = []
-
-    def eval(self) -> Noting:
-        self.evaluated[int(self.seen)] = self.embedding.weight.detach().clone()
-        super().eval()
-        return self
 
     def forward(self, batch: Any) -> Any:
         if int(self.seen):
@@ -93,12 +78,12 @@ class Noting(Toy):
         return super().forward(batch)
 
 
-def run(directory: Path, stop_after: int | None = None) -> Noting:
-    module = Noting()
+def run(directory: Path, stop_after: int | None = None) -> NotingSteps:
+    module = NotingSteps()
     sit(
         directory,
         module,
-        Whole(lambda progress, start: steps_from(start.sequence)),
+        NUMBERED,
         {"steps": 6, "eval_every": 3, "weight_averaging": DECAY},
         stops=lambda batch: int(module.seen) + 1 == stop_after,
         evaluate=lambda: {"loss": float(module.embedding.weight.detach().sum())},

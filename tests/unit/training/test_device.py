@@ -16,6 +16,9 @@ GIB = 2**30
 ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 
 
+Patch, Log = pytest.MonkeyPatch, pytest.LogCaptureFixture
+
+
 @pytest.fixture(autouse=True)
 def forgotten_warnings() -> Iterator[None]:
     """Warnings are logged once in a process."""
@@ -25,13 +28,13 @@ def forgotten_warnings() -> Iterator[None]:
 
 
 @pytest.fixture
-def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_cuda(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
 
 
 def pretend_gpu(
-    patch: pytest.MonkeyPatch,
+    patch: Patch,
     name: str = "NVIDIA H100",
     capability: tuple[int, int] = (9, 0),
     free: int = 78 * GIB,
@@ -59,7 +62,7 @@ def pretend_gpu(
 
 
 @pytest.mark.usefixtures("without_cuda")
-def test_cuda_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_where_there_is_none_is_refused(monkeypatch: Patch) -> None:
     problem = "^device=cuda, but PyTorch sees no CUDA device: set device=cpu, or"
     with pytest.raises(SettingsError, match=f"{problem} install"):
         choose_compute("cuda")
@@ -69,12 +72,12 @@ def test_cuda_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("without_cuda")
-def test_auto_falls_back_to_the_processor(caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_falls_back_to_the_processor(caplog: Log) -> None:
     assert choose_compute("auto", "fp32").device == torch.device("cpu")
     assert not caplog.records
 
 
-def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: Patch, caplog: Log) -> None:
     pretend_gpu(monkeypatch)
     compute = choose_compute("auto")
     assert (compute.device.type, compute.dtype) == ("cuda", torch.bfloat16)
@@ -83,7 +86,7 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch, ca
     assert not caplog.records
 
 
-def test_the_cpu_is_asked_for_without_a_word_to_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_is_asked_for_without_a_word_to_cuda(monkeypatch: Patch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("CUDA was touched")
 
@@ -92,9 +95,7 @@ def test_the_cpu_is_asked_for_without_a_word_to_cuda(monkeypatch: pytest.MonkeyP
     assert choose_compute("cpu").describe().startswith("CPU (")
 
 
-def test_a_gpu_without_kernels_is_passed_over_by_auto_and_refused_by_cuda(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_without_kernels_is_passed_over_by_auto_and_refused_by_cuda(monkeypatch: Patch, caplog: Log) -> None:
     pretend_gpu(monkeypatch, name="Tesla K80", capability=(3, 7))
     problem = (
         f"this torch {torch.__version__} has no kernels for Tesla K80 of compute capability 3.7 (it has them for sm_75,"
@@ -111,7 +112,7 @@ def test_a_gpu_without_kernels_is_passed_over_by_auto_and_refused_by_cuda(
     assert record.message.endswith(": to use the GPU, install a build of torch that has them")
 
 
-def test_a_gpu_that_lets_nobody_in(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_that_lets_nobody_in(monkeypatch: Patch, caplog: Log) -> None:
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
 
@@ -125,9 +126,7 @@ def test_a_gpu_that_lets_nobody_in(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert "to use the GPU, see with nvidia-smi what holds it, or choose another GPU" in record.message
 
 
-def test_a_gpu_almost_full_is_used_with_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_almost_full_is_used_with_a_warning(monkeypatch: Patch, caplog: Log) -> None:
     pretend_gpu(monkeypatch, free=3 * GIB, in_reserve=GIB)
     assert choose_compute("auto").device.type == "cuda"
     (record,) = caplog.records
@@ -137,17 +136,13 @@ def test_a_gpu_almost_full_is_used_with_a_warning(
     )
 
 
-def test_what_this_process_keeps_in_reserve_is_free(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_this_process_keeps_in_reserve_is_free(monkeypatch: Patch, caplog: Log) -> None:
     pretend_gpu(monkeypatch, free=3 * GIB, in_reserve=70 * GIB)
     assert "; 73 GiB of 80 GiB free)" in choose_compute("cuda").describe()
     assert not caplog.records
 
 
-def test_of_several_gpus_the_message_says_how_to_choose(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_several_gpus_the_message_says_how_to_choose(monkeypatch: Patch, caplog: Log) -> None:
     pretend_gpu(monkeypatch, num_visible=4, free=GIB)
     message = choose_compute("cuda").describe()
     assert "free; number 0 of 4 from 0, CUDA_VISIBLE_DEVICES chooses another), " in message
@@ -180,7 +175,7 @@ def test_what_a_build_runs_on(capability: tuple[int, int], architectures: list[s
 # ---- Which precision
 
 
-def test_an_older_gpu_computes_in_fp32_unless_set_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_gpu_computes_in_fp32_unless_set_otherwise(monkeypatch: Patch) -> None:
     pretend_gpu(monkeypatch, name="Tesla T4", capability=(7, 5))
     compute = choose_compute("auto")
     assert compute.dtype == torch.float32
@@ -198,7 +193,7 @@ def test_an_older_gpu_computes_in_fp32_unless_set_otherwise(monkeypatch: pytest.
     ],
 )
 def test_auto_precision_is_what_the_processor_computes_in(
-    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], dtype: torch.dtype, why: str
+    monkeypatch: Patch, capabilities: dict[str, bool], dtype: torch.dtype, why: str
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     compute = choose_compute("cpu", "auto")
@@ -227,7 +222,7 @@ def test_other_names_are_refused() -> None:
 # ---- What is logged
 
 
-def test_what_a_run_computes_with_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_computes_with_is_reported(monkeypatch: Patch) -> None:
     versions = f"2 threads, torch {torch.__version__}"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     capabilities = {"cpu_name": "AMD EPYC", "num_physical_cores": 2, "avx512_bf16": True}

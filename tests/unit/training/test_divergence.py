@@ -31,9 +31,8 @@ from unmask.training.steps import NumberedStep, PreparedStep
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
 def test_what_is_not_finite_is_a_fault_at_any_step(loss: float, norm: float) -> None:
-    assert divergence_fault(1, loss, norm, [], None) == (
-        "the loss or its gradient is not finite at step 1: the run has diverged"
-    )
+    fault = "the loss or its gradient is not finite at step 1: the run has diverged"
+    assert divergence_fault(1, loss, norm, [], None) == fault
 
 
 RECENT = [*[2.0] * 30, *[3.0] * 31, *[90.0] * 30]
@@ -83,13 +82,10 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def steps_of(numbers: Sequence[int], poison: dict[int, float]) -> Iterator[LoadedStep]:
     """Steps of two micro-batches, by number; what a number is poisoned with, its loss is multiplied by."""
     for number in numbers:
-        batches = [
-            pack([[number % 7, 1, 2], [3]], keys=[number, -number]).with_columns(
-                poison=torch.tensor([1.0, poison.get(number, 1.0)])
-            ),
-            pack([[4]]).with_columns(poison=torch.ones(1)),
-        ]
-        yield LoadedStep(batches, Position(sequence=number), number / 10)
+        factors = torch.tensor([1.0, poison.get(number, 1.0)])
+        first = pack([[number % 7, 1, 2], [3]], keys=[number, -number]).with_columns(poison=factors)
+        second = pack([[4]]).with_columns(poison=torch.ones(1))
+        yield LoadedStep([first, second], Position(sequence=number), number / 10)
 
 
 def run(
@@ -149,11 +145,8 @@ def test_the_steps_before_it_have_their_row(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the run has diverged"):
         run(tmp_path, {8: math.nan}, log_every=5, save_every=6)
     rows = read_metrics(tmp_path / "metrics.jsonl")
-    assert [(row["step"], row["tokens"], row["loss"] is None) for row in rows] == [
-        (5, 25, False),
-        (7, 35, False),
-        (8, 40, True),
-    ]
+    found = [(row["step"], row["tokens"], row["loss"] is None) for row in rows]
+    assert found == [(5, 25, False), (7, 35, False), (8, 40, True)]
     with pytest.raises(UserError, match="the run has diverged"):  # of step 6 there is a checkpoint
         run(tmp_path, {7: math.nan}, log_every=5, save_every=6)
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [5, 6, 7]
@@ -169,14 +162,12 @@ def test_a_gradient_alone_may_be_at_fault(tmp_path: Path) -> None:
     assert (figures["loss"] is not None, figures["gradient_norm"]) == (True, None)
 
 
-def test_rolled_back_a_run_is_one_that_never_saw_the_batches_between(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rolled_back_a_run_is_one_without_the_batches_between(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "unmask"):
         run(tmp_path / "rolled", {7: math.inf}, on_divergence="roll_back", log_every=1)
     run(tmp_path / "plain", {}, numbers=[1, 2, 3, 4, *range(8, 100)], log_every=1)
     assert same_end(tmp_path / "rolled", tmp_path / "plain")
-    [message, summary] = [record.getMessage() for record in caplog.records]
+    [message, summary] = caplog.messages
     assert "back to the weights of step 4, with the text after the step (1 of at most 3 times)" in message
     assert str(tmp_path / "rolled" / "divergence" / "step-00000007") in message
     assert "the run has rolled back 1 time(s)" in summary

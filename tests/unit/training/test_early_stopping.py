@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from support.sessions import Toy, Whole, sit
-from unmask.batch import pack
+from support.sessions import NUMBERED, Noting, Toy, sit
+from support.tensors import assert_equal
 from unmask.errors import Interrupted, SettingsError
-from unmask.packing.loader import LoadedStep, Position
 from unmask.training.run.best import choose_metric, is_better
 from unmask.training.run.checkpoint import BEST, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
-
-
-def steps_from(step: int) -> Iterator[LoadedStep]:
-    while True:
-        step += 1
-        yield LoadedStep([pack([[step % 7, 1, 2]])], Position(sequence=step), step / 10)
 
 
 def run(
@@ -47,7 +38,7 @@ def run(
     last = sit(
         directory,
         trained,
-        Whole(lambda progress, start: steps_from(start.sequence)),
+        NUMBERED,
         {"steps": 20, "eval_every": 2, "log_every": 3, **settings},
         stops=lambda batch: int(trained.seen) + 1 == stop_after,
         evaluate=evaluate if has_dev else None,
@@ -71,18 +62,11 @@ def test_it_stops_at_the_right_evaluation_and_keeps_the_best(tmp_path: Path) -> 
 
 
 def test_the_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
-    kept: dict[int, Tensor] = {}
-
-    class Noting(Toy):
-        def eval(self) -> Noting:
-            kept[int(self.seen)] = self.embedding.weight.detach().clone()
-            super().eval()
-            return self
-
-    module, _ = run(tmp_path, FIGURES, module=Noting(), patience=3)
-    assert sorted(kept) == [2, 4, 6, 8, 10, 12, 14]
-    assert torch.equal(module.embedding.weight, kept[8])
-    assert not torch.equal(module.embedding.weight, kept[14])
+    module = Noting()
+    run(tmp_path, FIGURES, module=module, patience=3)
+    assert sorted(module.evaluated) == [2, 4, 6, 8, 10, 12, 14]
+    assert torch.equal(module.embedding.weight, module.evaluated[8])
+    assert not torch.equal(module.embedding.weight, module.evaluated[14])
 
 
 def test_a_budget_that_is_spent_first_gives_the_best_too(tmp_path: Path) -> None:
@@ -111,8 +95,7 @@ def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_after: in
         run(tmp_path / "run", FIGURES, stop_after=stop_after, patience=3, save_every=5)
     resumed, last = run(tmp_path / "run", FIGURES, patience=3, save_every=5)
     assert last == expected
-    for found, wanted in zip(resumed.state_dict().values(), whole.state_dict().values(), strict=True):
-        assert torch.equal(found, wanted)
+    assert_equal(resumed.state_dict(), whole.state_dict())
     ends = [find_checkpoint(tmp_path / name / "checkpoints") for name in ("whole", "run")]
     assert [end.step for end in ends if end is not None] == [14, 14]
     for file in (WEIGHTS, BEST):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from support.captured_toy import CPU, Step
 from unmask.batch import Batch, LossTerm, pack
-from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
@@ -19,15 +18,6 @@ from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.settings import ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.steps import Learner, set_training_mode
-
-CPU = Compute(torch.device("cpu"), torch.float32, "a test")
-
-
-@dataclass(frozen=True)
-class Step:
-    batches: list[Batch]
-    after: int
-    epochs: float
 
 
 class Regressor(nn.Module):
@@ -111,10 +101,8 @@ def gradient_of_a_step(sizes: Sequence[int]) -> Tensor:
     """By how far one step of plain gradient descent goes."""
     module, before = Regressor(), Regressor()
     run(TrainSettings(steps=1, max_grad_norm=None), module=module, steps=endless(sizes))
-    return (
-        torch.cat([(b - a).detach().flatten() for b, a in zip(before.parameters(), module.parameters(), strict=True)])
-        / 0.01
-    )
+    moved = [(b - a).detach() for b, a in zip(before.parameters(), module.parameters(), strict=True)]
+    return torch.cat([move.flatten() for move in moved]) / 0.01
 
 
 def expected_gradient() -> Tensor:
@@ -148,14 +136,8 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
                 shares.append(state.progress(settings))
                 yield step
 
-        run(
-            settings,
-            module=module,
-            steps=steps(state, settings, shares),
-            schedule=ScheduleSettings(),
-            state=state,
-            prepares_ahead=prepares_ahead,
-        )
+        given = {"steps": steps(state, settings, shares), "schedule": ScheduleSettings(), "state": state}
+        run(settings, module=module, **given, prepares_ahead=prepares_ahead)
         ends.append([parameter.tolist() for parameter in module.parameters()])
         called.append(shares)
     assert ends[0] == ends[1]
@@ -164,7 +146,7 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
 
 @pytest.mark.parametrize("is_made_anew", [True, False])
 @pytest.mark.parametrize("prepares_ahead", [True, False])
-def test_after_a_bad_step_come_the_batches_that_the_hook_gives_or_those_that_were_next(
+def test_after_a_bad_step_come_the_batches_of_the_hook_or_those_that_were_next(
     prepares_ahead: bool, is_made_anew: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that had been made ahead of it are dropped with the others."""
@@ -243,9 +225,8 @@ def test_means_are_over_all_targets_since_the_last_time() -> None:
 
 def test_rates_follow_the_schedule_for_every_group() -> None:
     module = Regressor()
-    optimizer = torch.optim.SGD(
-        [{"params": [module.embedding], "lr": 0.4}, {"params": [module.weight], "lr": 0.1}], lr=1.0
-    )
+    groups = [{"params": [module.embedding], "lr": 0.4}, {"params": [module.weight], "lr": 0.1}]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
     rates: list[list[float]] = []
 
     def note(state: TrainState, result: StepResult) -> None:
@@ -253,10 +234,8 @@ def test_rates_follow_the_schedule_for_every_group() -> None:
         assert result.learning_rate == rates[-1][0]
 
     def continue_training(state: TrainState, steps: int) -> None:
-        schedule = ScheduleSettings(name="linear", warmup_steps=2)
-        run(
-            TrainSettings(steps=steps), module=module, schedule=schedule, state=state, on_step=note, optimizer=optimizer
-        )
+        settings, schedule = TrainSettings(steps=steps), ScheduleSettings(name="linear", warmup_steps=2)
+        run(settings, module=module, schedule=schedule, state=state, on_step=note, optimizer=optimizer)
 
     state = TrainState()
     continue_training(state, 4)
@@ -321,9 +300,6 @@ def test_a_run_ends_with_its_budget(budget: dict[str, float], steps: int) -> Non
 def test_a_budget_of_minutes_is_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
-    def clock() -> float:
-        return now
-
     def prepared(steps: Iterator[Step]) -> Iterator[Step]:
         nonlocal now
         for step in steps:
@@ -334,7 +310,7 @@ def test_a_budget_of_minutes_is_of_training_alone(monkeypatch: pytest.MonkeyPatc
         nonlocal now
         now += 1000  # and what comes after it does not count
 
-    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     state = run(TrainSettings(minutes=1), steps=prepared(endless()), on_step=evaluate)
     assert (state.step, state.seconds) == (3, 60)
 

@@ -110,14 +110,9 @@ def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_a
         assert (first.directory / name).read_bytes() == (second.directory / name).read_bytes()
     assert first.state["position"] == second.state["position"]
     assert (first.state["position"]["phase"], first.state["position"]["sequence"]) == (1, 10)
-    rates = [
-        [row["learning_rate"] for row in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("whole", "run")
-    ]
-    assert (
-        rates[0]
-        == rates[1]
-        == pytest.approx([0, 0.05, 0.1, 0.1 * 7 / 8, 0.1 * 6 / 8, 0, 0.05, 0.1, 0.1 * 2 / 3, 0.1 / 3])
-    )
+    whole, resumed = ([row["learning_rate"] for row in rows_of(tmp_path / name)] for name in ("whole", "run"))
+    expected = [0, 0.05, 0.1, 0.1 * 7 / 8, 0.1 * 6 / 8, 0, 0.05, 0.1, 0.1 * 2 / 3, 0.1 / 3]
+    assert whole == resumed == pytest.approx(expected)
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -143,26 +138,26 @@ def test_a_run_that_is_done_says_so_and_how_to_continue(tmp_path: Path, caplog: 
     rows = rows_of(tmp_path)
     with caplog.at_level(logging.INFO, "unmask"):
         assert run(tmp_path, tokens=9) == []
-    [message] = [record.getMessage() for record in caplog.records]
-    assert message == (
+    assert caplog.messages == [
         "nothing is left to train: the run has taken its 5 steps, all of train.tokens=9; a larger train.tokens "
         "continues from there"
-    )
+    ]
     assert rows_of(tmp_path) == rows
 
 
-def test_a_run_by_time_has_each_steps_rate_and_says_that_it_cannot_be_repeated(
+def test_a_run_by_time_has_each_steps_rate_and_is_not_repeatable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    message = "run under train.minutes is not repeatable bit for bit"
+    def levels(which: str) -> list[str]:
+        message = f"{which} run under train.minutes is not repeatable bit for bit"
+        return [record.levelname for record in caplog.records if message in record.getMessage()]
+
     with caplog.at_level(logging.INFO, "unmask"):
         with pytest.raises(Interrupted):
             run(tmp_path, minutes=1e6, stop_after=3, log_every=50)
-        assert [record.levelname for record in caplog.records if f"a {message}" in record.getMessage()] == ["INFO"]
+        assert levels("a") == ["INFO"]
         run(tmp_path, minutes=1e-9, log_every=50)
-    assert [record.levelname for record in caplog.records if f"a resumed {message}" in record.getMessage()] == [
-        "WARNING"
-    ]
+    assert levels("a resumed") == ["WARNING"]
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert [row["learning_rate"] for row in rows] == pytest.approx([0, 0.05, 0.1], abs=1e-6)  # 3 steps of 1e6 minutes
@@ -181,5 +176,5 @@ def test_a_warm_up_longer_than_the_run_is_reported(
 ) -> None:
     with caplog.at_level(logging.WARNING, "unmask"):
         run(tmp_path, schedule=ScheduleSettings(warmup_steps=1000), **budget)
-    [record] = caplog.records
-    assert record.getMessage().startswith(message)
+    [line] = caplog.messages
+    assert line.startswith(message)

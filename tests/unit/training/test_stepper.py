@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from support.captured_toy import CPU
 from unmask.batch import Batch, LossTerm, pack
-from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper, weigh
 from unmask.training.stepper import StepFigures
-
-CPU = Compute(torch.device("cpu"), torch.float32, "a test")
 
 
 class Toy(nn.Module):

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from support.captured_toy import CPU, read_all
 from support.sizes import small
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import Paddings
@@ -31,7 +32,6 @@ from unmask.training.state import TrainState
 from unmask.training.stepper import StepFigures
 from unmask.training.steppers import CautiousStepper, choose_stepper
 
-CPU = Compute(torch.device("cpu"), torch.float32, "a test")
 SIZES = small(vocab=20, width=16, layers=2, heads=2, inner=32, positions=16, dropout=0.2)
 
 
@@ -62,17 +62,13 @@ def steppers(
     return captured, EagerStepper(module, optimizer, 1.0, compute)
 
 
-def always(place: int, figures: StepFigures) -> bool:
-    return True
-
-
 def take(stepper: Any, number: int) -> list[StepFigures]:
     """Steps on the same batch."""
     figures: list[StepFigures] = []
     for _ in range(number):
         counts = {"task": int((batch().columns["labels"] != IGNORE_INDEX).sum())}
         stepper.launch([batch(), batch()], {"task": 2 * counts["task"]})
-        figures += stepper.read(always)
+        figures += stepper.read(read_all)
     return figures
 
 
@@ -99,9 +95,8 @@ def test_a_run_that_cannot_be_captured_is_one_that_never_tried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, resumed: bool
 ) -> None:
     """Weights, moments and the numbers that dropout draws are untouched, and it says so."""
-    monkeypatch.setattr(
-        Capturer, "_capture", breaks(after=0, error=RuntimeError("operation not permitted\nwhen capturing"))
-    )
+    error = RuntimeError("operation not permitted\nwhen capturing")
+    monkeypatch.setattr(Capturer, "_capture", breaks(after=0, error=error))
     ends, figures = [], []
     for tries in (True, False):
         module = tagger()
@@ -118,16 +113,13 @@ def test_a_run_that_cannot_be_captured_is_one_that_never_tried(
         ends.append(weights(module))
         assert (optimizer.found_inf, optimizer.rates) == (None, None)
         assert all(parameter.grad is None for parameter in module.parameters())
-        state = TrainState(step=3)
-        save_checkpoint(
-            tmp_path / str(tries), module, optimizer, Schedule(ScheduleSettings()), state, {"step": 3}, keep_last=1
-        )
+        schedule, state = Schedule(ScheduleSettings()), TrainState(step=3)
+        save_checkpoint(tmp_path / str(tries), module, optimizer, schedule, state, {"step": 3}, keep_last=1)
     assert figures[0] == figures[1]
     assert torch.equal(*ends)
-    files = [
-        sorted(path.stat().st_size for path in (tmp_path / str(tries)).rglob("*tensors")) for tries in (True, False)
-    ]
-    assert files[0] == files[1]
+    folders = [tmp_path / str(tries) for tries in (True, False)]
+    sizes = [sorted(path.stat().st_size for path in folder.rglob("*tensors")) for folder in folders]
+    assert sizes[0] == sizes[1]
     assert caplog.messages == [
         "steps cannot be captured as CUDA graphs here, and are computed as they come, as with "
         "train.record_steps=false: RuntimeError: operation not permitted"
@@ -148,7 +140,7 @@ def test_what_was_replayed_before_a_capture_failed_has_drawn_nothing(monkeypatch
         stepper.restart([])
         torch.manual_seed(7)
         stepper.launch([batch(), longer], {"task": 100})
-        figures.append(stepper.read(always))
+        figures.append(stepper.read(read_all))
         assert not stepper.runs_ahead
         ends.append(weights(module))
     assert figures[0] == figures[1]
@@ -208,10 +200,8 @@ def test_blocks_that_cannot_be_compiled_are_captured_without(
         assert stepper.num_graphs == 1
         ends.append(weights(module))
     assert torch.equal(*ends)
-    assert (
-        caplog.messages
-        == ["blocks cannot be compiled here, and are not: NoCompilerError: no compiler for this GPU"] * compiles
-    )
+    line = "blocks cannot be compiled here, and are not: NoCompilerError: no compiler for this GPU"
+    assert caplog.messages == [line] * compiles
 
 
 def test_what_fails_in_the_compiled_pass_and_without_it_is_reported_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

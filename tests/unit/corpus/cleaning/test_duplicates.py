@@ -67,7 +67,7 @@ def test_a_document_of_one_line_is_not_its_own_paragraph(tmp_path: Path) -> None
 
 
 @given(texts=st.lists(st.lists(st.sampled_from([A, B, C, "Short.", ""]), max_size=5).map("\n".join), max_size=30))
-def test_one_pass_in_small_batches_does_what_a_plain_loop_does(
+def test_small_batches_come_to_what_a_plain_loop_does(
     texts: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     documents, paragraphs, expected = set(), set(), []
@@ -121,9 +121,8 @@ def test_kinds_are_never_equal() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ hashes
 
-NEAR = st.tuples(st.integers(0, 3), st.integers(0, 3)).map(
-    lambda halves: halves[0].to_bytes(8, "little") + halves[1].to_bytes(8, "little")
-)
+HALF = st.integers(0, 3).map(lambda number: number.to_bytes(8, "little"))
+NEAR = st.tuples(HALF, HALF).map(b"".join)
 
 
 @given(batches=st.lists(st.lists(st.one_of(NEAR, st.binary(min_size=16, max_size=16)), max_size=40), max_size=12))

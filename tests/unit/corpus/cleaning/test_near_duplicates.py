@@ -59,12 +59,8 @@ def test_the_first_stays_and_a_dropped_one_is_no_measure() -> None:
     first = words(generator, 400, "abcdefgh")
     second = changed(first, generator, 4)  # .9 like the first
     third = changed(second, generator, 20)  # less than .7 like either
-    assert decide([" ".join(text) for text in (first, second, third, first)]) == [
-        None,
-        "near-duplicate",
-        None,
-        "near-duplicate",
-    ]
+    texts = [" ".join(text) for text in (first, second, third, first)]
+    assert decide(texts) == [None, "near-duplicate", None, "near-duplicate"]
 
 
 def test_dropped_documents_are_neither_kept_nor_compared() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.corpora import read, write
 from unmask.corpus.documents import CorpusCounts, Document
-from unmask.corpus.reading import read_files
 from unmask.corpus.settings import ReadingSettings
 from unmask.errors import InputError
 
@@ -49,19 +49,9 @@ CHAPTER II.
 Nothing more is known of either, although a good deal was said at the time."""
 
 
-def read(path: Path, settings: ReadingSettings = ReadingSettings()) -> tuple[list[Document], CorpusCounts]:  # noqa: B008
-    counts = CorpusCounts()
-    return list(read_files([path], counts, settings)), counts
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a file without its byte order mark, line ends counted as one."""
-    return len(path.read_text("utf-8-sig").encode())
-
-
 def check_account(documents: list[Document], counts: CorpusCounts, path: Path) -> None:
     handed_on = sum(len(document.text.encode()) for document in documents)
-    assert counts.bytes_read == size_of(path)
+    assert counts.bytes_read == len(path.read_text("utf-8-sig").encode())  # no byte order mark, line ends count as one
     assert counts.bytes_read == handed_on + sum(amount.utf8_bytes for amount in counts.removed.values())
     assert counts.documents_read == len(documents)
 
@@ -108,40 +98,35 @@ OLD_MARKS = {
 
 @pytest.mark.parametrize("marks", OLD_MARKS.values(), ids=OLD_MARKS.keys())
 def test_marks_of_all_years_are_known(tmp_path: Path, marks: tuple[str, str]) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text(f"{marks[0]}\n\nCHAPTER I\n\nThe book.\n\n{marks[1]}")
+    path = write(tmp_path / "a.txt", f"{marks[0]}\n\nCHAPTER I\n\nThe book.\n\n{marks[1]}")
     documents, counts = read(path)
     assert [document.text for document in documents] == ["CHAPTER I\n\nThe book."]
     check_account(documents, counts, path)
 
 
 def test_several_books_in_a_file_are_several_documents(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
     start, end = OLD_MARKS["2010"]
     cut = "header\n*** START OF THE PROJECT GUTENBERG EBOOK A ***\nThe book without an end.\n"
-    path.write_text(f"{start}\nOne.\n{end}{cut}{start}\nThree.\n\n\n{end}")
+    path = write(tmp_path / "a.txt", f"{start}\nOne.\n{end}{cut}{start}\nThree.\n\n\n{end}")
     documents, counts = read(path)
     assert [document.text.split("\n")[0] for document in documents] == ["One.", "The book without an end.", "Three."]
     check_account(documents, counts, path)
 
 
 def test_a_book_without_a_word_is_all_licence(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("".join(OLD_MARKS["2010"]))
+    path = write(tmp_path / "a.txt", "".join(OLD_MARKS["2010"]))
     documents, counts = read(path)
     assert (documents, counts.empty_files) == ([], 1)
     check_account(documents, counts, path)
 
 
 def test_a_text_that_only_speaks_of_it_far_in_is_a_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("words\n" * 20_000 + "*** START OF THE PROJECT GUTENBERG EBOOK A ***\n")
+    path = write(tmp_path / "a.txt", "words\n" * 20_000 + "*** START OF THE PROJECT GUTENBERG EBOOK A ***\n")
     assert read(path)[0][0].source == f"{path}:1"
 
 
 def test_a_file_without_a_book_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("just text\n")
+    path = write(tmp_path / "a.txt", "just text\n")
     with pytest.raises(InputError, match=r"a\.txt: no line that begins with '\*\*\* START OF THE PROJECT"):
         read(path, ReadingSettings(format="gutenberg"))
     documents, counts = read(path, ReadingSettings(format="gutenberg", on_error="skip"))
@@ -149,9 +134,8 @@ def test_a_file_without_a_book_is_told(tmp_path: Path) -> None:
 
 
 def test_a_book_that_is_not_utf8_is_passed_over_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
     start, end = OLD_MARKS["2010"]
-    path.write_bytes(f"{start}\nA café.\n\nMore.\n{end}".encode("latin-1"))
+    path = write(tmp_path / "a.txt", f"{start}\nA café.\n\nMore.\n{end}".encode("latin-1"))
     with pytest.raises(InputError, match=r"a\.txt:10: not UTF-8 at byte"):
         read(path)
     documents, counts = read(path, ReadingSettings(on_error="skip"))
@@ -166,8 +150,7 @@ WORDS = st.lists(st.text("abcdéf가.,", min_size=1, max_size=12), min_size=1, m
 def test_paragraphs_that_were_wrapped_are_lines_again(paragraphs: list[str], width: int) -> None:
     wrapped = "\n\n".join(textwrap.fill(p, width, break_on_hyphens=False, break_long_words=False) for p in paragraphs)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a.txt")
-        path.write_text(f"*** START OF THE PROJECT GUTENBERG EBOOK A ***\n\n{wrapped}\n", "utf-8")
+        path = write(Path(folder, "a.txt"), f"*** START OF THE PROJECT GUTENBERG EBOOK A ***\n\n{wrapped}\n")
         documents, counts = read(path)
         check_account(documents, counts, path)
     # a line of at least `width` - 12 characters is full: longer than 45 unless the width is at its least

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.corpus.documents import CorpusCounts, Document
+from support.corpora import read, write
+from unmask.corpus.documents import Document
 from unmask.corpus.formats.markdown import strip_markdown
-from unmask.corpus.reading import read_files
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,7 @@ def test_marks_that_nothing_closes_take_no_time(mark: str) -> None:
 
 
 def test_a_file_is_a_document(tmp_path: Path) -> None:
-    path = tmp_path / "a.md"
-    path.write_bytes(b"# One\r\n\r\ntwo\r\nthree\r\n")
-    counts = CorpusCounts()
-    assert list(read_files([path], counts)) == [Document("One\ntwo three", f"{path}:1")]
+    path = write(tmp_path / "a.md", b"# One\r\n\r\ntwo\r\nthree\r\n")
+    documents, counts = read(path)
+    assert documents == [Document("One\ntwo three", f"{path}:1")]
     assert counts.bytes_read == 13

@@ -14,29 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from support.corpora import SKIP, STOP, read, refused, write
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.reading import read_files
 from unmask.corpus.settings import ReadingSettings
-from unmask.errors import InputError
 
-STOP = ReadingSettings()
-SKIP = ReadingSettings(on_error="skip")
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
-
-
-def read(path: Path, settings: ReadingSettings = STOP) -> tuple[list[Document], CorpusCounts]:
-    counts = CorpusCounts()
-    return list(read_files([path], counts, settings)), counts
 
 
 def texts(path: Path, settings: ReadingSettings = STOP) -> list[str]:
     return [document.text for document in read(path, settings)[0]]
-
-
-def refused(path: Path, settings: ReadingSettings = STOP) -> str:
-    with pytest.raises(InputError) as error:
-        read(path, settings)
-    return str(error.value)
 
 
 def from_stdin(content: bytes, settings: ReadingSettings) -> list[str]:
@@ -63,38 +50,35 @@ def test_tsv_holds_any_text_without_tabs_and_line_breaks(written: list[str]) -> 
 
 
 def test_places_are_the_lines_on_which_rows_begin(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b'n,text\n1,"two\nlines"\n\n2,"""quoted"", too"\n')
+    path = write(tmp_path / "a.csv", b'n,text\n1,"two\nlines"\n\n2,"""quoted"", too"\n')
     assert read(path)[0] == [Document("two\nlines", f"{path}:2"), Document('"quoted", too', f"{path}:5")]
 
 
 def test_in_tsv_a_quotation_mark_is_a_character(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_bytes(b'body\tn\n"half\t1\n\n""\t2\n')
+    path = write(tmp_path / "a.tsv", b'body\tn\n"half\t1\n\n""\t2\n')
     assert texts(path, ReadingSettings(column="body")) == ['"half', '""']
 
 
 def test_empty_lines_are_texts_where_there_is_but_one_column(tmp_path: Path) -> None:
     for name in ("a.csv", "a.tsv"):
-        (tmp_path / name).write_bytes(b"text\none\n\ntwo\n")
-        assert texts(tmp_path / name) == ["one", "", "two"]
+        assert texts(write(tmp_path / name, b"text\none\n\ntwo\n")) == ["one", "", "two"]
 
 
 def test_a_header_without_the_column_tells_what_there_is(tmp_path: Path) -> None:
     for name, content in (("a.csv", b"id,body\n1,x\n"), ("a.tsv", b"id\tbody\n1\tx\n")):
-        path = tmp_path / name
-        path.write_bytes(content)
-        assert refused(path).startswith(
-            f"{path}:1: no column 'text' (there is 'id', 'body'): name another with --column"
-        )
+        path = write(tmp_path / name, content)
+        told = f"{path}:1: no column 'text' (there is 'id', 'body'): name another with --column"
+        assert refused(path).startswith(told)
         documents, counts = read(path, SKIP)
         assert (documents, counts.skipped) == ([], {"no such column": 1})
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"text,text\n1,x\n")
+    path = write(tmp_path / "a.csv", b"text,text\n1,x\n")
     assert refused(path).startswith(f"{path}:1: the header names 'text' twice: expected every column to have")
+
+
+NOT_CSV = "not CSV in the row that begins here"
 
 
 @pytest.mark.parametrize(
@@ -102,28 +86,15 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     [
         ("a.csv", b"n,text\n1,a\n2,b,c\n3,d\n", 3, "3 fields where the header has 2 (n, text)", ["a", "d"]),
         ("a.tsv", b"n\ttext\n1\ta\n2\n3\td\n", 3, "1 fields where the header has 2 (n, text)", ["a", "d"]),
-        (
-            "a.csv",
-            b'n,text\n1,"a\nb"x\n3,d\n',
-            2,
-            "not CSV in the row that begins here (',' expected after '\"')",
-            ["d"],
-        ),
-        (
-            "a.csv",
-            b'n,text\n1,a\n2,"b\n3,d\n',
-            3,
-            "not CSV in the row that begins here (unexpected end of data)",
-            ["a"],
-        ),
-        ("a.csv", b"n,text\n1,a\rb\n3,d\n", 2, "not CSV in the row that begins here (new-line character", ["d"]),
+        ("a.csv", b'n,text\n1,"a\nb"x\n3,d\n', 2, f"{NOT_CSV} (',' expected after '\"')", ["d"]),
+        ("a.csv", b'n,text\n1,a\n2,"b\n3,d\n', 3, f"{NOT_CSV} (unexpected end of data)", ["a"]),
+        ("a.csv", b"n,text\n1,a\rb\n3,d\n", 2, f"{NOT_CSV} (new-line character", ["d"]),
     ],
 )
 def test_a_wrong_row_is_told_with_its_line(
     tmp_path: Path, name: str, content: bytes, line: int, told: str, left: list[str]
 ) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
+    path = write(tmp_path / name, content)
     assert refused(path).startswith(f"{path}:{line}: {told}")
     assert texts(path, SKIP) == left
     assert sum(read(path, SKIP)[1].skipped.values()) == 1
@@ -203,9 +174,8 @@ def test_a_damaged_parquet_is_told(tmp_path: Path, damage: str) -> None:
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[parquet.read_metadata(path).row_group(0).column(1).data_page_offset + 100] ^= 1
-    path.write_bytes(
-        {"cut": whole[:-10], "not parquet": b"text\n" * 9, "empty": b"", "flipped": bytes(flipped)}[damage]
-    )
+    damaged = {"cut": whole[:-10], "not parquet": b"text\n" * 9, "empty": b"", "flipped": bytes(flipped)}
+    write(path, damaged[damage])
     assert refused(path, ReadingSettings(column="body")).startswith(f"{path}: not a sound Parquet file (")
     counts = read(path, ReadingSettings(column="body", on_error="skip"))[1]
     assert counts.skipped == {"damaged file": 1}

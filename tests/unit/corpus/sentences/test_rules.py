@@ -105,44 +105,12 @@ def test_a_line_break_always_ends_a_sentence() -> None:
     assert sentences(text) == ["A heading", "Mr.", "Smith went", "home"]
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n\n", "\u3000\n\t"])
-def test_white_space_holds_no_sentence(text: str) -> None:
-    assert split_sentences(text) == []
+WORDS = "Mr U.S No I a The he 5 1 Sept house é 다 니다 습니다 요 라고 함 ㅋㅋ ㅡㅡ ~ ^^ .. ,,"
+PIECES = st.sampled_from([*" \n.!?…。\"'“”()[]「」,:-", *WORDS.split(), "아주 좋은"])
+TEXT = st.one_of(st.text(), st.lists(PIECES).map("".join), st.lists(PIECES).map(" ".join))
 
 
-PIECES = st.sampled_from(
-    [
-        *" \n.!?…。\"'“”()[]「」,:-",
-        "Mr",
-        "U.S",
-        "No",
-        "I",
-        "a",
-        "The",
-        "he",
-        "5",
-        "1",
-        "다",
-        "니다",
-        "습니다",
-        "요",
-        "라고",
-        "ㅋㅋ",
-        "é",
-        "..",
-        ",,",
-        "~",
-        "ㅡㅡ",
-        "^^",
-        "함",
-        "Sept",
-        "house",
-        "아주 좋은",
-    ]
-)
-
-
-@given(st.one_of(st.text(), st.lists(PIECES).map("".join), st.lists(PIECES).map(" ".join)))
+@given(TEXT)
 def test_bounds_are_ordered_tight_and_cover_the_text(text: str) -> None:
     bounds = split_sentences(text)
     covered = 0
@@ -163,13 +131,11 @@ class Everything:
         return True
 
 
-@given(st.one_of(st.text(), st.lists(PIECES).map("".join), st.lists(PIECES).map(" ".join)))
+@given(TEXT)
 def test_what_is_taken_for_certain_is_what_the_rules_say(text: str) -> None:
     bounds = split_sentences(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "unmask.corpus.sentences.rules._SHORTENED_TAILS", Everything()
-        )  # so that every stop is looked at closer
+    with pytest.MonkeyPatch.context() as patch:  # so that every stop is looked at closer
+        patch.setattr("unmask.corpus.sentences.rules._SHORTENED_TAILS", Everything())
         assert split_sentences(text) == bounds
 
 
@@ -179,37 +145,11 @@ def test_lines_are_split_alone(first: str, second: str) -> None:
 
 
 # Each would take hours or more, not a second or two, if any rule looked back or ahead without a bound.
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "a",
-        ".",
-        "?",
-        " .",
-        "a. ",
-        "A.",
-        '."',
-        '다. "',
-        "(a. ",
-        '("',
-        "니다 ",
-        "ㅋ",
-        "한다. “",
-        'a!"',
-        "(가.) 나 가.) 나 ",
-        "1. ",
-        "'가 ",
-        ",",
-        ",,가",
-        "~ ",
-        "가고.. ",
-        "...가",
-        "ㅡㅡ가",
-        "^",
-        "좋음 ",
-        "He. ",
-    ],
-)
+ENDLESS = """a|.|?| .|a. |A.|."|다. "|(a. |("|니다 |ㅋ|한다. “|a!"|(가.) 나 가.) 나 |1. |'가 |,|,,가|~ """
+ENDLESS_CHAT = "가고.. |...가|ㅡㅡ가|^|좋음 |He. "
+
+
+@pytest.mark.parametrize("piece", [*ENDLESS.split("|"), *ENDLESS_CHAT.split("|")])
 def test_time_is_linear_in_the_length_of_a_line(piece: str) -> None:
     text = piece * (1_000_000 // len(piece)) + "x"
     bounds = split_sentences(text)

@@ -27,9 +27,14 @@ RECIPES = [path.stem for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.
 """Our own, of every objective that is examined, but for those whose sizes are another model's."""
 
 
-def plan_of(
-    settings: PretrainRecipe, epochs_per_step: float | None = None, step_s: float | None = 1.0
-) -> PretrainingPlan:
+Number = float | None
+
+
+def recipe(name: str, *overrides: str) -> PretrainRecipe:
+    return load_pretrain_recipe(f"pretrain/{name}", ["corpus=text.txt", *overrides])
+
+
+def plan_of(settings: PretrainRecipe, epochs_per_step: Number = None, step_s: Number = 1.0) -> PretrainingPlan:
     sizes = settings.model.resolve(30522)
     assert isinstance(sizes, EncoderSettings)
     tokens_per_step = settings.train.batch_size * settings.packing.max_length * 0.95
@@ -37,8 +42,8 @@ def plan_of(
     return make_plan(settings, sizes, num_parameters, tokens_per_step, epochs_per_step, step_s)
 
 
-def levels_of(name: str, *overrides: str, epochs_per_step: float | None = None) -> dict[str, str]:
-    settings = largest_phase(load_pretrain_recipe(f"pretrain/{name}", ["corpus=text.txt", *overrides]))
+def levels_of(name: str, *overrides: str, epochs_per_step: Number = None) -> dict[str, str]:
+    settings = largest_phase(recipe(name, *overrides))
     return {found.name: found.level for found in check_settings(settings, plan_of(settings, epochs_per_step))}
 
 
@@ -52,10 +57,8 @@ def test_nothing_is_wrong_with_our_own_recipes(name: str) -> None:
 
 
 def test_left_to_right_models_may_see_their_text_more_often() -> None:
-    settings = load_pretrain_recipe("pretrain/gpt1_base", ["corpus=text.txt", "train.epochs=100"])
-    assert "many-epochs" not in {found.name for found in check_settings(settings, plan_of(settings, 0.01))}
-    settings = load_pretrain_recipe("pretrain/gpt1_base", ["corpus=text.txt", "train.epochs=101"])
-    assert "many-epochs" in {found.name for found in check_settings(settings, plan_of(settings, 0.01))}
+    assert "many-epochs" not in levels_of("gpt1_base", "train.epochs=100", epochs_per_step=0.01)
+    assert "many-epochs" in levels_of("gpt1_base", "train.epochs=101", epochs_per_step=0.01)
 
 
 @pytest.mark.parametrize(
@@ -87,24 +90,20 @@ def test_each_fault_is_named(overrides: list[str], name: str, level: str) -> Non
 
 def test_each_of_two_stages_has_a_warm_up_of_its_own() -> None:
     stages = ["objective.schedule=two_stage", "objective.generator_size=1", "train.steps=2000"]
-    told = {
-        warmup: levels_of("electra_tiny", *stages, f"schedule.warmup_steps={warmup}") for warmup in (1000, 600, 200)
-    }
-    assert told[1000]["warmup-longer-than-run"] == "fault"
-    assert told[600]["long-warmup"] == "warning"
-    assert not {"warmup-longer-than-run", "long-warmup"} & set(told[200])
+    too_long, long, fine = (
+        levels_of("electra_tiny", *stages, f"schedule.warmup_steps={steps}") for steps in (1000, 600, 200)
+    )
+    assert too_long["warmup-longer-than-run"] == "fault"
+    assert long["long-warmup"] == "warning"
+    assert not {"warmup-longer-than-run", "long-warmup"} & set(fine)
     assert "warmup-longer-than-run" not in levels_of("electra_tiny", stages[2], "schedule.warmup_steps=1000")
 
 
 def test_rates_are_judged_for_optimizers_whose_usual_ones_are_known() -> None:
-    large = [
-        "optimizer.name=adagrad",
-        "optimizer.weight_decay=0",
-        "optimizer.learning_rate=0.2",
-        "schedule.warmup_steps=0",
-    ]
-    assert not {"learning-rate-high", "no-warmup"} & set(levels_of("bert_tiny", *large))
-    assert "learning-rate-high" in levels_of("bert_tiny", "optimizer.name=muon", "optimizer.learning_rate=0.2")
+    large, adagrad = "optimizer.learning_rate=0.2", ("optimizer.name=adagrad", "optimizer.weight_decay=0")
+    found = levels_of("bert_tiny", *adagrad, large, "schedule.warmup_steps=0")
+    assert not {"learning-rate-high", "no-warmup"} & set(found)
+    assert "learning-rate-high" in levels_of("bert_tiny", "optimizer.name=muon", large)
 
 
 @pytest.mark.parametrize(("epochs", "name"), [(41, "many-epochs"), (39, None), (0.5, "part-of-an-epoch")])
@@ -113,26 +112,19 @@ def test_epochs(epochs: float, name: str | None) -> None:
     assert set(found) & {"many-epochs", "part-of-an-epoch"} == ({name} if name else set())
 
 
-@pytest.mark.parametrize(
-    ("budget", "steps"),
-    [("train.steps=200", 200), ("train.tokens=778240", 200), ("train.epochs=2", 200), ("train.minutes=10", 200)],
-)
-def test_every_budget_comes_to_steps_tokens_epochs_and_time(budget: str, steps: int) -> None:
-    settings = load_pretrain_recipe("pretrain/bert_tiny", ["corpus=text.txt", budget])
-    plan = plan_of(settings, epochs_per_step=0.01, step_s=3.0)  # a step shows 32 x 128 x .95 = 3891.2 tokens
-    assert plan.steps == pytest.approx(steps)
-    assert plan.tokens == pytest.approx(778240)
-    assert plan.epochs == pytest.approx(2)
-    assert plan.seconds == pytest.approx(600)
+@pytest.mark.parametrize("budget", ["train.steps=200", "train.tokens=778240", "train.epochs=2", "train.minutes=10"])
+def test_every_budget_comes_to_steps_tokens_epochs_and_time(budget: str) -> None:
+    plan = plan_of(recipe("bert_tiny", budget), 0.01, step_s=3.0)  # a step shows 32 x 128 x .95 = 3891.2 tokens
+    assert (plan.steps, plan.tokens, plan.epochs, plan.seconds) == pytest.approx((200, 778240, 2, 600))
 
 
 def test_what_cannot_be_known_is_said_to_be_so() -> None:
-    settings = load_pretrain_recipe("pretrain/bert_tiny", ["corpus=text.txt", "train.epochs=2"])
+    settings = recipe("bert_tiny", "train.epochs=2")
     plan = plan_of(settings)
     assert (plan.steps, plan.tokens, plan.seconds) == (None, None, None)
     rows = dict(plan_table(plan, settings, 1e6).rows)
     assert rows["steps"] == rows["tokens"] == "not known before there is a text"
-    settings = load_pretrain_recipe("pretrain/bert_tiny", ["corpus=text.txt", "train.minutes=2"])
+    settings = recipe("bert_tiny", "train.minutes=2")
     assert dict(plan_table(plan_of(settings, step_s=None), settings, 1e6).rows)["steps"].endswith("without the probe")
 
 
@@ -159,8 +151,7 @@ def test_memory(free: int, name: str, level: str, advice: str) -> None:
 
 def test_of_phases_auto_is_the_whole_batch_of_the_longest() -> None:
     phases = "phases=[{until: .9, max_length: 64}, {until: 1, max_length: 128, batch_size: 48}]"
-    words = ["corpus=text.txt", "train.batch_size=64", "train.micro_batch_size=auto", phases]
-    settings = largest_phase(load_pretrain_recipe("pretrain/bert_tiny", words))
+    settings = largest_phase(recipe("bert_tiny", "train.batch_size=64", "train.micro_batch_size=auto", phases))
     assert (settings.packing.max_length, settings.train.batch_size) == (128, 48)
     assert settings.train.micro_batch_size == "auto"
 
@@ -171,9 +162,8 @@ def test_disk() -> None:
 
 
 def test_only_what_differs_from_the_defaults_is_listed() -> None:
-    settings = PretrainRecipe.model_validate(
-        {"corpus": ["a.txt"], "train": {"tokens": 1_000_000, "batch_size": 32}, "optimizer": {"learning_rate": 2e-3}}
-    )
+    train, optimizer = {"tokens": 1_000_000, "batch_size": 32}, {"learning_rate": 2e-3}
+    settings = PretrainRecipe.model_validate({"corpus": ["a.txt"], "train": train, "optimizer": optimizer})
     assert differences_table(settings).rows == (
         ("optimizer.learning_rate", "0.002", "0.0001"),
         ("train.tokens", "1,000,000", ""),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from support.sizes import small, small_elmo
 from unmask.batch import Batch, pack
 from unmask.doctor.recipe.estimates import (
     DECODED_AT_ONCE,
@@ -24,7 +25,6 @@ from unmask.doctor.recipe.estimates import (
 )
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
 from unmask.models.elmo.encoder import ElmoEncoder
-from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import new_encoder
 from unmask.models.kernels import decoder_loss, products
 from unmask.models.settings import EncoderSettings
@@ -68,14 +68,9 @@ def recipe_of(name: str, short_sequence_prob: float = 0.0) -> PretrainRecipe:
 
 def sizes_of(name: str, **changed: Any) -> EncoderSettings:
     model = recipe_of(name).model
-    given: dict[str, Any] = {
-        "architecture": model.architecture, "causal": model.causal, "vocab_size": 120, "hidden_size": 16,
-        "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": 40,
-        **({"embedding_size": 8} if model.architecture == "electra" else {}),
-        **({"num_attention_heads": 1} if model.architecture == "lstm" else {}),
-        **({"intermediate_size": 64} if model.architecture == "gpt1" else {}),
-    }  # fmt: skip
-    return EncoderSettings(**given | changed)
+    own = {"electra": {"embedding_size": 8}, "lstm": {"heads": 1}, "gpt1": {"inner": 64}}.get(model.architecture, {})
+    given: dict[str, Any] = {"vocab": 120, "width": 16, "layers": 4, "heads": 2, "inner": 48, "positions": 40}
+    return small(architecture=model.architecture, causal=model.causal, **given | own | changed)
 
 
 def made(name: str, sequences: int, short_sequence_prob: float = 0.0) -> tuple[Objective, Batch]:
@@ -104,9 +99,8 @@ def operations_of(
 
 def test_what_is_kept_grows_with_the_width_of_the_feed_forward() -> None:
     objective, batch = made("bert", 16)
-    wide, wider = (
-        measure_saved_bytes(sizes_of("bert", intermediate_size=n), 2, batch, objective, CPU) for n in (48, 96)
-    )
+    widths = (sizes_of("bert", inner=n) for n in (48, 96))
+    wide, wider = (measure_saved_bytes(sizes, 2, batch, objective, CPU) for sizes in widths)
     # Before and after the activation, of all tokens in the first block and of those that are read in the last.
     read = len(batch.columns["target_positions"]) + batch.num_sequences
     assert wider - wide >= 2 * 4 * 48 * (batch.num_tokens + read)
@@ -184,9 +178,8 @@ def test_operations_of_every_objective(name: str) -> None:
     elif settings.objective.name == "replaced_token":
         beyond = unread(num_targets, 4)  # of the generator, a quarter as wide
     else:
-        beyond = unread(
-            num_targets + boundaries + (settings.objective.pair_objective != "none") * batch.num_sequences, hidden
-        )
+        summed_up = (settings.objective.pair_objective != "none") * batch.num_sequences
+        beyond = unread(num_targets + boundaries + summed_up, hidden)
     assert counter.get_total_flops() == pytest.approx(necessary + beyond, rel=1e-9)
 
 
@@ -267,9 +260,7 @@ def test_operations_of_elmo_are_those_that_pytorch_counts(monkeypatch: pytest.Mo
     """For distinct words as long as words may be, and the full softmax as a sample of all other words. What one product
     of all filters computes for nothing is not necessary: narrow filters as if wide, wide ones past the end."""
     monkeypatch.setattr(products, "_onednn_beats_mkl", lambda: False)  # PyTorch does not count oneDNN's products
-    sizes = ElmoSettings(
-        vocab_size=30, max_characters=9, character_size=3, filters=((1, 4), (3, 5)), projection_size=6, cell_size=7
-    )
+    sizes = small_elmo(vocab_size=30, max_characters=9, filters=((1, 4), (3, 5)), projection_size=6, cell_size=7)
     objective = BiLM(BiLMSettings(num_negatives=30), any_vocabulary(30))
     module = objective.build(ElmoEncoder(sizes)).train()
     characters = torch.arange(8 * 9).reshape(8, 9) % 200

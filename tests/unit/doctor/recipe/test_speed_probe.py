@@ -7,24 +7,20 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from support.sizes import small
 from unmask.batch import Batch
 from unmask.doctor.recipe.estimates import any_vocabulary
 from unmask.doctor.recipe.speed_probe import MOST_STEPS, SpeedProbe, probe_speed
 from unmask.doctor.recipe.synthetic_batches import random_batches
 from unmask.models.bert import BertEncoder
-from unmask.models.settings import EncoderSettings
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import choose_compute
 
-SETTINGS = PretrainRecipe.model_validate(
-    {"corpus": [""], "packing": {"max_length": 16, "short_sequence_prob": 0}, "train": {"steps": 7, "batch_size": 64}}
-)
-SIZES = EncoderSettings(
-    vocab_size=60, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
-    max_position_embeddings=16,
-)  # fmt: skip
+PACKING, TRAIN = {"max_length": 16, "short_sequence_prob": 0}, {"steps": 7, "batch_size": 64}
+SETTINGS = PretrainRecipe.model_validate({"corpus": [""], "packing": PACKING, "train": TRAIN})
+SIZES = small(vocab=60, width=8, layers=1, heads=1, inner=8, positions=16)
 
 
 class Work:

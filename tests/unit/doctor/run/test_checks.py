@@ -57,10 +57,9 @@ def test_floors_of_known_targets() -> None:
     assert floors["mlm-no-context-floor"].value == pytest.approx(-sum(math.log(share) for share in shares) / 4)
     # Said are 1, 1, 1, and of a shown 4, which is the target by 5/256 and drawn for a 1 by 8/256, again 1.
     assert floors["mlm-no-context-accuracy-floor"].value == 0.5
-    masked_alone = MaskedLM(MaskedLMSettings(mask_token_prob=1.0, random_token_prob=0.0), vocabulary).floors(
-        counts, [batch]
-    )
-    assert "mlm-no-context-floor" not in {floor.name for floor in masked_alone}  # it is the unigram entropy
+    masks_alone = MaskedLM(MaskedLMSettings(mask_token_prob=1.0, random_token_prob=0.0), vocabulary)
+    names = {floor.name for floor in masks_alone.floors(counts, [batch])}
+    assert "mlm-no-context-floor" not in names  # it is the unigram entropy
     assert floors["nsp-chance-floor"].value == pytest.approx(math.log(2))
     assert floors["nsp-majority-floor"].value == 0.5
     # Two standard errors of a share of one half among four labels.
@@ -85,9 +84,8 @@ def test_chance_of_next_sentence_follows_the_labels() -> None:
 
 def test_the_floor_of_the_boundary_head_is_of_its_own_targets() -> None:
     """Of the spans' targets 1, 1, 2 and 4, by sixteen tokens, the last two are predicted from boundaries."""
-    batch = pack([[0, 3, 1], [3, 1, 4]]).with_columns(
-        labels=torch.tensor([1, -100, 1, -100, 2, 4]), boundary_targets=torch.tensor([4, 5])
-    )
+    labels, targets = torch.tensor([1, -100, 1, -100, 2, 4]), torch.tensor([4, 5])
+    batch = pack([[0, 3, 1], [3, 1, 4]]).with_columns(labels=labels, boundary_targets=targets)
     floors = SpanBoundary(20).floors(np.array([1, 8, 4, 2, 1]), [batch, batch])
     (floor,) = [floor for floor in floors if floor.label == "unigram entropy"]
     assert (floor.name, floor.figure, floor.held_out_key) == ("sbo-unigram-floor", "loss/sbo", "eval/sbo_loss")
@@ -102,10 +100,8 @@ def test_floors_that_a_run_has_written_down() -> None:
     assert (floor.name, floor.value) == ("lm-unigram-floor", 7.5)
     assert (floor.figure, floor.held_out_key) == ("loss/lm", "eval/lm_loss")
     told = {"loss/generator": {"no context": 6.5, "unigram entropy": 7.5}, "eval/generator_accuracy": {"no context": 1}}
-    assert {floor.name: floor.value for floor in recorded_floors(told)} == {
-        "generator-no-context-floor": 6.5,
-        "generator-unigram-floor": 7.5,
-    }
+    found = {floor.name: floor.value for floor in recorded_floors(told)}
+    assert found == {"generator-no-context-floor": 6.5, "generator-unigram-floor": 7.5}
 
 
 @pytest.mark.parametrize(
@@ -187,16 +183,11 @@ def test_a_spike_that_is_left_again_is_no_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("norms", "told"),
-    [((0.5, None), None), ((3.0, None), "over the clipping norm in 1 of 2 rows")],
-    ids=["none", "one"],
+    ("norm", "told"), [(0.5, None), (3.0, "over the clipping norm in 1 of 2 rows")], ids=["none", "one"]
 )
-def test_what_was_clipped_is_told_where_something_was(
-    tmp_path: Path, norms: tuple[float | None, ...], told: str | None
-) -> None:
+def test_what_was_clipped_is_told_where_something_was(tmp_path: Path, norm: float, told: str | None) -> None:
     rows = losses(10.0, None)
-    for row, norm in zip(rows, norms, strict=True):
-        row["gradient_norm"] = norm
+    rows[0]["gradient_norm"], rows[1]["gradient_norm"] = norm, None
     run_of(tmp_path, PRETRAIN, rows)
     message = next(finding.message for finding in check_run(tmp_path) if finding.name == "learning-rate-too-high")
     assert "is not finite at step 20" in message
@@ -205,14 +196,14 @@ def test_what_was_clipped_is_told_where_something_was(
     assert "always-clipped" not in {finding.name for finding in check_run(tmp_path)}
 
 
+ELECTRA = ["objective={name: replaced_token}", "model.architecture=electra", "packing.format=single_segment"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         ([], "usual for small models; where the loss spikes"),
-        (
-            ["objective={name: replaced_token}", "model.architecture=electra", "packing.format=single_segment"],
-            "usual for small models, and for a discriminator whose loss counts 50-fold; where the loss spikes",
-        ),
+        (ELECTRA, "usual for small models, and for a discriminator whose loss counts 50-fold; where the loss spikes"),
     ],
     ids=["masked_lm", "replaced_token"],
 )
@@ -274,12 +265,8 @@ def rows_of(key: str, *values: float | None, held_out: float | None = None) -> R
     return rows if held_out is None else [*rows, {"step": rows[-1]["step"], f"eval/{name}_loss": held_out}]
 
 
-@pytest.mark.parametrize(
-    ("objective", "key"), [(LEFT_TO_RIGHT, "lm"), (REPLACED, "generator")], ids=["gpt1", "electra"]
-)
-def test_figures_of_other_objectives_are_judged_by_the_floors_of_the_run(
-    tmp_path: Path, objective: str, key: str
-) -> None:
+@pytest.mark.parametrize(("objective", "key"), [(LEFT_TO_RIGHT, "lm"), (REPLACED, "generator")], ids=["gpt", "electra"])
+def test_figures_of_other_objectives_are_judged_by_the_runs_floors(tmp_path: Path, objective: str, key: str) -> None:
     (tmp_path / "results.json").write_text(json.dumps({"floors": {f"loss/{key}": {"unigram entropy": 6.5}}}))
     recipe = f"{PRETRAIN}{objective}"
     found = run_of(tmp_path, recipe, rows_of(f"loss/{key}", 9.0, 8.0, 7.0, 6.0, held_out=6.1))

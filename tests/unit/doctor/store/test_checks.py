@@ -158,10 +158,10 @@ def test_floors_of_other_objectives() -> None:
 
 def test_one_document_is_enough_for_sequences_of_one_segment(tmp_path: Path, tiny_model: Path) -> None:
     store, _, statistics = make(tmp_path, tiny_model, [*varied(1), "man " * 200 + "."][:1])
-    single: dict[str, Any] = {"packing": PackingSettings(format="single_segment", max_length=16), "text_length": 14}
-    found = check_store(
-        store, statistics, find_duplicates(store), **single, objective=MaskedLMSettings(sentence_objective="none")
-    )
+    packing = PackingSettings(format="single_segment", max_length=16)
+    objective = MaskedLMSettings(sentence_objective="none")
+    about: dict[str, Any] = {"packing": packing, "text_length": 14, "objective": objective}
+    found = check_store(store, statistics, find_duplicates(store), **about)
     assert not {"too-few-documents", "few-documents", "long-sentences"} & {finding.name for finding in found}
 
 

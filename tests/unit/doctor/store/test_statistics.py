@@ -12,21 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.stores import Documents
 from unmask.doctor.store.statistics import Duplicates, LengthCounts, count_store, find_duplicates
 from unmask.errors import StoreError
 from unmask.store.manifest import DOCUMENT, manifest_checksum
 from unmask.store.store import TokenStore
 
-Documents = Sequence[Sequence[Sequence[int]]]
-"""Documents of sentences of ids."""
-
 FIVE: Documents = [[[1, 2, 3], [4]], [[5, 5]], [[1, 2, 3], [4]], [[6], [7, 8, 9, 10, 11, 12], [9]], [[5, 5]]]
 
 
-def write_store(
-    directory: Path, documents: Documents, hashes: Sequence[int], shard: int, vocab_size: int
-) -> TokenStore:
-    """A store written byte for byte by the published layout, so many documents to a shard."""
+def write_store(directory: Path, documents: Documents, hashes: Sequence[int], shard: int) -> TokenStore:
+    """A store of 13 entries written byte for byte by the published layout, so many documents to a shard."""
     directory.mkdir()
     files, shards = {}, []
     for number, start in enumerate(range(0, len(documents), shard)):
@@ -46,7 +42,7 @@ def write_store(
             files[name] = {"bytes": array.nbytes, "sha256": hashlib.sha256(array.tobytes()).hexdigest()}
         shards.append({part: len(array) for part, array in arrays.items()})
     totals = {part: sum(shard[part] for shard in shards) for part in ("tokens", "sentences", "documents")}
-    manifest = {"format_version": 1, "vocab_size": vocab_size, **totals, "shards": shards, "files": files}
+    manifest = {"format_version": 1, "vocab_size": 13, **totals, "shards": shards, "files": files}
     manifest["sha256"] = manifest_checksum(manifest)
     (directory / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return TokenStore(directory)
@@ -55,7 +51,7 @@ def write_store(
 @pytest.mark.parametrize("shard", [1, 2, 5])
 def test_a_store_by_hand(tmp_path: Path, shard: int) -> None:
     read: list[float] = []
-    found = count_store(write_store(tmp_path / "s", FIVE, [0] * 5, shard, vocab_size=13), read.append)
+    found = count_store(write_store(tmp_path / "s", FIVE, [0] * 5, shard), read.append)
     assert sum(read) == 20
     assert found.token_counts.tolist() == [0, 2, 2, 2, 2, 4, 1, 1, 1, 2, 1, 1, 1]
     assert (found.sentence_lengths.num, found.sentence_lengths.total, found.sentence_lengths.longest) == (9, 20, 6)
@@ -68,7 +64,7 @@ def test_a_store_by_hand(tmp_path: Path, shard: int) -> None:
 
 
 def test_a_changed_byte_is_found(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "s", FIVE, [0] * 5, 2, vocab_size=13)
+    store = write_store(tmp_path / "s", FIVE, [0] * 5, 2)
     path = tmp_path / "s" / "tokens-00001.bin"
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
     with pytest.raises(StoreError, match=r"tokens-00001\.bin: its checksum is not"):
@@ -96,7 +92,7 @@ def test_lengths_are_exact(lengths: list[int], share: float, start: int, width: 
 def test_duplicates_are_equal_token_for_token(tmp_path: Path, shard: int) -> None:
     last = 2**32 - 1
     # Documents 0 and 2 are equal, and 1 and 4; 3 has the hash of 1 and 4 and is another text.
-    found = find_duplicates(write_store(tmp_path / "s", FIVE, [7, last, 7, last, last], shard, vocab_size=13))
+    found = find_duplicates(write_store(tmp_path / "s", FIVE, [7, last, 7, last, last], shard))
     assert found.copies == {1: 1, 2: 2}
     assert found.num_distinct == 3
     assert found.share == pytest.approx(2 / 5)

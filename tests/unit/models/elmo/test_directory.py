@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from support.model_files import edit_weights, without
+from support.sizes import small_elmo
+from support.tensors import assert_equal
 from unmask.errors import ModelError
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.elmo.encoder import ElmoEncoder
-from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.models.hub.directory import (
@@ -26,9 +27,7 @@ from unmask.models.hub.directory import (
 )
 from unmask.models.hub.source import open_source
 
-SETTINGS = ElmoSettings(
-    vocab_size=10, max_characters=8, character_size=3, filters=((1, 4), (2, 4)), projection_size=5, cell_size=6
-)
+SETTINGS = small_elmo()
 
 
 @pytest.fixture
@@ -47,8 +46,7 @@ def test_what_is_saved_comes_back(tmp_path: Path, with_softmax: bool) -> None:
     assert loaded.encoder.settings == SETTINGS
     assert loaded.config["model_type"] == "elmo"
     assert loaded.config["architectures"] == ["ElmoForPreTraining" if with_softmax else "ElmoModel"]
-    for name, weight in encoder.state_dict().items():
-        assert torch.equal(loaded.encoder.state_dict()[name], weight)
+    assert_equal(loaded.encoder.state_dict(), encoder.state_dict())
     assert (loaded.softmax is not None) == with_softmax
     if loaded.softmax is not None:
         assert torch.equal(loaded.softmax.weight, softmax.weight)
@@ -90,8 +88,7 @@ def test_a_head_of_fine_tuning_stands_beside_the_encoder(tmp_path: Path, kind: H
     save_model(tmp_path, encoder, head=head, head_kind=kind, labels=["a", "b", "c"], problem_type=None)
     loaded = load_finetuned(tmp_path)
     assert (loaded.architecture, loaded.head_kind, loaded.labels) == ("ElmoModel", kind, ("a", "b", "c"))
-    for name, weight in head.state_dict().items():
-        assert torch.equal(loaded.head_weights[name], weight)
+    assert_equal(dict(loaded.head_weights), dict(head.state_dict()))
     alone = load_encoder(tmp_path, head=kind)
     assert (alone.head_kind, alone.unused, alone.fresh) == (None, ("head.safetensors",), ())
     (tmp_path / "head.safetensors").unlink()

@@ -10,6 +10,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from support.sizes import small_elmo
+from support.tensors import assert_equal
 from unmask.batch import Batch, pack
 from unmask.errors import SettingsError
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
@@ -18,9 +20,7 @@ from unmask.models.elmo.settings import ELMO_PRESETS, ElmoModelSettings, ElmoSet
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
 
-SETTINGS = ElmoSettings(
-    vocab_size=10, max_characters=8, character_size=3, filters=((1, 4), (2, 4)), projection_size=5, cell_size=6
-)
+SETTINGS = small_elmo()
 TABLE = np.random.default_rng(0).integers(0, 261, (30, 8)).astype(np.uint16)
 
 
@@ -136,8 +136,7 @@ def test_dropout_is_on_the_inputs_of_the_layers() -> None:
     torch.manual_seed(0)
     first = encoder.hidden_states(batch)
     torch.manual_seed(0)
-    again = encoder.hidden_states(batch)
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert_equal(encoder.hidden_states(batch), first)
     other = encoder.hidden_states(batch)
     assert torch.equal(first[0], other[0])
     assert not torch.equal(first[1], other[1])

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 from transformers import BertConfig, ElectraConfig, ElectraForPreTraining
 
+from support.sizes import sizes_of
 from support.tensorflow_files import checksum_field, field, table_of
+from support.tensors import assert_equal
 from unmask.errors import ModelError
 from unmask.models.google.checkpoint import is_google_checkpoint, read_google_checkpoint
 from unmask.models.google.tensor_bundle import open_bundle
@@ -26,11 +27,11 @@ def released(repository: Path, tmp_path: Path) -> Path:
     return shutil.copytree(repository / "tests" / "golden" / "tensorflow_checkpoint", tmp_path / "released")
 
 
+Variables = dict[str, np.ndarray] | Iterable[str]
+
+
 def write_checkpoint(
-    directory: Path,
-    variables: dict[str, np.ndarray] | Iterable[str],
-    config: dict[str, object] | None = None,
-    name: str = "m.ckpt",
+    directory: Path, variables: Variables, config: dict[str, object] | None = None, name: str = "m.ckpt"
 ) -> Path:
     """Writes a checkpoint; variables without an array get one number."""
     arrays = variables if isinstance(variables, dict) else {name: np.zeros(1) for name in variables}
@@ -53,15 +54,11 @@ def place_of(entry: dict[int, list[int | bytes]]) -> tuple[int, int]:
     return entry.get(4, [0])[0], entry[5][0]
 
 
-def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
-
-
 @pytest.mark.parametrize("folder", [".", "sharded"])
 def test_weights_and_names_are_those_of_transformers(released: Path, folder: str) -> None:
     assert is_google_checkpoint(released / folder)
     config, weights = read_google_checkpoint(released / folder)
-    assert equal(weights, load_file(released / "transformers" / "model.safetensors"))
+    assert_equal(weights, load_file(released / "transformers" / "model.safetensors"))
     written = json.loads((released / "transformers" / "config.json").read_text("utf-8"))
     assert config["architectures"] == written["architectures"] == ["BertForPreTraining"]
     assert BertConfig(**config).to_diff_dict() == BertConfig(**written).to_diff_dict()
@@ -87,7 +84,7 @@ def test_damage_is_never_taken_for_weights(released: Path) -> None:
         changed[place] ^= 1 << place % 8
         data.write_bytes(changed)
         if any(0 <= place - offset < size for offset, size in not_read):
-            assert equal(read_google_checkpoint(released)[1], expected)
+            assert_equal(read_google_checkpoint(released)[1], expected)
         else:
             with pytest.raises(ModelError, match=r"do not match their checksum\): get it again"):
                 read_google_checkpoint(released)
@@ -105,9 +102,8 @@ def test_a_damaged_config(released: Path, text: str, message: str) -> None:
 
 def test_of_several_checkpoints_the_named_one_is_read(tmp_path: Path) -> None:
     for number in (1, 2, 3):
-        directory = write_checkpoint(
-            tmp_path, {"bert/pooler/dense/bias": np.full(2, number)}, name=f"model.ckpt-{number}"
-        )
+        bias = {"bert/pooler/dense/bias": np.full(2, number)}
+        directory = write_checkpoint(tmp_path, bias, name=f"model.ckpt-{number}")
     with pytest.raises(ModelError, match=r"has 3 checkpoints \(model.ckpt-1.index, .*: move the others away"):
         read_google_checkpoint(directory)
     latest = directory / "checkpoint"
@@ -150,10 +146,8 @@ def test_fine_tuned_classifiers_and_question_answering(tmp_path: Path) -> None:
     assert config["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
     assert config["label2id"] == {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}
     (directory / "m.ckpt.index").unlink()
-    directory = write_checkpoint(
-        tmp_path, {"cls/squad/output_weights": head, "cls/squad/output_bias": np.zeros(2)}, name="qa"
-    )
-    config, weights = read_google_checkpoint(directory)
+    variables = {"cls/squad/output_weights": head, "cls/squad/output_bias": np.zeros(2)}
+    config, weights = read_google_checkpoint(write_checkpoint(tmp_path, variables, name="qa"))
     assert set(weights) == {"qa_outputs.weight", "qa_outputs.bias"}
     assert "id2label" not in config
 
@@ -161,17 +155,8 @@ def test_fine_tuned_classifiers_and_question_answering(tmp_path: Path) -> None:
 def test_sizes_come_from_bert_config_and_the_rest_is_what_transformers_says(tmp_path: Path) -> None:
     given = {"hidden_size": 8, "hidden_act": "relu", "pooler_type": "first_token_transform", "model_type": "other"}
     config, _ = read_google_checkpoint(write_checkpoint(tmp_path, ENCODER, given))
-    assert config == {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
-        "hidden_size": 8,
-        "hidden_act": "relu",
-        "pooler_type": "first_token_transform",
-        "layer_norm_eps": 1e-12,
-        "pad_token_id": 0,
-        "tie_word_embeddings": True,
-        "dtype": "float32",
-    }
+    rest = {"layer_norm_eps": 1e-12, "pad_token_id": 0, "tie_word_embeddings": True, "dtype": "float32"}
+    assert config == given | rest | {"architectures": ["BertModel"], "model_type": "bert"}
 
 
 @pytest.mark.parametrize(
@@ -183,9 +168,7 @@ def test_sizes_come_from_bert_config_and_the_rest_is_what_transformers_says(tmp_
         (["global_step", "bert/pooler/dense/bias/adam_m"], "none"),
     ],
 )
-def test_other_models_are_refused_by_the_names_of_their_variables(
-    tmp_path: Path, variables: list[str], found: str
-) -> None:
+def test_other_models_are_refused_by_the_names_of_variables(tmp_path: Path, variables: list[str], found: str) -> None:
     with pytest.raises(ModelError, match=f"expected the variables of Google's BERT or ELECTRA, .* and found {found}:"):
         read_google_checkpoint(write_checkpoint(tmp_path, variables))
 
@@ -199,8 +182,7 @@ def test_what_optimizers_keep_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("embedding_size", [6, 8])
 def test_electra_gives_its_discriminator(tmp_path: Path, embedding_size: int) -> None:
     """The names that google-research/electra gives its variables, from a model of `transformers`."""
-    sizes = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 10, "max_position_embeddings": 6}
+    sizes = sizes_of(vocab=11, width=8, layers=1, heads=2, inner=10, positions=6)
     torch.manual_seed(0)
     theirs = ElectraForPreTraining(ElectraConfig(**sizes, embedding_size=embedding_size)).eval()
     variables = {}
@@ -214,14 +196,12 @@ def test_electra_gives_its_discriminator(tmp_path: Path, embedding_size: int) ->
         path = path.removesuffix("/weight") + ("/kernel" if is_kernel else "") if path.endswith("/weight") else path
         variables[path] = (weight.T if is_kernel else weight).numpy()
     assert ("electra/embeddings_project/kernel" in variables) == (embedding_size != 8)
-    generator = {
+    variables |= {
         "generator/encoder/layer_0/output/dense/bias": np.ones(3),
         "generator_predictions/output_bias": np.ones(11),
+        "electra/embeddings/LayerNorm/beta/adam_m": np.ones(2),
     }
-    directory = write_checkpoint(
-        tmp_path, variables | generator | {"electra/embeddings/LayerNorm/beta/adam_m": np.ones(2)}, sizes
-    )
-    config, weights = read_google_checkpoint(directory)
+    config, weights = read_google_checkpoint(write_checkpoint(tmp_path, variables, sizes))
     assert config["embedding_size"] == embedding_size
     ours = ElectraForPreTraining(ElectraConfig(**config)).eval()
     report = ours.load_state_dict(weights, strict=False)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from support.tensorflow_files import checksum_field, field, table_of
+from support.tensors import assert_equal
 from unmask.errors import ModelError
 from unmask.models.google.tensor_bundle import DTYPES, TensorBundle, masked_crc32c, open_bundle
 
@@ -38,19 +39,13 @@ def read_all(bundle: TensorBundle) -> dict[str, torch.Tensor]:
 NOT_READ = ("a_flag", "a_text", "partitioned")
 
 
-def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
-    return found.keys() == expected.keys() and all(
-        found[name].dtype == tensor.dtype and torch.equal(found[name], tensor) for name, tensor in expected.items()
-    )
-
-
 def test_every_dtype_and_shape(kinds: Path) -> None:
     expected = expected_of(kinds)
     assert {tensor.dtype for tensor in expected.values()} == set(DTYPES.values())
     bundle = open_bundle(kinds / "kinds.ckpt.index")
     assert set(bundle.entries) == set(expected) | set(NOT_READ)
     assert all(bundle.entries[name][4][0] % 4 for name in ("float32", "float64", "int32"))  # none of them aligned
-    assert same(read_all(bundle), expected)
+    assert_equal(read_all(bundle), expected)
 
 
 def test_what_is_read_may_be_written_to_and_the_file_stays(kinds: Path) -> None:
@@ -70,7 +65,7 @@ def test_two_shards_hold_what_one_does(repository: Path) -> None:
     assert {entry.get(3, [0])[0] for entry in two.entries.values()} == {0, 1}
     left_out = {name for name in one.entries if "adam" in name} | {"global_step"}
     assert set(one.entries) - left_out == set(two.entries)
-    assert same({name: two.read(name) for name in two.entries}, {name: one.read(name) for name in two.entries})
+    assert_equal({name: two.read(name) for name in two.entries}, {name: one.read(name) for name in two.entries})
     assert int(one.read("global_step")) == 1000
 
 
@@ -90,7 +85,7 @@ def unnoticed_changes(kinds: Path, path: Path, message: str) -> list[int]:
         changed[place] ^= 1 << place % 8
         path.write_bytes(changed)
         try:
-            assert same(read_all(open_bundle(kinds / "kinds.ckpt.index")), expected)
+            assert_equal(read_all(open_bundle(kinds / "kinds.ckpt.index")), expected)
             unnoticed.append(place)
         except ModelError as error:
             assert message in str(error)  # noqa: PT017

@@ -20,9 +20,8 @@ PER_SEQUENCE = ("sequence_classification", "multiple_choice")
 
 
 def sizes(family: Architecture) -> EncoderSettings:
-    return small(
-        architecture=family, vocab=30, width=12, layers=1, heads=1 if family == "lstm" else 3, inner=48, positions=16
-    )
+    heads = 1 if family == "lstm" else 3
+    return small(architecture=family, vocab=30, width=12, layers=1, heads=heads, inner=48, positions=16)
 
 
 def test_every_family_has_every_kind() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from support.tensors import assert_equal
 from unmask.errors import ModelError
 from unmask.models.heads.span_boundary_head import (
     POSITION_SIZE,
@@ -41,8 +42,7 @@ def test_what_is_written_is_restored(tmp_path: Path) -> None:
     head, other = fresh(0), fresh(1)
     write_span_boundary(tmp_path, head)
     restore_span_boundary(tmp_path, other)
-    for name, weight in head.state_dict().items():
-        assert torch.equal(weight, other.state_dict()[name]), name
+    assert_equal(other.state_dict(), head.state_dict())
 
 
 def test_new_entries_and_places_stay_fresh(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from support.sizes import sizes_of
 from unmask.batch import Batch, pack
-from unmask.models.bert import BertEncoder
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.encoder import TokenEncoder, new_encoder
 from unmask.models.heads.heads import MaskedLMHead
@@ -47,14 +46,10 @@ def largest_difference(first: list[Tensor], second: list[Tensor]) -> float:
     return max(float((one - other).detach().abs().max()) for one, other in zip(first, second, strict=True))
 
 
-def new_bert(pooler: bool = False, **changes: Any) -> BertEncoder:
-    return new("bert", pooler, **changes)
-
-
 @pytest.mark.parametrize("pooler", [True, False])
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
 def test_bert_as_electra(pooler: bool, hidden_act: str) -> None:
-    bert = new_bert(pooler, hidden_act=hidden_act, layer_norm_eps=1e-5)
+    bert = new("bert", pooler, hidden_act=hidden_act, layer_norm_eps=1e-5)
     electra = bert_as_electra(bert)
     assert electra.embeddings.projection is None
     assert electra.pooler is None
@@ -65,7 +60,7 @@ def test_bert_as_electra(pooler: bool, hidden_act: str) -> None:
 
 
 def test_the_copy_learns_and_the_original_stays() -> None:
-    bert = new_bert()
+    bert = new("bert")
     before = {name: weight.clone() for name, weight in bert.state_dict().items()}
     electra = bert_as_electra(bert).train()
     assert all(parameter.requires_grad for parameter in electra.parameters())

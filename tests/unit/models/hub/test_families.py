@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from support.model_files import Edit, edit_config, edit_weights, with_one, without
 from support.sizes import small
+from support.tensors import assert_equal
 from unmask.errors import ModelError
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
@@ -74,8 +75,7 @@ def test_a_finetuned_model_comes_back(tmp_path: Path, family: Architecture, kind
     has_dropout = kind != "question_answering" or family == "modernbert"
     assert loaded.head.dropout_prob == (0.25 if has_dropout else 0.0)
     assert type(loaded.head) is type(head)
-    for name, weight in head.state_dict().items():
-        assert torch.equal(loaded.head.state_dict()[name], weight)
+    assert_equal(loaded.head.state_dict(), head.state_dict())
     files = {"config.json", "model.safetensors"} | (set() if ARCHITECTURES[family].has(kind) else {"head.safetensors"})
     assert {path.name for path in tmp_path.iterdir()} == files
 
@@ -175,8 +175,7 @@ def test_gpt1s_released_layout_loads(tmp_path: Path) -> None:
     loaded = load_model(tmp_path)
     assert loaded.architecture == "OpenAIGPTLMHeadModel"
     assert loaded.unused == ()
-    for name, weight in expected.encoder.state_dict().items():
-        assert torch.equal(loaded.encoder.state_dict()[name], weight)
+    assert_equal(loaded.encoder.state_dict(), expected.encoder.state_dict())
 
 
 def test_a_generator_is_a_masked_lm(tmp_path: Path) -> None:
@@ -298,8 +297,7 @@ def test_googles_checkpoints_go_through_their_reader(tmp_path: Path, monkeypatch
     monkeypatch.setattr(google_checkpoint, "read_google_checkpoint", lambda _: (config, weights))
     loaded = load_model(google)
     assert loaded.architecture == "BertForMaskedLM"
-    for name, weight in load_model(hugging_face).encoder.state_dict().items():
-        assert torch.equal(loaded.encoder.state_dict()[name], weight)
+    assert_equal(loaded.encoder.state_dict(), load_model(hugging_face).encoder.state_dict())
     fresh = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
     assert load_encoder(google, head="sequence_classification").fresh == fresh
     del weights["bert.embeddings.LayerNorm.bias"]

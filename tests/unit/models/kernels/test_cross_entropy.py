@@ -17,9 +17,8 @@ def test_loss_and_gradient_are_pytorchs(num_rows: int) -> None:
     labels = torch.randint(101, (num_rows,))
     ours, theirs = summed_cross_entropy(logits, labels), functional.cross_entropy(logits, labels, reduction="sum")
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-5)  # the order of sums differs
-    (our_gradient,) = torch.autograd.grad(3 * ours, logits)
-    (their_gradient,) = torch.autograd.grad(3 * theirs, logits)
-    torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-5, atol=1e-6)
+    gradients = (torch.autograd.grad(3 * total, logits) for total in (ours, theirs))
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
 
 
 def test_in_bfloat16_the_loss_is_that_of_the_rounded_logits() -> None:

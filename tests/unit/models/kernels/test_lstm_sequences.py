@@ -30,8 +30,7 @@ def test_states_and_gradients_are_those_of_packed_sequences(lengths: tuple[int, 
         states = read(layer, values, lengths)
         gradients = torch.autograd.grad((states * weight).sum(), [values, *layer.parameters()])
         results.append([states, *gradients])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
 def test_a_sequence_does_not_depend_on_the_others() -> None:

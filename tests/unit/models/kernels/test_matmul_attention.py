@@ -40,5 +40,4 @@ def test_values_and_gradients_are_autograds(dtype: torch.dtype, threshold: int, 
         torch.manual_seed(3)
         context = attend(rows, padding, threshold, causal)
         found.append((context.detach(), *torch.autograd.grad(context, rows, direction)))
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, **tolerance)
+    torch.testing.assert_close(*found, **tolerance)

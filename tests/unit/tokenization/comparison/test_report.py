@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,11 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return folder / str(request.param)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("text")
+
+
 def compare(folder: Path, text: str, *tokenizers: Path, **options: int) -> TokenizersReport:
     path = folder / "text.txt"
     path.write_text(text, "utf-8")
@@ -87,9 +93,8 @@ def test_a_text_three_times_has_every_count_three_times(tmp_path: Path, by_hand:
     assert [thrice[name] for name in counts] == [3 * once[name] for name in counts]
     assert thrice["words_by_pieces"] == tuple(3 * count for count in once["words_by_pieces"])
     assert thrice["lost_letters"] == {script: 3 * count for script, count in once["lost_letters"].items()}
-    shares = [
-        name for name in once if name.endswith(("_share", "_shares", "_per_word", "_per_token", "_per_character"))
-    ]
+    ends = ("_share", "_shares", "_per_word", "_per_token", "_per_character")
+    shares = [name for name in once if name.endswith(ends)]
     assert [thrice[name] for name in shares] == [once[name] for name in shares]
 
 
@@ -136,10 +141,7 @@ def test_unknown_characters_of_bpe_are_lost_one_by_one(tmp_path: Path) -> None:
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
-def test_wordpiece_tokens_are_those_of_whole_documents(
-    text: str, by_hand: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("text")
+def test_wordpiece_tokens_are_those_of_whole_documents(text: str, by_hand: Path, folder: Path) -> None:
     its = figures_of(folder, f"the {text}", by_hand)
     documents = [document.text for document in read_documents([folder / "text.txt"], CorpusCounts())]
     assert its.num_tokens == sum(map(len, load_tokenizer(by_hand).encode_batch(documents)))
@@ -181,10 +183,8 @@ def test_one_long_line_is_sampled_too(tmp_path: Path, by_hand: Path) -> None:
 
 
 def test_names_tell_tokenizers_apart(tmp_path: Path, by_hand: Path) -> None:
-    for place in ("a", "b"):
-        (tmp_path / place / "tokenizer").mkdir(parents=True)
-        (tmp_path / place / "tokenizer" / "vocab.txt").write_bytes((by_hand / "vocab.txt").read_bytes())
-    report = compare(tmp_path, TEXT, tmp_path / "a" / "tokenizer", tmp_path / "b" / "tokenizer")
+    copies = [shutil.copytree(by_hand, tmp_path / place / "tokenizer") for place in ("a", "b")]
+    report = compare(tmp_path, TEXT, *copies)
     assert [its.name for its in report.tokenizers] == ["a/tokenizer", "b/tokenizer"]
     again = compare(tmp_path, TEXT, by_hand, by_hand)
     assert [its.name for its in again.tokenizers] == [str(by_hand)] * 2
@@ -218,9 +218,7 @@ def test_no_bytes_to_count(tmp_path: Path, by_hand: Path) -> None:
 
 
 def test_the_terminal_is_not_too_narrow(tmp_path: Path, by_hand: Path) -> None:
-    long_name = tmp_path / ("a-tokenizer-with-a-name-that-no-column-has-room-for-" * 2)
-    long_name.mkdir()
-    (long_name / "vocab.txt").write_bytes((by_hand / "vocab.txt").read_bytes())
+    long_name = shutil.copytree(by_hand, tmp_path / ("a-tokenizer-with-a-name-that-no-column-has-room-for-" * 2))
     shown = format_report(compare(tmp_path, TEXT + " 안녕하세요 " + "dogs" * 50, by_hand, long_name))
     assert max(cell_len(line) for line in shown.splitlines()) <= WIDTH
     for figure in ("1.1", "per word", "per token", "Cyrillic", "special", "zebra ×1", "dogs 2"):
@@ -233,10 +231,7 @@ def test_lengths_of_unknown_words_are_warned_of(tmp_path: Path, by_hand: Path) -
 
 
 def test_the_page_escapes_and_is_not_overwritten(tmp_path: Path, by_hand: Path) -> None:
-    named = tmp_path / "<b>&"
-    named.mkdir()
-    (named / "vocab.txt").write_bytes((by_hand / "vocab.txt").read_bytes())
-    report = compare(tmp_path, TEXT, by_hand, named)
+    report = compare(tmp_path, TEXT, by_hand, shutil.copytree(by_hand, tmp_path / "<b>&"))
     page = tmp_path / "page.html"
     write_page(report, page)
     html = page.read_text("utf-8")

@@ -10,24 +10,8 @@ from tokenizers.models import WordPiece
 
 from unmask.tokenization.encoding.longest_match import longest_match
 
-ENTRIES = [
-    "[UNK]",
-    "un",
-    "unm",
-    "##mask",
-    "##ask",
-    "##ed",
-    "##e",
-    "a",
-    "##a",
-    "##b",
-    "ab",
-    "##abab",
-    "나",
-    "##나",
-    "##",
-    "x",
-]
+WRITTEN = "[UNK] un unm ##mask ##ask ##ed ##e a ##a ##b ab ##abab 나 ##나 ## x"
+ENTRIES = WRITTEN.split()
 VOCAB = {entry: index for index, entry in enumerate(ENTRIES)}
 MATCH = longest_match({entry: bytes([index]) for entry, index in VOCAB.items()}, "##", b"\0", 12)
 

@@ -24,31 +24,19 @@ TEXT = (
 )
 
 
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ENTRIES = "## the The cat ##s na ##ive ##ïve 학교 ##에 갔다 그는 caf ##e ##é # ##x dog it [ ] Σ σ ##ς"
+
+
 def wordpiece(lowercase: bool, compose: bool) -> Tokenizer:
-    entries = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        "##",
-        "the",
-        "The",
-        "cat",
-        "##s",
-        "na",
-        "##ive",
-        "##ïve",
-        "학교",
-    ]
-    entries += ["##에", "갔다", "그는", "caf", "##e", "##é", "#", "##x", "dog", "it", "[", "]", "Σ", "σ", "##ς"]
+    entries = [*SPECIAL, *ENTRIES.split()]
     entries += [character for character in map(chr, range(33, 127)) if character not in entries]
     entries += [f"##{character}" for character in "abcdefghijklmnopqrstuvwxyz0123456789다는었"]
     backend = Tokenizer(WordPiece({e: i for i, e in enumerate(dict.fromkeys(entries))}, unk_token="[UNK]"))
     bert = BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
     backend.normalizer = NormalizerSequence([bert, NFC()]) if compose else bert
     backend.pre_tokenizer = BertPreTokenizer()
-    backend.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    backend.add_special_tokens(SPECIAL)
     return backend
 
 
@@ -56,23 +44,16 @@ def bpe_with_word_ends() -> Tokenizer:
     backend = Tokenizer(BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     backend.normalizer = BertNormalizer(lowercase=True)
     backend.pre_tokenizer = BertPreTokenizer()
-    trainer = BpeTrainer(
-        vocab_size=150, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False, limit_alphabet=60
-    )
-    backend.train_from_iterator([TEXT] * 3, trainer)
+    options = {"special_tokens": ["<unk>"], "end_of_word_suffix": "</w>", "limit_alphabet": 60}
+    backend.train_from_iterator([TEXT] * 3, BpeTrainer(vocab_size=150, show_progress=False, **options))
     return backend
 
 
 def byte_level(prefix_space: bool) -> Tokenizer:
     backend = Tokenizer(BPE())
     backend.pre_tokenizer = ByteLevel(add_prefix_space=prefix_space)
-    trainer = BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<s>", "<mask>"],
-        initial_alphabet=sorted(ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    backend.train_from_iterator([TEXT] * 3, trainer)
+    options = {"special_tokens": ["<s>", "<mask>"], "initial_alphabet": sorted(ByteLevel.alphabet())}
+    backend.train_from_iterator([TEXT] * 3, BpeTrainer(vocab_size=400, show_progress=False, **options))
     return backend
 
 
@@ -104,23 +85,8 @@ def by_words(cache: WordCache, texts: list[str]) -> list[list[int]]:
 def test_a_text_by_its_words(kind: str) -> None:
     backend = BACKENDS[kind]
     cache = WordCache(backend, np.dtype("<u2"))
-    texts = [
-        TEXT,
-        "",
-        " ",
-        TEXT.upper(),
-        "a  b",
-        " a",
-        " a the dog",
-        "  a",
-        "a ",
-        "a\tb\nc",
-        "x" * 99,
-        "x" * 100,
-        "x" * 101,
-        "가" * 300,
-        TEXT,
-    ]
+    short = ["", " ", "a  b", " a", " a the dog", "  a", "a ", "a\tb\nc"]
+    texts = [TEXT, *short, TEXT.upper(), *("x" * length for length in (99, 100, 101)), "가" * 300, TEXT]
     for _ in range(2):  # new words, then remembered ones
         assert by_words(cache, texts) == by_library(backend, texts)
 

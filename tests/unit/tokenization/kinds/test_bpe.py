@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from support.trained import trained
 from unmask.errors import ModelError, SettingsError
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -30,9 +31,7 @@ def test_merges_worked_by_hand() -> None:
     assert tokenizer.tokens(tokenizer.encode_batch(["Lowest new"])[0]) == ["lo", "we", "s", "t</w>", "n", "e", "w</w>"]
 
 
-TOKENIZER, _ = train_tokenizer(
-    ["a lower café, 국민의 국민은 국민."] * 4, TokenizerSettings(kind="bpe", vocab_size=90, lowercase=True)
-)
+TOKENIZER = trained(["a lower café, 국민의 국민은 국민."] * 4, kind="bpe", vocab_size=90, lowercase=True)
 
 
 def test_framed_as_gpt1_frames_for_fine_tuning() -> None:
@@ -52,7 +51,7 @@ def test_framed_as_gpt1_frames_for_fine_tuning() -> None:
 def test_hangul_stays_whole_and_case_goes() -> None:
     (ids,) = TOKENIZER.encode_batch(["CAFÉ \u1100\u116e\u11a8\u1106\u1175\u11ab의"])
     assert TOKENIZER.decode(ids) == "cafe 국민의"
-    cased, _ = train_tokenizer(["Café "] * 4, TokenizerSettings(kind="bpe", vocab_size=90, lowercase=False))
+    cased = trained(["Café "] * 4, kind="bpe", vocab_size=90, lowercase=False)
     assert cased.decode(cased.encode_batch(["Café"])[0]) == "Café"
 
 

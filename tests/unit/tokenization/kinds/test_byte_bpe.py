@@ -20,9 +20,7 @@ TEXTS = ["Hello world, don't the dogs bark? Hello dogs.", "국민의 국민은 �
 TOKENIZER, REPORT = train_tokenizer(TEXTS, TokenizerSettings(kind="byte_bpe", vocab_size=300))
 SPLIT = word_splitter(None, BYTE_BPE.pre_tokenizer)
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
-WHITE_SPACE = st.text(
-    st.sampled_from("a.1'가\u0301 \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u3000"), max_size=40
-)
+SPACED = st.text(st.sampled_from("a.1'가\u0301 \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u3000"), max_size=40)
 
 
 def test_the_bytes_are_in_gpt2s_order() -> None:
@@ -41,7 +39,7 @@ def test_the_vocabulary_begins_as_robertas() -> None:
     assert (REPORT.alphabet_size, REPORT.num_characters_dropped, REPORT.unknown_word_count) == (256, 0, 0)
 
 
-@given(ANY_TEXT | WHITE_SPACE)
+@given(ANY_TEXT | SPACED)
 @example("<s> a <mask> [MASK]")
 @example("\x00\x7f\u00ad\ufffe\U0010ffff")
 def test_every_text_comes_back(text: str) -> None:
@@ -50,7 +48,7 @@ def test_every_text_comes_back(text: str) -> None:
     assert not set(ids) & set(TOKENIZER.special_ids)
 
 
-@given(st.lists(ANY_TEXT | WHITE_SPACE, max_size=4))
+@given(st.lists(ANY_TEXT | SPACED, max_size=4))
 @example(["a\t  b", "a \n b", "a\x1c b", "a \x1cb", "!\x1c", " a", "a\xa0 b", "a\u3000b  "])
 def test_words_are_counted_as_encoding_splits_them(texts: list[str]) -> None:
     counts = count_words(texts, SPLIT, 10_000, seed=0, pre_tokens=BYTE_BPE.pre_tokens)

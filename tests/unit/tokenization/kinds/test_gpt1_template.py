@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from support.trained import trained
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template, without_template
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
+
+TEXTS = ["a man and a dog"] * 5
 
 
 def released(directory: Path, *entries: str) -> Path:
@@ -27,10 +28,8 @@ def test_three_tokens_are_appended_and_frame_inputs(tmp_path: Path) -> None:
     assert new == ("_start_", "_delimiter_", "_classify_")
     assert tokenizer.token_strings[6:] == new
     assert (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id) == (6, 7, 8)
-    assert [row.input_ids for row in tokenizer.encode_inputs([("ab", None), ("ab", "b")])] == [
-        [6, 5, 8],
-        [6, 5, 7, 4, 8],
-    ]
+    single, pair = tokenizer.encode_inputs([("ab", None), ("ab", "b")])
+    assert (single.input_ids, pair.input_ids) == ([6, 5, 8], [6, 5, 7, 4, 8])
     assert tokenizer.special_ids == (0, 6, 7, 8)
     tokenizer.save(tmp_path)
     again, more = load_tokenizer_with_template(tmp_path)
@@ -46,36 +45,33 @@ def test_those_that_are_there_get_their_role(tmp_path: Path) -> None:
 
 
 def test_a_frame_is_taken_off_and_given_back(tmp_path: Path) -> None:
-    settings = TokenizerSettings(kind="bpe", vocab_size=300, extra_special_tokens=("[other]",))
-    trained, _ = train_tokenizer(iter(["a man and a dog"] * 5), settings, seed=0)
-    bare = without_template(trained)
-    (ids,) = trained.encode_batch(["a man"])
+    tokenizer = trained(TEXTS, kind="bpe", vocab_size=300, extra_special_tokens=["[other]"])
+    bare = without_template(tokenizer)
+    (ids,) = tokenizer.encode_batch(["a man"])
     assert [row.input_ids for row in bare.encode_inputs([("a man", None), ("a man", "a man")])] == [ids, [*ids, *ids]]
-    assert (bare.token_strings, bare.special_ids) == (trained.token_strings, trained.special_ids)
-    assert without_template(bare).fingerprint() == bare.fingerprint() != trained.fingerprint()
+    assert (bare.token_strings, bare.special_ids) == (tokenizer.token_strings, tokenizer.special_ids)
+    assert without_template(bare).fingerprint() == bare.fingerprint() != tokenizer.fingerprint()
     bare.save(tmp_path)
     assert load_tokenizer(tmp_path).fingerprint() == bare.fingerprint()
     framed, new = load_tokenizer_with_template(tmp_path)
     assert new == ()
-    assert framed.fingerprint() == trained.fingerprint()
-    assert framed.find_role("pad_token") == trained.pad_id
+    assert framed.fingerprint() == tokenizer.fingerprint()
+    assert framed.find_role("pad_token") == tokenizer.pad_id
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 def test_other_kinds_keep_their_frame(kind: str) -> None:
-    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
-    trained, _ = train_tokenizer(iter(["a man and a dog"] * 5), settings, seed=0)
-    assert without_template(trained) is trained
+    tokenizer = trained(TEXTS, kind=kind, vocab_size=300)
+    assert without_template(tokenizer) is tokenizer
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "bpe"])
 def test_what_frames_inputs_already_stays_as_it_is(tmp_path: Path, kind: str) -> None:
-    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
-    trained, _ = train_tokenizer(iter(["a man and a dog"] * 5), settings, seed=0)
-    trained.save(tmp_path)
-    tokenizer, new = load_tokenizer_with_template(tmp_path)
+    tokenizer = trained(TEXTS, kind=kind, vocab_size=300)
+    tokenizer.save(tmp_path)
+    opened, new = load_tokenizer_with_template(tmp_path)
     assert new == ()
-    assert tokenizer.fingerprint() == trained.fingerprint()
+    assert opened.fingerprint() == tokenizer.fingerprint()
 
 
 def test_the_released_vocabulary(data_dir: Path) -> None:

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from support.trained import ENGLISH, KOREAN, trained
 from unmask.errors import InputError, SettingsError
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
-ENGLISH = [
-    "The quick brown foxes jumped over the lazy dogs, and the dogs slept on.",
-    "Walking, talking, jumping and sleeping: the dogs walked, the foxes talked.",
-    "A café is a place for coffee; two cafés are two places. Naïve visitors visit them.",
-] * 4
-KOREAN = [
-    "대한민국의 주권은 국민에게 있고, 모든 권력은 국민으로부터 나온다.",
-    "모든 국민은 법 앞에 평등하다. 국민의 자유와 권리는 존중된다.",
-    "漢字와 한글을 함께 쓰는 글도 있다.",
-] * 4
-
 
 def test_the_vocabulary_begins_with_special_tokens_then_characters() -> None:
-    tokenizer, _ = train_tokenizer(["ab, ab, ab, abc abc abc"], TokenizerSettings(vocab_size=100))
+    tokenizer = trained(["ab, ab, ab, abc abc abc"], vocab_size=100)
     assert tokenizer.token_strings[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     # A comma is always a word of its own: it gets no `##,`.
     assert tokenizer.token_strings[5:12] == (",", "a", "b", "c", "##a", "##b", "##c")
@@ -30,11 +20,9 @@ def test_the_vocabulary_begins_with_special_tokens_then_characters() -> None:
 
 def test_unused_slots_stand_where_google_put_them() -> None:
     texts = ["ab, ab, ab, abc abc abc"]
-    few, _ = train_tokenizer(texts, TokenizerSettings(vocab_size=100, unused_slots=2))
+    few = trained(texts, vocab_size=100, unused_slots=2)
     assert few.token_strings[:8] == ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",")
-    many, _ = train_tokenizer(
-        texts, TokenizerSettings(vocab_size=2000, unused_slots=994, extra_special_tokens=("[ENT]",))
-    )
+    many = trained(texts, vocab_size=2000, unused_slots=994, extra_special_tokens=["[ENT]"])
     released = {"[PAD]": 0, "[unused0]": 1, "[unused98]": 99, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}
     released |= {"[unused99]": 104, "[unused993]": 998}  # bert-base-uncased
     assert {entry: many.token_strings.index(entry) for entry in released} == released
@@ -53,18 +41,11 @@ def test_the_vocabulary_has_the_size_asked_for_where_the_text_suffices() -> None
     assert tokenizer.vocab_size == report.vocab_size == report.asked_vocab_size == 100
 
 
-def test_a_text_too_small_gives_fewer_entries_and_says_so() -> None:
-    tokenizer, report = train_tokenizer(ENGLISH, TokenizerSettings())
-    assert tokenizer.vocab_size == report.vocab_size < report.asked_vocab_size == 30522
-    assert "fewer than the 30,522 entries asked for" in report.summary()
-
-
 def test_a_vocabulary_too_small_for_the_alphabet_is_refused_naming_the_least() -> None:
     with pytest.raises(SettingsError, match=r"set vocab_size to (\d+) at least") as refused:
         train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=20))
     least = int(str(refused.value).split("set vocab_size to ")[1].split()[0])
-    tokenizer, _ = train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=least))
-    assert tokenizer.vocab_size == least
+    assert trained(ENGLISH, vocab_size=least).vocab_size == least
     with pytest.raises(SettingsError):
         train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=least - 1))
 
@@ -93,7 +74,7 @@ def test_rare_characters_fall_out_and_are_counted() -> None:
 
 def test_a_dropped_character_does_not_join_its_neighbours() -> None:
     texts = ["ab", "cd", "ab", "cd", *["b☃c"] * 2, "aaa bbb ccc ddd"]
-    tokenizer, _ = train_tokenizer(texts, TokenizerSettings(vocab_size=100))
+    tokenizer = trained(texts, vocab_size=100)
     assert "bc" not in tokenizer.token_strings
     assert "ab" in tokenizer.token_strings
 
@@ -122,7 +103,7 @@ def test_words_too_long_to_encode_are_left_out() -> None:
 
 
 def test_uncased_strips_accents_and_leaves_hangul_whole() -> None:
-    tokenizer, _ = train_tokenizer(ENGLISH + KOREAN, TokenizerSettings(vocab_size=2000))
+    tokenizer = trained(ENGLISH + KOREAN, vocab_size=2000)
     for text in ("CAFÉ 국민의 자유와", "cafe\u0301 \u1100\u116e\u11a8\u1106\u1175\u11ab의 자유와"):  # composed and not
         (ids,) = tokenizer.encode_batch([text])
         assert tokenizer.decode(ids) == "cafe 국민의 자유와"
@@ -130,7 +111,7 @@ def test_uncased_strips_accents_and_leaves_hangul_whole() -> None:
 
 
 def test_cased_keeps_case_and_accents() -> None:
-    tokenizer, _ = train_tokenizer(ENGLISH + KOREAN, TokenizerSettings(vocab_size=2000, lowercase=False))
+    tokenizer = trained(ENGLISH + KOREAN, vocab_size=2000, lowercase=False)
     text = "The café, 국민의"
     (ids,) = tokenizer.encode_batch([text])
     assert tokenizer.decode(ids) == text

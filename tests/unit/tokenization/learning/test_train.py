@@ -12,29 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.corpora import contents, write
+from support.trained import ENGLISH, KOREAN, trained
 from unmask.errors import SettingsError
 from unmask.tokenization import library
 from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
-ENGLISH = [
-    "The quick brown foxes jumped over the lazy dogs, and the dogs slept on.",
-    "Walking, talking, jumping and sleeping: the dogs walked, the foxes talked.",
-    "A café is a place for coffee; two cafés are two places. Naïve visitors don't visit them. 😀😀😀",
-] * 4
-KOREAN = [
-    "대한민국의 주권은 국민에게 있고, 모든 권력은 국민으로부터 나온다.",
-    "모든 국민은 법 앞에 평등하다. 국민의 자유와 권리는 존중된다.",
-    "漢字와 한글을 함께 쓰는 글도 있다.",
-] * 4
 KINDS = list(TOKENIZERS)
 SIZES = {"wordpiece": 250, "bpe": 260, "byte_bpe": 450}
 
 
 def train(kind: str, **settings: object) -> TextTokenizer:
-    given = {"kind": kind, "vocab_size": SIZES[kind], **settings}
-    return train_tokenizer(ENGLISH + KOREAN, TokenizerSettings.model_validate(given))[0]
+    return trained(ENGLISH + KOREAN, kind=kind, vocab_size=SIZES[kind], **settings)
 
 
 TRAINED = {kind: train(kind) for kind in KINDS}
@@ -63,8 +54,7 @@ for kind in TOKENIZERS:
 
 
 def test_two_processes_train_the_same_bytes(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n".join(ENGLISH + KOREAN), encoding="utf-8")
+    corpus = write(tmp_path / "corpus.txt", "\n".join(ENGLISH + KOREAN))
     saved = []
     for seed in ("1", "2"):
         directory = tmp_path / seed
@@ -72,8 +62,7 @@ def test_two_processes_train_the_same_bytes(tmp_path: Path) -> None:
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", TRAIN_AND_SAVE, str(corpus), str(directory)]
         subprocess.run(command, env=environment, check=True)
-        files = [path for path in directory.rglob("*") if path.is_file()]
-        saved.append({str(path.relative_to(directory)): path.read_bytes() for path in files})
+        saved.append(contents(directory))
     assert saved[0] == saved[1]
     common = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
     expected = {f"{kind}/{name}" for kind in KINDS for name in common} | {"wordpiece/vocab.txt"}
@@ -84,9 +73,8 @@ def test_ties_do_not_depend_on_the_order_of_a_hash_table() -> None:
     """Pairs that are seen equally often, many of them: what the library's own order decides differs at every run."""
     words = [f"{a}{b}" for a in "abcdefghijklmnop" for b in "qrstuvwxyz가나다라"]
     for kind in KINDS:
-        settings = TokenizerSettings(kind=kind, vocab_size=330, min_pair_count=1)
-        trained = [train_tokenizer([" ".join(words * 3)], settings)[0].fingerprint() for _ in range(3)]
-        assert len(set(trained)) == 1
+        settings = {"kind": kind, "vocab_size": 330, "min_pair_count": 1}
+        assert len({trained([" ".join(words * 3)], **settings).fingerprint() for _ in range(3)}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,28 +119,34 @@ def test_merges_are_counted_where_they_are_asked_for(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_and_opened_again_is_the_same(kind: str, tmp_path: Path) -> None:
-    tokenizer = TRAINED[kind]
-    tokenizer.save(tmp_path)
-    opened = load_tokenizer(tmp_path)
+    tokenizer, first, second = TRAINED[kind], tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    tokenizer.save(first)
+    opened = load_tokenizer(first)
     assert opened.fingerprint() == tokenizer.fingerprint()
     assert opened.encode_batch(ENGLISH + KOREAN) == tokenizer.encode_batch(ENGLISH + KOREAN)
     assert (opened.token_strings, opened.special_ids) == (tokenizer.token_strings, tokenizer.special_ids)
     assert (opened.unk_id, opened.pad_id, opened.cls_id) == (tokenizer.unk_id, tokenizer.pad_id, tokenizer.cls_id)
+    opened.save(second)
+    assert contents(second) == contents(first)
 
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 WORDS = st.lists(st.sampled_from(" ".join(ENGLISH + KOREAN).split()), max_size=8).map(" ".join)
 
 
+def by_library(tokenizer: TextTokenizer, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.backend.encode_batch(texts, add_special_tokens=False)]
+
+
 @given(st.lists(ANY_TEXT | WORDS, max_size=5))
 def test_any_text_gets_the_ids_of_the_library(texts: list[str]) -> None:
     for tokenizer in TRAINED.values():
-        assert tokenizer.encode_batch(texts, specials_in_text=True) == [
-            encoding.ids for encoding in tokenizer.backend.encode_batch(texts, add_special_tokens=False)
-        ]
+        assert tokenizer.encode_batch(texts, specials_in_text=True) == by_library(tokenizer, texts)
         tokenizer.backend.encode_special_tokens = True
         try:
-            expected = [encoding.ids for encoding in tokenizer.backend.encode_batch(texts, add_special_tokens=False)]
+            expected = by_library(tokenizer, texts)
         finally:
             tokenizer.backend.encode_special_tokens = False
         assert tokenizer.encode_batch(texts) == expected

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.memory_toy import Sequences, Tagger
+from support.memory_toy import LONGEST, Sequences, Tagger
+from support.tensors import assert_equal
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import UserError
 from unmask.training.device import Compute
@@ -27,7 +28,6 @@ from unmask.training.stepper import Stepper
 from unmask.training.steps import Learner
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")
-LONGEST = 32
 STEPPERS = ("eager", "captured")
 TRIES = {"eager": 1, "captured": 2}
 """Of a step, before its micro-batches are halved: the graphs that there are are discarded, and it is tried without."""
@@ -92,9 +92,8 @@ def test_halved_a_run_is_that_of_small_micro_batches(
     assert halved.losses == small.losses
     assert halved.state.position == small.state.position
     assert halved.state.tokens == small.state.tokens
-    for one, other in zip(halved.weights, small.weights, strict=True):
-        assert torch.equal(one, other)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert_equal(halved.weights, small.weights)
+    assert caplog.messages == [
         "step 1 does not fit into the memory (CUDA out of memory. Tried to allocate 2.00 GiB): its micro-batches were "
         "of 8 sequences, and are of 4 from here on; the gradient is the same. train.micro_batch_size=4 begins so"
     ]
@@ -119,8 +118,7 @@ def test_what_a_step_had_summed_before_it_broke_off_is_forgotten(name: str) -> N
     assert module.num_failures == TRIES[name]
     assert source.opened[-1] == (8 * number, 2 * LONGEST)
     assert halved.losses == pytest.approx(small.losses, rel=1e-5)  # steps before it were summed in another order
-    for one, other in zip(halved.weights, small.weights, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(halved.weights, small.weights, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", STEPPERS)

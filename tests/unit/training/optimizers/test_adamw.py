@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from support.tensors import assert_equal
 from unmask.training.optimizers.adamw import AdamW
 
 RATE, BETAS, EPSILON, DECAY = 0.01, (0.9, 0.999), 1e-6, 0.1
@@ -41,12 +42,9 @@ def test_with_corrected_moments_it_is_that_of_pytorch() -> None:
         for of, each in ((ours, one), (theirs, other)):
             give_gradients(of, step)
             each.step()
-        for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # fp32, thirty steps of some roundings
-    for a, b in zip(ours, theirs, strict=True):
-        assert one.state[a].keys() == other.state[b].keys()
-        for name, value in other.state[b].items():
-            torch.testing.assert_close(one.state[a][name], value, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)  # fp32, thirty steps of some roundings
+    states = [one.state[parameter] for parameter in ours], [other.state[parameter] for parameter in theirs]
+    torch.testing.assert_close(*states, rtol=1e-5, atol=1e-7)
 
 
 def test_with_moments_as_they_are_it_is_that_of_berts_released_code() -> None:
@@ -64,8 +62,7 @@ def test_with_moments_as_they_are_it_is_that_of_berts_released_code() -> None:
             update = m[number] / (v[number].sqrt() + EPSILON) + decay * theirs[number]
             theirs[number] = theirs[number] - rate * update
         one.step()
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6)  # ours in fp32
+    torch.testing.assert_close([each.double() for each in ours], theirs, rtol=1e-5, atol=1e-6)  # ours in fp32
     assert all(one.state[parameter].keys() == {"exp_avg", "exp_avg_sq"} for parameter in ours)
 
 
@@ -76,19 +73,18 @@ def test_told_of_a_fault_it_does_nothing(bias_correction: bool) -> None:
     for step in range(3):
         give_gradients(ours, step)
         one.step()
-    before = copy.deepcopy([parameter.detach() for parameter in ours]), copy.deepcopy(one.state_dict()["state"])
+    before, state = copy.deepcopy((ours, one.state_dict()["state"]))
     one.found_inf = torch.ones(())
     give_gradients(ours, 3)
     for parameter in ours:
         parameter.grad.fill_(torch.nan)
     one.step()
-    assert all(torch.equal(a, b) for a, b in zip(ours, before[0], strict=True))
-    for number, state in one.state_dict()["state"].items():
-        assert all(torch.equal(value, before[1][number][name]) for name, value in state.items())
+    assert_equal(ours, before)
+    assert_equal(one.state_dict()["state"], state)
     one.found_inf.zero_()
     give_gradients(ours, 3)
     one.step()
-    assert not any(torch.equal(a, b) for a, b in zip(ours, before[0], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(ours, before, strict=True))
 
 
 @pytest.mark.parametrize("bias_correction", [True, False])
@@ -107,8 +103,7 @@ def test_scaled_gradients_and_rates_on_the_device_are_what_they_are_elsewhere(bi
             parameter.grad /= 4
         one.step()
         other.step()
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)  # the rates are rounded to fp32
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)  # the rates are rounded to fp32
 
 
 @pytest.mark.parametrize("bias_correction", [True, False])

@@ -78,9 +78,8 @@ def test_a_backward_pass_adds_to_the_gradients_in_one_tensor() -> None:
 def test_rounded_weights_are_read_and_their_gradients_summed_in_float32() -> None:
     module, plain = Tied(), Tied()
     flat = FlatParameters(module, TRAINED, torch.bfloat16)
-    assert flat.working.keys() == {"embedding.weight", "scale", "unused.weight", "unused.bias"} | {
-        "frozen.weight",
-        "frozen.bias",
+    assert flat.working.keys() == {
+        *("embedding.weight", "scale", "unused.weight", "unused.bias", "frozen.weight", "frozen.bias")
     }
     for name, weight in flat.working.items():
         assert weight.dtype == torch.bfloat16

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from support.small_bert import SIZES
 from unmask.models.bert import BertEncoder
-from unmask.models.settings import EncoderSettings
 from unmask.training.optimizers.lamb import Lamb, fused_matrices
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings
@@ -96,10 +96,7 @@ def test_matrices_in_one_parameter_move_as_three_parameters_would() -> None:
 
 @torch.no_grad()
 def test_queries_keys_and_values_are_three_matrices_each() -> None:
-    sizes = EncoderSettings(
-        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
-    )
-    encoder = BertEncoder(sizes)
+    encoder = BertEncoder(SIZES)
     names = {parameter: name for name, parameter in encoder.named_parameters()}
     found = {names[parameter]: count for parameter, count in fused_matrices(encoder).items()}
     assert found == {f"blocks.{layer}.attention.query_key_value.weight": 3 for layer in (0, 1)}

@@ -10,27 +10,17 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from support.small_bert import give_gradients, new_module
+from support.tensors import assert_equal
 from unmask.errors import SettingsError
-from unmask.models.bert import BertEncoder
 from unmask.models.heads.layer_mixture import LayerMixture
-from unmask.models.settings import EncoderSettings
-from unmask.objectives.masked_lm import MaskedLMModule
-from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer, clip_gradients, depth, parameter_groups
 from unmask.training.settings import OptimizerSettings
 
 
-def small_module() -> MaskedLMModule:
-    torch.manual_seed(0)
-    settings = EncoderSettings(
-        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
-    )
-    return MaskedLMModule(BertEncoder(settings), parts=[SentencePairPart("nsp")])
-
-
 def test_biases_and_norms_do_not_decay_and_all_else_does() -> None:
-    module = small_module()
+    module = new_module()
     decayed, plain = parameter_groups(module, 0.01, 1e-3)
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
@@ -39,9 +29,8 @@ def test_biases_and_norms_do_not_decay_and_all_else_does() -> None:
     expected_plain = {name for name in names.values() if name.endswith("bias") or "norm" in name}
     assert {names[id(parameter)] for parameter in plain["params"]} == expected_plain
     assert {"masked_lm_head.bias", "masked_lm_head.norm.weight", "encoder.embeddings.norm.weight"} <= expected_plain
-    assert {"encoder.embeddings.word.weight", "next_sentence_head.dense.weight"} <= {
-        names[id(parameter)] for parameter in decayed["params"]
-    }
+    found_decayed = {names[id(parameter)] for parameter in decayed["params"]}
+    assert {"encoder.embeddings.word.weight", "next_sentence_head.dense.weight"} <= found_decayed
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
@@ -72,7 +61,7 @@ def rates_by_name(module: nn.Module, settings: OptimizerSettings) -> dict[str, t
 
 def test_rates_by_layer_are_electras() -> None:
     """Two layers, rate .8, decay .5: depths 0, 1, 2 and 4, so .8 / 16, .8 / 8, .8 / 4 and .8."""
-    module = small_module()
+    module = new_module()
     rates = rates_by_name(module, OptimizerSettings(learning_rate=0.8, layer_decay=0.5, weight_decay=0.1))
     assert rates.keys() == {name for name, _ in module.named_parameters()}
     expected = {"embeddings": 0.05, "blocks.0": 0.1, "blocks.1": 0.2, "pooler": 0.8}
@@ -95,19 +84,18 @@ def test_depths_are_those_of_electras_code(num_layers: int) -> None:
     module.head = nn.Linear(1, 1, bias=False)
     depths = {"encoder.embeddings.weight": 0, "encoder.embeddings_project.weight": 0, "head.weight": num_layers + 2}
     depths |= {f"encoder.blocks.{layer}.weight": layer + 1 for layer in range(num_layers)}
-    rates = rates_by_name(module, OptimizerSettings(learning_rate=1e-4, layer_decay=0.8))
-    assert {name: rate for name, (rate, _) in rates.items()} == {
-        name: pytest.approx(1e-4 * 0.8 ** (num_layers + 2 - depth), rel=1e-12) for name, depth in depths.items()
-    }
+    found = rates_by_name(module, OptimizerSettings(learning_rate=1e-4, layer_decay=0.8))
+    rates = {name: 1e-4 * 0.8 ** (num_layers + 2 - depth) for name, depth in depths.items()}
+    assert {name: rate for name, (rate, _) in found.items()} == pytest.approx(rates, rel=1e-12)
 
 
 def test_the_heads_rate_comes_first_since_it_is_the_one_that_is_logged() -> None:
-    optimizer = build_optimizer(small_module(), OptimizerSettings(learning_rate=0.8, layer_decay=0.5))
+    optimizer = build_optimizer(new_module(), OptimizerSettings(learning_rate=0.8, layer_decay=0.5))
     assert optimizer.param_groups[0]["lr"] == 0.8
 
 
 def test_no_layer_decay_gives_the_two_groups_alone() -> None:
-    module = small_module()
+    module = new_module()
     found = build_optimizer(module, OptimizerSettings(layer_decay=1.0, weight_decay=0.01)).param_groups
     assert len(found) == 2
     for group, expected in zip(found, parameter_groups(module, 0.01, 1e-3), strict=True):
@@ -115,7 +103,7 @@ def test_no_layer_decay_gives_the_two_groups_alone() -> None:
 
 
 def test_frozen_layers_have_no_group() -> None:
-    module = small_module()
+    module = new_module()
     module.encoder.embeddings.requires_grad_(False)
     module.encoder.blocks[0].requires_grad_(False)
     rates = rates_by_name(module, OptimizerSettings(learning_rate=0.8, layer_decay=0.5))
@@ -130,7 +118,7 @@ def test_layer_decay_needs_layers() -> None:
 def test_settings_reach_the_optimizer() -> None:
     settings = OptimizerSettings(learning_rate=3e-4, betas=(0.8, 0.95), epsilon=1e-5, weight_decay=0.2)
     for corrected in (True, False):
-        optimizer = build_optimizer(small_module(), settings.model_copy(update={"bias_correction": corrected}))
+        optimizer = build_optimizer(new_module(), settings.model_copy(update={"bias_correction": corrected}))
         assert isinstance(optimizer, AdamW)
         for group, weight_decay in zip(optimizer.param_groups, (0.2, 0.0), strict=True):
             assert (group["lr"], group["betas"], group["eps"]) == (3e-4, (0.8, 0.95), 1e-5)
@@ -183,10 +171,8 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], mes
 @pytest.mark.parametrize("max_norm", [0.5, 1e6, None])
 def test_clipping_is_torchs(max_norm: float | None) -> None:
     def with_gradients() -> nn.Module:
-        generator = torch.Generator().manual_seed(1)
-        module = small_module()
-        for parameter in module.parameters():
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        module = new_module()
+        give_gradients(module, 1)
         module.encoder.embeddings.position.weight.grad = None
         return module
 
@@ -194,11 +180,7 @@ def test_clipping_is_torchs(max_norm: float | None) -> None:
     norm = clip_gradients(ours, max_norm)
     expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), math.inf if max_norm is None else max_norm)
     assert torch.equal(norm, expected)
-    for parameter, same in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert (parameter.grad is None) == (same.grad is None)
-        if parameter.grad is not None:
-            assert same.grad is not None
-            assert torch.equal(parameter.grad, same.grad)
+    assert_equal(*([parameter.grad for parameter in module.parameters()] for module in (ours, theirs)))
 
 
 def test_both_directions_of_an_elmo_are_as_deep() -> None:

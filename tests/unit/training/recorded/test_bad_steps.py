@@ -92,9 +92,7 @@ def test_a_median_of_steps_without_targets_is_held_against_no_step(num_without_t
 
 @pytest.mark.parametrize("poison", list(POISON.values())[:3], ids=list(POISON)[:3])
 @pytest.mark.parametrize("number", [8, 10, 13])
-def test_a_bad_step_in_the_middle_of_an_interval_is_as_if_it_had_been_seen_at_once(
-    poison: dict[str, float], number: int
-) -> None:
+def test_a_bad_step_amid_an_interval_is_as_if_it_had_been_seen_at_once(poison: dict[str, float], number: int) -> None:
     """With the steps launched after it: they have been halted, and are taken anew."""
     schedule = ScheduleSettings(warmup_steps=3)
     steps = partial(endless_steps, bad={number: poison})

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 
-from support.captured_toy import count_targets, new_batch, new_run, read_all, train_both
+from support.captured_toy import LONGEST, count_targets, new_batch, new_run, read_all, train_both
+from support.tensors import assert_equal
 from unmask.batch import Batch, LossTerm
 from unmask.training.recorded.capture import Capturer
 from unmask.training.settings import ScheduleSettings
-
-LONGEST = 12
-"""Of the sequences of these batches."""
-
 
 ROUNDING = 1e-5
 """fp32: sums of some hundred numbers in another order, a dozen roundings of 6e-8 each."""
@@ -27,9 +25,7 @@ ROUNDING = 1e-5
     [([1], 1.0), ([1], 0.0), ([LONGEST], 0.3), ([1] * 40, 0.5), ([3, 1, 12, 1], 0.0), ([12] * 31, 0.1), ([8] * 4, 0.3)],
     ids=["one token", "no target of a term", "one sequence", "length 1", "none again", "large", "a round number"],
 )
-def test_the_loss_and_the_gradient_of_a_padded_batch_are_those_of_the_batch(
-    lengths: list[int], labelled: float
-) -> None:
+def test_loss_and_gradient_of_a_padded_batch_are_those_of_the_batch(lengths: list[int], labelled: float) -> None:
     runs = [new_run(kind, max_grad_norm=None) for kind in ("eager", "captured")]
     batch = new_batch(lengths, labelled=labelled)
     figures = []
@@ -66,11 +62,24 @@ def test_a_run_is_that_of_steps_computed_as_they_come(bias_correction: bool) -> 
 def test_what_is_frozen_or_of_no_use_stays_as_it_is() -> None:
     run, before = new_run("captured"), new_run("captured").module
     run.train({"steps": 5})
-    for name in ("frozen", "pooler"):
-        for one, other in zip(getattr(run.module, name).parameters(), getattr(before, name).parameters(), strict=True):
-            assert torch.equal(one, other)
-            assert one not in run.optimizer.state
+    for part, same in ((run.module.frozen, before.frozen), (run.module.pooler, before.pooler)):
+        assert_equal(part.state_dict(), same.state_dict())
+        assert not any(parameter in run.optimizer.state for parameter in part.parameters())
     assert not torch.equal(run.module.embedding.weight, before.embedding.weight)
+
+
+def failing_at(places: set[int], forward: Callable[[Batch], list[LossTerm]]) -> Callable[[Batch], list[LossTerm]]:
+    """The same, but at these of its calls it runs out of memory, amid a backward pass."""
+    calls = count()
+
+    def fail(batch: Batch) -> list[LossTerm]:
+        terms = forward(batch)
+        if next(calls) in places:
+            terms[0].total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+            raise torch.OutOfMemoryError("by a test")
+        return terms
+
+    return fail
 
 
 @pytest.mark.parametrize("fits_alone", [True, False])
@@ -81,20 +90,8 @@ def test_a_step_that_does_not_fit_leaves_nothing(fits_alone: bool) -> None:
     batch = new_batch([5, 7, 2])
     for place in range(1, 5):
         run, plain = new_run("captured", dropout_prob=0.5), new_run("captured", dropout_prob=0.5)
-        calls = iter(range(100))
-        forward = run.module.forward
         failing = {place} if fits_alone else {place, place + 1 + (place - 1) % 2}  # the same micro-batch once more
-
-        def fails(
-            batch: Batch, failing: set[int] = failing, calls: Iterator[int] = calls, forward: Any = forward
-        ) -> list[LossTerm]:
-            terms: list[LossTerm] = forward(batch)
-            if next(calls) in failing:
-                terms[0].total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-                raise torch.OutOfMemoryError("by a test")
-            return terms
-
-        run.module.forward = fails  # type: ignore[method-assign]
+        run.module.forward = failing_at(failing, run.module.forward)  # type: ignore[method-assign]
         for each in (run, plain):
             each.stepper.restart([])
         taken = failed = 0

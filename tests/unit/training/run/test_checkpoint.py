@@ -14,6 +14,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from support.corpora import names
+from support.tensors import assert_equal
 from unmask.errors import CheckpointError, OutputError
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.run import checkpoint as module_under_test
@@ -108,13 +110,8 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path, optimizer: str) -> No
     assert (resumed.schedule.warmup_end, resumed.schedule.stage) == (run.schedule.warmup_end, run.schedule.stage)
     assert torch.equal(resumed.take_steps(2), expected)
     assert resumed.state.totals == run.state.totals
-    for name, tensor in run.module.state_dict().items():
-        assert torch.equal(resumed.module.state_dict()[name], tensor), name
-    theirs, ours = run.optimizer.state_dict()["state"], resumed.optimizer.state_dict()["state"]
-    assert theirs.keys() == ours.keys()
-    for number, values in theirs.items():
-        for name, tensor in values.items():
-            assert torch.equal(ours[number][name], tensor), (number, name)
+    assert_equal(resumed.module.state_dict(), run.module.state_dict())
+    assert_equal(resumed.optimizer.state_dict()["state"], run.optimizer.state_dict()["state"])
 
 
 def test_before_the_first_step_there_is_no_optimizer_state(tmp_path: Path) -> None:
@@ -129,7 +126,7 @@ def test_before_the_first_step_there_is_no_optimizer_state(tmp_path: Path) -> No
 def test_a_checkpoint_is_safetensors_and_json_only(tmp_path: Path) -> None:
     directory = Run().save(tmp_path)
     assert directory.name == "step-00000000"
-    assert sorted(path.name for path in directory.iterdir()) == sorted([WEIGHTS, OPTIMIZER, RANDOM, STATE])
+    assert names(directory) == sorted([WEIGHTS, OPTIMIZER, RANDOM, STATE])
     assert json.loads((directory / STATE).read_text())["step"] == 0
 
 
@@ -138,7 +135,7 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     for _ in range(4):
         run.take_steps(5)
         run.save(tmp_path, keep_last=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000015", "step-00000020"]
+    assert names(tmp_path) == ["step-00000015", "step-00000020"]
 
 
 def test_the_same_step_is_saved_anew(tmp_path: Path) -> None:
@@ -149,7 +146,7 @@ def test_the_same_step_is_saved_anew(tmp_path: Path) -> None:
     run.save(tmp_path, keep_last=1)
     found = find_checkpoint(tmp_path)
     assert found.state["evaluated_step"] == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+    assert names(tmp_path) == ["step-00000002"]
 
 
 def test_those_of_due_steps_come_first_where_that_is_asked(tmp_path: Path) -> None:
@@ -177,9 +174,8 @@ def test_an_old_checkpoint_has_no_newest_step(tmp_path: Path) -> None:
     run.take_steps(3)
     run.save(tmp_path)
     found = find_checkpoint(tmp_path)
-    state = {
-        key: value for key, value in found.state.items() if key not in ("newest", "logged_tokens", "logged_seconds")
-    }
+    newer = ("newest", "logged_tokens", "logged_seconds")
+    state = {key: value for key, value in found.state.items() if key not in newer}
     restored = restore(Checkpoint(found.directory, state), run.module, run.optimizer, run.schedule)
     assert (restored.newest, restored.logged_tokens, restored.logged_seconds) == (None, 24, run.state.seconds)
 
@@ -256,7 +252,7 @@ def test_a_directory_left_by_a_kill_is_never_looked_at_and_goes_with_the_next_sa
     run.restore(tmp_path)
     run.take_steps(1)
     run.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010", "step-00000011"]
+    assert names(tmp_path) == ["step-00000010", "step-00000011"]
 
 
 def test_where_none_is_sound_each_is_named(tmp_path: Path) -> None:
@@ -278,7 +274,7 @@ def test_a_damaged_later_one_does_not_push_out_those_saved_after_it(tmp_path: Pa
     run.save(tmp_path, keep_last=1)
     found = find_checkpoint(tmp_path)
     assert found.step == 12
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000012", "step-00000020"]
+    assert names(tmp_path) == ["step-00000012", "step-00000020"]
 
 
 @pytest.mark.parametrize("other", ["size", "names"])
@@ -317,6 +313,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(
     monkeypatch.setattr(module_under_test, "save_file", fill_up)
     with pytest.raises(OutputError, match="free some space"):
         run.save(tmp_path, keep_last=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
+    assert names(tmp_path) == ["step-00000010"]
     found = find_checkpoint(tmp_path)
     assert (found.step, found.damaged) == (10, ())
