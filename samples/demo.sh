@@ -35,11 +35,14 @@ step 'Pre-training a tiny encoder: masked words, and half of the sequences read 
 step 'What that run was.' \
     'unmask info runs/demo/pretrained'
 
-step 'The pre-trained model fills a gap.' \
-    'unmask fill-mask runs/demo/pretrained/model "Alice [MASK] not know what to say ."'
+step 'It has seen seven books for a minute. What does it put into a gap?' \
+    'unmask fill-mask runs/demo/pretrained "Alice [MASK] not know what to say ." --top-k 3'
+
+step 'From here on the sample encoder: the same kind of model, from 300 MB of books and Wikipedia (samples/models/en).' \
+    'unmask fill-mask samples/models/en "She opened the [MASK] and went into the house." --top-k 3'
 
 step 'Fine-tuning it to judge whether one sentence follows from another.' \
-    'unmask finetune finetune/snli init_from=runs/demo/pretrained/model data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=5e-4 train.epochs=10 --out runs/demo/finetuned'
+    'unmask finetune finetune/snli init_from=samples/models/en data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=3e-4 train.epochs=8 --out runs/demo/finetuned'
 
 step 'How good is it, on examples it has not seen?' \
     'unmask evaluate runs/demo/finetuned/model --task snli --data samples/tasks/snli/dev.jsonl'
@@ -48,18 +51,16 @@ step 'What does it say about a pair of our own?' \
     'echo '\''{"text_a": "Two dogs run along the beach.", "text_b": "The animals are outdoors."}'\'' | unmask predict runs/demo/finetuned/model -'
 
 step 'Another kind of task: the names in tweets, three times with other heads and orders; the three then answer together.' \
-    'unmask finetune finetune/wnut17 init_from=runs/demo/pretrained/model data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=1e-3 train.epochs=8 search.restarts=3 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
+    'unmask finetune finetune/wnut17 init_from=samples/models/en data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=1e-3 train.epochs=8 search.restarts=3 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
 
 step 'Which names do they find?' \
     'echo '\''{"text": "Off to Paris with Anna tomorrow !"}'\'' | unmask predict runs/demo/names/ensemble -'
 
 step 'The encoder alone: how alike are two sentences?' \
-    'unmask similarity runs/demo/pretrained "Two dogs run along the beach." "A pair of dogs runs by the sea."'
+    'unmask similarity samples/models/en "Two dogs run along the beach." "A pair of dogs runs by the sea."'
 
 cat <<'END'
 
 Done. Open the report.html of runs/demo/pretrained, finetuned and names in a browser for the curves and the runs,
 and runs/demo/store.html for what the model was shown.
-Guessing among three labels scores about 0.33, and a model this small has seen seven books for a minute and 600 examples.
-The same commands on more text, with a larger recipe, make a better one.
 END

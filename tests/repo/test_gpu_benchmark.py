@@ -170,6 +170,7 @@ def test_what_was_not_reached_or_failed_is_told_and_never_judged(tmp_path: Path)
     assert (row.ratio, row.target, row.met) == (1.0, "", None)
 
 
+@pytest.mark.slow  # bf16 on a processor without it
 def test_both_sides_take_the_same_step(tmp_path: Path) -> None:
     cases, rows = scripts("gpu.cases"), scripts("gpu.rows")
     cases.make_store(tmp_path)
