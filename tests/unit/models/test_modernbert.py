@@ -156,7 +156,9 @@ def largest_tensor(monkeypatch: pytest.MonkeyPatch, backend: Backend, length: in
 
 
 @pytest.mark.parametrize("backend", ["matmul", "sdpa"])
-def test_local_attention_takes_memory_as_there_are_tokens(monkeypatch: pytest.MonkeyPatch, backend: Backend) -> None:
+def test_local_attention_takes_memory_in_proportion_to_the_tokens(
+    monkeypatch: pytest.MonkeyPatch, backend: Backend
+) -> None:
     """No tensor over the 3 windows that a block of queries sees, and twice the tokens take twice the memory."""
     window = 8
     largest = {length: largest_tensor(monkeypatch, backend, length, window) for length in (512, 1024, 2048)}

@@ -50,7 +50,7 @@ def ends_of(lengths: list[int]) -> list[int]:
 
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, longest=st.sampled_from([12, 30]), short=st.sampled_from([0.0, 0.5]), seed=st.integers(0, 99))
-def test_segments_are_runs_of_sentences_of_one_document(
+def test_both_segments_are_consecutive_runs_of_sentences_of_one_document(
     lengths: Lengths, longest: int, short: float, seed: int
 ) -> None:
     store = numbered_store(lengths)

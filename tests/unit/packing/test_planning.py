@@ -209,7 +209,9 @@ def test_every_pair_is_what_it_says(lengths: list[list[int]], max_length: int, s
 
 @settings(max_examples=40)  # each writes a store
 @given(lengths=LENGTHS, max_length=st.integers(8, 40), seed=st.integers(0, 99))
-def test_every_token_is_shown_once_unless_truncated(lengths: list[list[int]], max_length: int, seed: int) -> None:
+def test_every_token_is_shown_once_an_epoch_unless_truncated(
+    lengths: list[list[int]], max_length: int, seed: int
+) -> None:
     """Before truncation, the segments A and IsNext B of a document are its tokens, each once. Truncation, which only
     leaves sequences of `max_length`, takes from both ends of a segment; what is NotNext B is shown in addition."""
     store = numbered_store(lengths)

@@ -127,7 +127,9 @@ FILES = [f"{part}-0000{shard}.bin" for part in ("tokens", "sentences", "document
 def test_a_flipped_bit_is_found_by_verify(directory: Path, name: str) -> None:
     TokenStore(directory).verify()
     flip(directory / name, place=1, bit=6)
-    refused(directory, f"{name}: its checksum is not the manifest's, so at least one byte has changed: restore the")
+    refused(
+        directory, rf"{name}: its checksum is not the manifest's, so at least one byte has changed: restore the file"
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
