@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unmask.batch import Batch, LossTerm
 from unmask.chance import uniform
@@ -41,20 +40,12 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_model
-from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_cross_entropy
+from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_binary_cross_entropy, summed_cross_entropy
 from unmask.models.kernels.decoder_loss import summed_decoder_loss
 from unmask.models.settings import EncoderSettings
-from unmask.objectives import base
+from unmask.objectives import base, directions
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
 from unmask.objectives.causal_lm import next_token_decoder
-from unmask.objectives.directions import (
-    NEXT_LABELS,
-    NEXT_POSITIONS,
-    add_next_tokens,
-    draw_directions,
-    is_read_left_to_right,
-    next_counts,
-)
 from unmask.objectives.drawing import sample_from_softmax
 from unmask.objectives.floors import (
     Floor,
@@ -102,14 +93,14 @@ class ReplacedToken:
             float64 in [0, 1), where each target's sample is in the generator's cumulative softmax.
         """
         settings = self._settings
-        batch = draw_directions(batch)
+        batch = directions.draw_directions(batch)
         chosen = choose_tokens(batch, settings.target_prob)
         if batch.left_to_right:
-            chosen &= ~is_read_left_to_right(batch)
-        unused = batch.input_ids[:1]  # nothing is replaced at random
-        masked = mask_targets(batch, chosen, settings.mask_token_prob, 0.0, self._mask_id, unused)
+            chosen &= ~directions.is_read_left_to_right(batch)
+        none = batch.input_ids[:1]  # nothing is replaced at random
+        masked = mask_targets(batch, chosen, settings.mask_token_prob, 0.0, self._mask_id, none)
         if batch.left_to_right:
-            masked = add_next_tokens(masked, batch.input_ids)
+            masked = directions.add_next_tokens(masked, batch.input_ids)
         assert batch.keys is not None, "samples are drawn from the batch's keys"
         targets = masked.columns["target_positions"]
         keys = batch.keys[batch.sequence_of_token()[targets]]
@@ -120,7 +111,7 @@ class ReplacedToken:
         return {
             "generator": len(batch.columns["target_positions"]),
             "discriminator": batch.num_tokens,
-            **next_counts(batch),
+            **directions.next_counts(batch),
         }
 
     def build(self, encoder: Encoder) -> ReplacedTokenModule:
@@ -306,14 +297,14 @@ class ReplacedTokenModule(nn.Module):
         terms = []
         if self.trains_generator:
             terms.append(LossTerm("generator", self.cross_entropy(logits, originals), len(originals)))
-        if NEXT_LABELS in batch.columns:
+        if directions.NEXT_LABELS in batch.columns:
             decoder = next_token_decoder(self.generator, self.generator_head, to_next)
-            labels = batch.columns[NEXT_LABELS]
-            terms.append(LossTerm("lm", summed_decoder_loss(decoder, labels), len(labels)))
+            total = summed_decoder_loss(decoder, batch.columns[directions.NEXT_LABELS])
+            terms.append(LossTerm("lm", total, len(to_next)))
         if self.trains_discriminator:
             guesses, replaced = self.discriminator_logits(batch, logits)
             weight = self._settings.discriminator_weight if self.trains_generator else 1.0
-            total = _summed_loss(guesses, replaced, batch.columns.get(IS_PADDING))
+            total = summed_binary_cross_entropy(guesses, replaced, batch.columns.get(IS_PADDING))
             terms.append(LossTerm("discriminator", total, batch.num_tokens, weight))
         return terms
 
@@ -332,7 +323,7 @@ class ReplacedTokenModule(nn.Module):
         called = guesses > 0
         caught = (called & replaced).sum()
         return scores | {
-            "discriminator_loss": (_summed_loss(guesses, replaced), batch.num_tokens),
+            "discriminator_loss": (summed_binary_cross_entropy(guesses, replaced), batch.num_tokens),
             "discriminator_accuracy": ((called == replaced).sum(), batch.num_tokens),
             "discriminator_precision": (caught, int(called.sum())),
             "discriminator_recall": (caught, int(replaced.sum())),
@@ -380,13 +371,12 @@ class ReplacedTokenModule(nn.Module):
         Returns:
             (targets, vocabulary), without gradient where the generator is frozen, and (targets,) int64.
         """
-        logits, originals, _ = self._read(batch)
-        return logits, originals
+        return self._read(batch)[:2]
 
     def _read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """What `generator_logits` returns, and the generator's (tokens, hidden) states that predict the next token."""
         targets = batch.columns["target_positions"]
-        places = torch.cat([targets, batch.columns.get(NEXT_POSITIONS, targets[:0])])
+        places = torch.cat([targets, batch.columns.get(directions.NEXT_POSITIONS, targets[:0])])
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_generator):
             at_targets, to_next = self.generator(batch, places).tensor_split([len(targets)])
             logits = self.generator_head(at_targets, self.generator.word_embeddings)
@@ -408,11 +398,3 @@ class ReplacedTokenModule(nn.Module):
         replaced[targets] = samples != batch.columns["labels"][targets]
         corrupted = batch.with_input_ids(batch.input_ids.scatter(0, targets, samples))
         return self.discriminator_head(self.encoder(corrupted)), replaced
-
-
-def _summed_loss(logits: Tensor, replaced: Tensor, is_padding: Tensor | None = None) -> Tensor:
-    """() float32: the sum over real tokens of the cross-entropy of (tokens,) logits and (tokens,) bool labels."""
-    if is_padding is None:
-        return functional.binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="sum")
-    losses = functional.binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="none")
-    return losses.masked_fill(is_padding, 0).sum()

@@ -67,3 +67,11 @@ class _SummedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
         return gradient * gradients[0], None, None  # the factor stays float32: rounding it would scale every gradient
+
+
+def summed_binary_cross_entropy(logits: Tensor, answers: Tensor, is_padding: Tensor | None = None) -> Tensor:
+    """() float32: the sum over real tokens of the cross-entropy of (tokens,) logits and (tokens,) bool answers."""
+    if is_padding is None:
+        return functional.binary_cross_entropy_with_logits(logits.float(), answers.float(), reduction="sum")
+    losses = functional.binary_cross_entropy_with_logits(logits.float(), answers.float(), reduction="none")
+    return losses.masked_fill(is_padding, 0).sum()
