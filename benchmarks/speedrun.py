@@ -30,6 +30,8 @@ from typing import Any
 from measure import parser
 
 PAIRS = "tasks/blimp"
+ALL_PAIRS = "pairs.json"
+"""Of a run: how many of all pairs the model got right at its end."""
 PEER = "transformers"
 LENGTH, BATCH, RATE = 128, 32, 1e-3
 """Of the peer, as in `pretrain/bert_mini`."""
@@ -45,11 +47,13 @@ TASKS: dict[str, tuple[str, list[str]]] = {
 """The figure of each, and settings that no model was given a choice of."""
 
 
-def unmask(*words: str) -> None:
-    """Runs a command, and stops if it fails."""
+def unmask(*words: str) -> str:
+    """Runs a command, and stops if it fails; returns what it prints."""
     print("unmask", *words, file=sys.stderr, flush=True)
-    if subprocess.run([sys.executable, "-m", "unmask", *words]).returncode:
+    done = subprocess.run([sys.executable, "-m", "unmask", *words], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
         raise SystemExit(f"unmask {' '.join(words)} failed")
+    return done.stdout
 
 
 def pretrain(given: Namespace, data: Path) -> None:
@@ -59,7 +63,7 @@ def pretrain(given: Namespace, data: Path) -> None:
     for name, (recipe, change) in sides.items():
         for seed in range(given.seeds):
             run = given.out / "runs" / f"{name}-{seed}"
-            if (run / "results.json").exists():
+            if (run / ALL_PAIRS).exists():
                 continue
             budget = ["train.epochs=null", "train.tokens=null", "train.steps=null", f"train.minutes={given.minutes:g}"]
             when = [f"train.eval_every={given.eval_every}", "train.eval_sequences=500"]
@@ -68,7 +72,8 @@ def pretrain(given: Namespace, data: Path) -> None:
                 *("pretrain", recipe, f"store={given.store}", *budget, *when, *pairs, *change, f"seed={seed}"),
                 *("--out", str(run), "--resume"),
             )
-            unmask("evaluate", str(run), "--pairs", str(data / PAIRS), "--out", str(run / "pairs.html"))
+            measured = unmask("evaluate", str(run), "--pairs", str(data / PAIRS), "--json")
+            (run / ALL_PAIRS).write_text(measured, encoding="utf-8")
 
 
 def train_peer(given: Namespace, data: Path) -> None:
@@ -86,11 +91,11 @@ def train_peer(given: Namespace, data: Path) -> None:
     )
 
     from unmask.inference.pairs import open_scorer
-    from unmask.tasks.pairs.comparing import compare_pairs
+    from unmask.tasks.pairs.comparing import as_figures, compare_pairs
     from unmask.tasks.pairs.reading import read_paradigms, sample
 
     run = given.out / "runs" / f"{PEER}-0"
-    if (run / "results.json").exists():
+    if (run / ALL_PAIRS).exists():
         return
     tokenizer = AutoTokenizer.from_pretrained(given.store / "tokenizer")
     set_seed(0)
@@ -125,8 +130,7 @@ def train_peer(given: Namespace, data: Path) -> None:
             started = time.perf_counter()
             model.save_pretrained(run / "model")
             tokenizer.save_pretrained(run / "model")
-            found = compare_pairs(open_scorer(run / "model"), paradigms if is_last else few)
-            curve.append({"minutes": minutes, "pairs": found.mean.percent})
+            curve.append({"minutes": minutes, "pairs": compare_pairs(open_scorer(run / "model"), few).mean.percent})
             self.spent += time.perf_counter() - started
 
     arguments = TrainingArguments(
@@ -134,7 +138,7 @@ def train_peer(given: Namespace, data: Path) -> None:
         max_steps=steps,
         per_device_train_batch_size=BATCH,
         learning_rate=RATE,
-        warmup_ratio=0.05,
+        warmup_steps=steps // 20,
         weight_decay=0.01,
         save_strategy="no",
         report_to=[],
@@ -143,6 +147,8 @@ def train_peer(given: Namespace, data: Path) -> None:
     dataset = [{"input_ids": row} for row in rows]
     Trainer(model=model, args=arguments, train_dataset=dataset, data_collator=collator, callbacks=[Measure()]).train()
     (run / "results.json").write_text(json.dumps({"curve": curve}), encoding="utf-8")
+    results = compare_pairs(open_scorer(run / "model"), paradigms)
+    (run / ALL_PAIRS).write_text(json.dumps(as_figures(results)), encoding="utf-8")
 
 
 def peer_rows(store: Path, cls: int, sep: int) -> list[list[int]]:
@@ -160,7 +166,7 @@ def peer_rows(store: Path, cls: int, sep: int) -> list[list[int]]:
 
 def finetune(given: Namespace, data: Path) -> None:
     """Each finished run's model on each task, three seeds, and beside it the first run's model from random weights."""
-    runs = [path.parent for path in sorted((given.out / "runs").glob("*-0/results.json"))]
+    runs = [path.parent for path in sorted((given.out / "runs").glob(f"*-0/{ALL_PAIRS}"))]
     for task in given.tasks:
         files = task_files(given.out, data, task)
         for run in runs:
@@ -226,12 +232,12 @@ def report(given: Namespace) -> None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     lines = ["| run | held-out masked loss | pairs, % | fine-tuned |", "|---|---|---|---|"]
-    for path in sorted((given.out / "runs").glob("*/results.json")):
-        run, results = path.parent, json.loads(path.read_text("utf-8"))
-        points = curve(run)
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=run.name)
+    for path in sorted((given.out / "runs").glob(f"*/{ALL_PAIRS}")):
+        run, pairs = path.parent, json.loads(path.read_text("utf-8"))["metrics"]
+        results = json.loads((run / "results.json").read_text("utf-8"))
+        axes.plot(*zip(*curve(run), strict=True), marker="o", markersize=4, label=run.name)
         loss = f"{results['mlm_loss']:.3f}" if "mlm_loss" in results else ""
-        lines.append(f"| {run.name} | {loss} | {points[-1][1]:.1f} | {'; '.join(scores(given.out, run.name))} |")
+        lines.append(f"| {run.name} | {loss} | {pairs['accuracy']:.1f} | {'; '.join(scores(given.out, run.name))} |")
     axes.set(xlabel="minutes of training", ylabel="BLiMP, % right", title="Pairs right against minutes")
     axes.axhline(50, color="gray", linestyle="--")
     axes.grid(alpha=0.3)

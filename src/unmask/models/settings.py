@@ -80,7 +80,8 @@ class EncoderSettings(BaseModel):
         embedding_dropout_prob: dropout after the embeddings, if it is a different one (GPT-1 has a key for each).
         max_position_embeddings: rows of the position embeddings; `num_positions` is the longest sequence. An LSTM has
             no such rows, but gets no longer sequences either.
-        type_vocab_size: how many segments are distinguished: 2 for A and B, 0 for GPT-1 and LSTMs, which have none.
+        type_vocab_size: how many segments are distinguished: 2 for A and B, 1 for RoBERTa and ModernBERT, 0 for GPT-1
+            and LSTMs, which read the two texts of a pair in both orders where it asks how alike they are.
         initializer_range: the standard deviation of fresh weights.
         pad_token_id: the id whose embedding gets no gradient as an input; None where there is no such id. RoBERTa's
             positions start after it.

@@ -97,8 +97,8 @@ class ReplacedToken:
         chosen = choose_tokens(batch, settings.target_prob)
         if batch.left_to_right:
             chosen &= ~directions.is_read_left_to_right(batch)
-        none = batch.input_ids[:1]  # nothing is replaced at random
-        masked = mask_targets(batch, chosen, settings.mask_token_prob, 0.0, self._mask_id, none)
+        unused = batch.input_ids[:1]  # nothing is replaced at random
+        masked = mask_targets(batch, chosen, settings.mask_token_prob, 0.0, self._mask_id, unused)
         if batch.left_to_right:
             masked = directions.add_next_tokens(masked, batch.input_ids)
         assert batch.keys is not None, "samples are drawn from the batch's keys"

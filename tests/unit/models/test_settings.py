@@ -127,7 +127,7 @@ WRONG = {"hidden": 3, "preset": "huge", "hidden_size": 0, "hidden_dropout_prob":
 
 @pytest.mark.parametrize(("key", "value"), [*WRONG.items(), ("architecture", "t5")])
 def test_what_is_no_setting_is_refused(key: str, value: object) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match=rf"1 validation error .*\n{key}\n"):
         ModelSettings.model_validate({key: value})
 
 

@@ -309,7 +309,7 @@ def test_an_evaluation_is_the_same_every_time(held_out: SequenceLoader, most: in
     again = list(held_out.sample(most))
     assert all(map(same_batch, batches, again))
     assert len(batches) == len(again)
-    keys = [chance for batch in batches for chance in batch.keys.tolist() if batch.keys is not None]
+    keys = [key for batch in batches if batch.keys is not None for key in batch.keys.tolist()]
     assert len(set(keys)) == len(keys)
 
 

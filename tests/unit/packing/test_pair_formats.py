@@ -1,4 +1,4 @@
-"""Pairs for sentence order and single sentences, by what the papers say of them; `test_packing` has BERT's own plan."""
+"""Pairs for sentence order and single sentences, by what the papers say of them; BERT's own plan: `test_planning`."""
 
 from __future__ import annotations
 

@@ -16,11 +16,12 @@ from support.tasks import new_task
 from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
 from unmask.models.buckets import Shapes, pad_batch
+from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import TwoOrderClassifier, needs_pooler
 from unmask.models.hub.directory import load_finetuned, save_model
-from unmask.models.settings import EncoderSettings
+from unmask.models.settings import ARCHITECTURES, EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.settings import TaskSettings
@@ -92,6 +93,14 @@ def test_every_format_of_the_paper(tokenizer: TextTokenizer) -> None:
     question = ChoiceExample(a, "", (b, "a man"), 0, None, {}, "x:1")
     answers = [forward, ids_of(tokenizer, "<start>", a, "<delimiter>", "a man", "<extract>")]
     assert rows(opened("choice"), question) == [answers]
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_pairs_are_read_in_both_orders_where_no_token_sees_both_texts(family: str) -> None:
+    """Or where there are segments, as in BERT: the published left-to-right BERT reads one order."""
+    settings = EncoderSettings(architecture=family) if family != "elmo" else ElmoSettings
+    both = TaskSettings(name="mrpc").reads_both_orders(settings.type_vocab_size)
+    assert both == ARCHITECTURES[family].left_to_right
 
 
 def test_a_single_text_has_one_order(tokenizer: TextTokenizer) -> None:

@@ -132,7 +132,7 @@ MODERNBERT = Family(
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": 8192,
-        "type_vocab_size": 0,
+        "type_vocab_size": 1,
         "layer_norm_eps": 1e-5,
         "norm_bias": False,
         "attention_bias": False,

@@ -6,7 +6,8 @@ here compose the normalised text (NFC), as with WordPiece.
 
 The published vocabulary has only `<unk>`. The released code appends `_start_`, `_delimiter_` and `_classify_` for
 fine-tuning, and frames a text as start, text, extract and a pair as start, text, delimiter, text, extract. Tokenizers
-trained here have them in the roles bos, sep and cls, but a pre-trained model's does not have (gpt1_template.py).
+trained here have them in the roles bos, sep and cls; the one saved with a pre-trained model does not use them
+(gpt1_template.py).
 `<pad>` is for users of padded batches. There is no mask token: GPT-1 predicts the next token, and has no use for one.
 """
 

@@ -157,7 +157,7 @@ def test_floors_of_other_objectives() -> None:
 
 
 def test_one_document_is_enough_for_sequences_of_one_segment(tmp_path: Path, tiny_model: Path) -> None:
-    store, _, statistics = make(tmp_path, tiny_model, [*varied(1), "man " * 200 + "."][:1])
+    store, _, statistics = make(tmp_path, tiny_model, ["man " * 200 + "."])
     packing = PackingSettings(format="single_segment", max_length=16)
     objective = MaskedLMSettings(sentence_objective="none")
     about: dict[str, Any] = {"packing": packing, "text_length": 14, "objective": objective}

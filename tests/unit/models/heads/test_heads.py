@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
 import torch
+from torch import Tensor
 
 from support.sizes import small
 from unmask.batch import pack
@@ -69,10 +71,13 @@ def test_a_classifier_is_dropout_and_a_product() -> None:
 
 
 @pytest.mark.parametrize(("family", "activation"), [("roberta", torch.tanh), ("electra", torch.nn.functional.gelu)])
-def test_families_without_a_pooled_token_have_a_layer_more(family: Architecture, activation: object) -> None:
+def test_families_without_a_pooled_token_have_a_layer_more(
+    family: Architecture, activation: Callable[[Tensor], Tensor]
+) -> None:
     head = new_head("sequence_classification", sizes(family), 3).eval()
     assert isinstance(head, DeepClassifier)
-    assert callable(activation)
+    hidden = torch.randn(2, 12)
+    torch.testing.assert_close(head(hidden), head.output(activation(head.dense(hidden))))
     hidden = torch.randn(2, 12)
     torch.testing.assert_close(head(hidden), head.output(activation(head.dense(hidden))))
 

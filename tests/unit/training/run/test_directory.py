@@ -52,7 +52,7 @@ def test_a_run_is_not_overwritten_silently(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [{"resume": False}, {"resume": True}, {"resume": False, "overwrite": True}], ids=str)
 def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path, how: dict[str, bool]) -> None:
     (tmp_path / "thesis.txt").write_text("three years of work")
-    with pytest.raises(OutputError):
+    with pytest.raises(OutputError, match=r"exists already and would be overwritten|is not a run.s directory"):
         open_run(tmp_path, recipe(), **{"overwrite": False, **how})
     with pytest.raises(OutputError), opening_run(tmp_path, recipe(), **{"overwrite": False, **how}):
         raise AssertionError("opened")
@@ -62,7 +62,7 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path, how: dict[str,
 def test_a_file_in_the_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     for how in ({"resume": False, "overwrite": False}, {"resume": True, "overwrite": False}):
-        with pytest.raises(OutputError):
+        with pytest.raises(OutputError, match="run exists already and would be overwritten"):
             open_run(tmp_path / "run", recipe(), **how)
     assert (tmp_path / "run").read_text() == "a file"
 
