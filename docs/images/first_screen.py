@@ -1,9 +1,8 @@
 """Draws the picture of the README from a finished run: texts as the model sees them, its predictions, its curve.
 
-unmask tokenizer train enwiki-2015-core.jsonl.zst --kind byte_bpe --vocab-size 8192 --out runs/tokenizer
-unmask prepare enwiki-2015-core.jsonl.zst --tokenizer runs/tokenizer --out runs/store
-unmask pretrain pretrain/roberta_mini store=runs/store --out runs/roberta_mini
-python docs/images/first_screen.py runs/roberta_mini
+    python docs/images/first_screen.py RUN
+
+README.md's is that of the run that made `samples/models/en`; its card has the commands.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from pathlib import Path
 import unmask
 
 TEXTS = (
-    "The film was directed <mask> John Ford",
-    "She studied at the University <mask> Cambridge",
-    "The album was <mask> by the band in 1998.",
+    "He did not [MASK] what to say.",
+    "The album was [MASK] in 1998.",
+    "The film was directed [MASK] John Ford.",
 )
 PICTURE = Path(__file__).parent / "first-screen.svg"
 STYLE = """
@@ -36,14 +35,14 @@ def predictions(model: Path) -> str:
     """Each text with its mask, and below it the three likeliest tokens with their probabilities."""
     drawn, y = [], 24
     for text in TEXTS:
-        before, after = text.split("<mask>")
-        width = 7 * len(before.strip())
+        before, after = text.split("[MASK]")
+        width = 7.4 * len(before.strip())
         x = 14 + width
         drawn.append(f'<text x="8" y="{y}" textLength="{width}">{escape(before.strip())}</text>')
         drawn.append(f'<rect class="mask" x="{x:.0f}" y="{y - 15}" width="64" height="20" rx="4"/>')
-        drawn.append(f'<text class="shown" x="{x + 32:.0f}" y="{y}" text-anchor="middle">&lt;mask&gt;</text>')
+        drawn.append(f'<text class="shown" x="{x + 32:.0f}" y="{y}" text-anchor="middle">[MASK]</text>')
         drawn.append(f'<text x="{x + 71:.0f}" y="{y}">{escape(after.strip())}</text>')
-        for place, answer in enumerate(unmask.fill_mask(model, text.replace(" <mask>", "<mask>"), 3)):
+        for place, answer in enumerate(unmask.fill_mask(model, text, 3)):
             line = y + 22 + 18 * place
             drawn.append(f'<text x="100" y="{line}" text-anchor="end">{escape(answer["token_str"].strip())}</text>')
             bar = 200 * answer["score"]
@@ -59,7 +58,7 @@ def curve(run: Path) -> str:
     tokens = {row["step"]: row["tokens"] for row in rows if "tokens" in row}
     points = [(tokens[row["step"]], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
     floor = json.loads((run / "results.json").read_text("utf-8"))["floors"]["loss/mlm"]["no context"]
-    left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 4.0, 7.0
+    left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 3.0, 7.0
     most = points[-1][0]
 
     def at(count: float, loss: float) -> tuple[float, float]:
@@ -70,10 +69,10 @@ def curve(run: Path) -> str:
     last = points[-1][1]
     parts = [f'<text x="{left}" y="20">held-out masked loss (nats) over tokens read</text>']
     parts += [f'<path class="axis" d="M{left} {top}V{bottom}H{right}" fill="none"/>']
-    for loss in (7, 6, 5, 4):
+    for loss in (7, 6, 5, 4, 3):
         parts.append(f'<text class="small" x="{left - 8}" y="{at(0, loss)[1] + 4:.0f}" text-anchor="end">{loss}</text>')
     for share in (0.5, 1.0):
-        x, words = at(share * most, lowest)[0], f"{share * most / 1e6:.0f} million"
+        x, words = at(share * most, lowest)[0], f"{share * most / 1e6:.3g} million"
         parts.append(f'<text class="small" x="{x:.0f}" y="{bottom + 18}" text-anchor="middle">{words}</text>')
     y = at(0, floor)[1]
     parts.append(f'<path class="floor" d="M{left} {y:.1f}H{right}"/>')
@@ -82,7 +81,7 @@ def curve(run: Path) -> str:
     )
     parts.append('<path class="curve" d="M' + " L".join(f"{x:.1f} {y:.1f}" for x, y in places) + '"/>')
     parts += [f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in places]
-    parts.append(f'<text x="{places[-1][0]:.0f}" y="{places[-1][1] + 22:.0f}" text-anchor="end">{last:.2f}</text>')
+    parts.append(f'<text x="{places[-1][0]:.0f}" y="{places[-1][1] - 12:.0f}" text-anchor="end">{last:.2f}</text>')
     return "\n".join(parts)
 
 

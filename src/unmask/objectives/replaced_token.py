@@ -15,7 +15,7 @@ change it. The paper does not say whether a frozen generator uses dropout: here 
 frozen. The heads differ, so the discriminator's starts fresh. Its loss is then the only one, and has no weight.
 
 With `discriminator_after` there are two stages as well: the generator alone, then both. Alone, it may read some
-sequences from left to right.
+sequences from left to right. Here too the discriminator starts from the generator's weights if their sizes are equal.
 
 Departure: the targets of a sequence are all different, while the released code draws them with replacement.
 """
@@ -256,7 +256,7 @@ class ReplacedTokenModule(nn.Module):
         if number == self.stage:
             return
         assert (self.stage, number) == (0, len(self.stages) - 1) == (0, 1), "stages follow one another"
-        if not self.is_joint:
+        if self._settings.generator_size == 1:
             self.encoder.load_state_dict(self.generator.state_dict())
         self.stage = number
         self.train(self.training)

@@ -36,14 +36,17 @@ def cluster() -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-@pytest.fixture
-def machines(cluster: Cluster) -> Iterator[list[Any]]:
+@pytest.fixture(scope="module")
+def machines(cluster: Cluster) -> None:
     """Two machines of the cluster, each of which encodes one shard at a time."""
-    nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 << 20) for _ in range(2)]
+    for _ in range(2):
+        add_machine(cluster)
+
+
+def add_machine(cluster: Cluster) -> Any:
+    node = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
     cluster.wait_for_nodes()
-    yield nodes
-    for node in list(cluster.worker_nodes):
-        cluster.remove_node(node)
+    return node
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +65,23 @@ def prepare_on(cluster: Cluster, folder: Path, name: str, **options: Any) -> Tok
     return prepare([folder / "text.jsonl"], folder / "tokenizer", folder / name, **options)
 
 
-def test_the_bytes_are_those_of_one_machine(cluster: Cluster, machines: list[Any], folder: Path) -> None:
+def test_the_bytes_are_those_of_one_machine(cluster: Cluster, machines: None, folder: Path) -> None:
     prepare_on(cluster, folder, "whole").verify()
     assert contents(folder / "whole") == contents(folder / "local")
 
 
 def test_a_lost_machine_costs_its_unfinished_shards_alone(
-    cluster: Cluster, machines: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, machines: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished: dict[Path, int] = {}
+    third = add_machine(cluster)
     write_shards = ray_encoding.write_shards_on_ray
 
     def lose_a_machine(*arguments: Any) -> Iterator[dict[str, Any]]:
         for number, record in enumerate(write_shards(*arguments)):
             if number == 3:
                 finished.update((path, path.stat().st_ino) for path in (folder / "lost").glob("shard-*.json"))
-                cluster.remove_node(machines[0], allow_graceful=False)
+                cluster.remove_node(third, allow_graceful=False)
             yield record
 
     inodes: dict[Path, int] = {}
@@ -95,7 +99,7 @@ def test_a_lost_machine_costs_its_unfinished_shards_alone(
 
 
 def test_stopped_on_a_cluster_and_resumed_without_one(
-    cluster: Cluster, machines: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, machines: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_shards = ray_encoding.write_shards_on_ray
 
@@ -118,7 +122,7 @@ def test_stopped_on_a_cluster_and_resumed_without_one(
 
 
 def test_what_goes_wrong_on_a_machine_is_told_here(
-    cluster: Cluster, machines: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, machines: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_elsewhere(address: str, job: Any, *arguments: Any) -> Iterator[dict[str, Any]]:
         return original(address, replace(job, out=Path("not-shared")), *arguments)

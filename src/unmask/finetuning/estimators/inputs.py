@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError, ValuesError
 from unmask.io.rows import Row
+from unmask.tasks.rows import checked_text
 from unmask.tasks.text.labels import check_spelling
 
 Texts = Any
@@ -56,7 +57,10 @@ def _row(value: Any, source: str) -> Row:
             f"{source} is {str(value)[:60]!r} ({type(value).__name__}): expected a text, or a pair of texts"
         )
     names = _SINGLE if len(texts) == 1 else _PAIR
-    return Row(dict(zip(names, texts, strict=True)), source)
+    try:
+        return Row({name: checked_text(text, name, source) for name, text in zip(names, texts, strict=True)}, source)
+    except InputError as error:
+        raise ValuesError(str(error)) from error
 
 
 def _listed(values: Any, name: str) -> list[Any]:

@@ -23,7 +23,7 @@ from sklearn.utils import estimator_checks
 from transformers import AutoModelForSequenceClassification
 
 from unmask.batch import pack
-from unmask.errors import InputError, SettingsError, UserError
+from unmask.errors import InputError, SettingsError, UserError, ValuesError
 from unmask.finetuning.estimators.estimators import TextClassifier, TextRegressor
 from unmask.finetuning.estimators.text_encoder import TextEncoder
 from unmask.inference.features.similarity import embed
@@ -326,7 +326,7 @@ def test_a_saved_model_answers_here_and_in_transformers(fitted: TextClassifier, 
     ],
 )
 def test_bad_texts_and_labels(tiny_model: Path, texts: Any, labels: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ValuesError, match=message):
         classifier(tiny_model).fit(texts, labels)
 
 

@@ -1,0 +1,38 @@
+"""The demo as a newcomer runs it: it reaches the figures that the README gives, within margins."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.searches import read_json
+
+SAMPLES = Path(__file__).parents[3] / "samples"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_demo_reaches_its_figures(tmp_path: Path) -> None:
+    shutil.copytree(SAMPLES, tmp_path / "samples")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [tmp_path / "samples" / "demo.sh"], env=os.environ | {"PATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    demo = tmp_path / "runs" / "demo"
+
+    pretrained = read_json(demo / "pretrained" / "results.json")
+    assert pretrained["mlm_loss"] < pretrained["floors"]["loss/mlm"]["no context"] - 0.8
+    assert read_json(demo / "finetuned" / "results.json")["dev"]["accuracy"] > 0.40
+    assert read_json(demo / "reviews" / "results.json")["dev"]["accuracy"] > 0.68
+    names = read_json(demo / "names" / "summary.json")
+    assert names["ensemble"]["dev"]["overall_f1"] > 0.20
+
+    assert '"label": "1"' in done.stdout, "a good review"
+    assert "Anna" in done.stdout.split("unmask predict runs/demo/names/ensemble")[1]
+    assert "nothing was learned" not in (done.stdout + done.stderr).lower()
