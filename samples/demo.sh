@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job, from raw text to predictions, on the files of samples/: twelve commands, each printed as you would type it.
+# The main job, from raw text to predictions, on the files of samples/: each command is printed as you would type it.
 # Everything goes into runs/demo, which is replaced when this script made it and refused when it did not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -59,8 +59,17 @@ step 'Which names do they find?' \
 step 'The encoder alone: how alike are two sentences?' \
     'unmask similarity samples/models/en "Two dogs run along the beach." "A pair of dogs runs by the sea."'
 
+step 'The same in Korean, with the sample encoder for it (samples/models/ko): a gap.' \
+    'unmask fill-mask samples/models/ko "그는 서울에서 태어나 대학교를 [MASK]." --top-k 3'
+
+step 'Fine-tuning it on 800 film reviews, and measuring it on 300 others: are they good (1) or bad (0)?' \
+    'unmask finetune finetune/nsmc init_from=samples/models/ko data.train=samples/tasks/nsmc/train.tsv data.dev=samples/tasks/nsmc/dev.tsv optimizer.learning_rate=3e-4 train.epochs=5 --out runs/demo/reviews 2>&1 | tail -n 3'
+
+step 'A review of our own.' \
+    'echo "정말 재미있게 봤어요. 배우들의 연기도 최고!" | unmask predict runs/demo/reviews -'
+
 cat <<'END'
 
-Done. Open the report.html of runs/demo/pretrained, finetuned and names in a browser for the curves and the runs,
+Done. Open the report.html of runs/demo/pretrained, finetuned, names and reviews in a browser for the curves and the runs,
 and runs/demo/store.html for what the model was shown.
 END

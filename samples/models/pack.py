@@ -17,6 +17,8 @@ from safetensors.torch import load_file, save_file
 
 
 def pack(run: Path, to: Path) -> None:
+    if not (run / "model" / "model.safetensors").is_file():
+        raise SystemExit(f"{run}: no finished run with a model")
     to.mkdir(parents=True, exist_ok=True)
     for path in (run / "model").iterdir():
         if path.name not in ("config.json", "model.safetensors"):

@@ -257,7 +257,8 @@ def _describe_segmenter(name: str) -> str:
 
 
 def _is_run(path: Path) -> bool:
-    return path.is_dir() and ((path / "recipe.yaml").is_file() or (path / METRICS).is_file())
+    """A folder with metrics, or with a recipe; but a model may have the recipe that it was made by beside it."""
+    return (path / METRICS).is_file() or ((path / "recipe.yaml").is_file() and not _is_model(path))
 
 
 def _describe_run(path: Path) -> dict[str, Any]:

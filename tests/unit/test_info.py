@@ -27,6 +27,13 @@ def test_a_model(tiny_model: Path) -> None:
     assert "hidden_size" in shown
 
 
+@pytest.mark.parametrize("name", ["en"])
+def test_a_sample_encoder_is_a_model_although_its_recipe_is_beside_it(name: str) -> None:
+    description = describe(Path(__file__).parents[2] / "samples" / "models" / name)
+    assert description["kind"] == "model"
+    assert description["architectures"] == ["ModernBertForMaskedLM"]
+
+
 def test_a_store_and_an_unfinished_one(tiny_model: Path, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("A man is outside. He plays.\n\nTwo \u200bdogs run.\n", encoding="utf-8")

@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from unmask.io.input_files import InputFiles
+    from unmask.io.settings import TableSettings
 
 Text = Annotated[
     list[str],
@@ -51,15 +52,21 @@ def given_files(
     names: str | Path, encoding: str, separator: str | None, header: str, quoted: bool | None
 ) -> InputFiles:
     """The files of examples that a command is given, with the options that say how they are written."""
-    from unmask.config import build_settings
     from unmask.io.input_files import find_inputs
-    from unmask.io.settings import TableOptions
     from unmask.io.tables import warn_of_quotes
 
-    options = {"encoding": encoding, "separator": separator, "header": header, "quoted": quoted}
-    files = find_inputs(names, build_settings(TableOptions, options, "options"))
+    files = find_inputs(names, table_settings(encoding, separator, header, quoted))
     warn_of_quotes(files)
     return files
+
+
+def table_settings(encoding: str, separator: str | None, header: str, quoted: bool | None) -> TableSettings:
+    """What these options say."""
+    from unmask.config import build_settings
+    from unmask.io.settings import TableOptions
+
+    options = {"encoding": encoding, "separator": separator, "header": header, "quoted": quoted}
+    return build_settings(TableOptions, options, "options")
 
 
 def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:

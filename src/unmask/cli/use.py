@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,11 @@ from unmask.cli.options import (
     Separator,
     given_files,
     print_json_lines,
+    table_settings,
 )
+
+if TYPE_CHECKING:
+    from unmask.io.input_files import InputFiles
 
 app = typer.Typer()
 
@@ -87,6 +91,7 @@ def evaluate_command(
     from unmask.errors import SettingsError
     from unmask.inference.evaluation import evaluate, evaluate_predictions
     from unmask.inference.task_options import read_task_settings
+    from unmask.io.input_files import InputFiles
     from unmask.recipe.loading import read_columns
 
     words = settings or []
@@ -96,7 +101,11 @@ def evaluate_command(
     if pairs is not None:
         if model is None or data is not None or predictions is not None:
             raise SettingsError("--pairs measures a MODEL by itself: give one, and neither --data nor --predictions")
-        _evaluate_pairs(model, pairs, pll, discriminator, checkpoints, out, precision, as_json)
+        if words or columns or task is not None or na_probs is not None:
+            raise SettingsError("--column, --task, --na-probs and task.KEY=VALUE are for --data: leave them out")
+        files = InputFiles((pairs,), table_settings(encoding, separator, header, quoted))
+        asked = {"pll": pll, "discriminator": discriminator, "precision": precision}
+        _evaluate_pairs(model, files, asked, checkpoints, out, as_json)
         return
     if out is not None or checkpoints:
         raise SettingsError("--out and --checkpoints are for --pairs: leave them out, or give minimal pairs")
@@ -119,24 +128,14 @@ def evaluate_command(
 
 
 def _evaluate_pairs(
-    model: str,
-    pairs: Path,
-    pll: str,
-    discriminator: bool,
-    checkpoints: bool,
-    out: Path | None,
-    precision: str,
-    as_json: bool,
+    model: str, pairs: InputFiles, asked: dict[str, Any], checkpoints: bool, out: Path | None, as_json: bool
 ) -> None:
     from unmask.errors import SettingsError
     from unmask.inference.pairs import evaluate_checkpoints, evaluate_pairs
     from unmask.reports.pairs_page import write_pairs_page
 
-    if pll not in ("original", "word-left-to-right"):
-        raise SettingsError(f"--pll {pll}: expected original or word-left-to-right")
-    if out is not None and out.suffix != ".html":
-        raise SettingsError(f"--out {out}: expected the name of a page, such as pairs.html")
-    asked: Any = {"pll": pll, "discriminator": discriminator, "precision": precision}
+    if out is not None and (out.suffix != ".html" or not out.parent.is_dir()):
+        raise SettingsError(f"--out {out}: expected the name of a page, such as pairs.html, in a folder that exists")
     every = evaluate_checkpoints(model, pairs, **asked) if checkpoints else [evaluate_pairs(model, pairs, **asked)]
     if out is not None:
         write_pairs_page(out, model, str(pairs), every)

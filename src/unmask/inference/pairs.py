@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.precision import freeze, inference_compute
+from unmask.io.input_files import DataPath
 from unmask.io.paths import model_directory
 from unmask.io.progress import Progress
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.objectives.settings import GENERATOR
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.tasks.pairs.comparing import as_figures, compare_pairs
+from unmask.tasks.pairs.comparing import PairResults, as_figures, compare_pairs
 from unmask.tasks.pairs.reading import read_paradigms
 from unmask.tasks.pairs.scorers import PllMode, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
 
+logger = logging.getLogger("unmask")
+
+MOST_ALIKE = 0.01
+"""The share of pairs over which a warning says that the model reads their two sentences as the same."""
+
 
 def evaluate_pairs(
     model: str | Path,
-    pairs: str | Path,
+    pairs: str | DataPath,
     *,
     pll: PllMode = "original",
     discriminator: bool = False,
@@ -45,8 +52,8 @@ def evaluate_pairs(
         precision: `fp32` or `bf16`.
 
     Returns:
-        `{"task": "pairs", "n": pairs, "metrics": {"accuracy", "low", "high"}, "terms": {name: percent}, "paradigms":
-        {name: {"term", "accuracy", "low", "high"}}}`, in percent.
+        `{"task": "pairs", "n": pairs, "alike": how many are two equal sentences to it, "metrics": {"accuracy", "low",
+        "high"}, "terms": {name: percent}, "paradigms": {name: {"term", "accuracy", "low", "high"}}}`, in percent.
 
     Raises:
         ModelError: the model cannot say how likely a text is.
@@ -55,13 +62,12 @@ def evaluate_pairs(
     paradigms = read_paradigms(pairs)
     scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
     with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
-        results = compare_pairs(scorer, paradigms, progress.advance)
-    return as_figures(results)
+        return _figures(compare_pairs(scorer, paradigms, progress.advance))
 
 
 def evaluate_checkpoints(
     run: str | Path,
-    pairs: str | Path,
+    pairs: str | DataPath,
     *,
     pll: PllMode = "original",
     discriminator: bool = False,
@@ -77,14 +83,28 @@ def evaluate_checkpoints(
     steps = list_steps(Path(run) / "checkpoints")
     if not steps:
         raise InputError(f"{run}: no checkpoints: expected a pre-training run; train.keep_last says how many it keeps")
-    results = []
+    results: list[dict[str, Any]] = []
     total = len(steps) * sum(len(each.pairs) for each in paradigms)
-    with tempfile.TemporaryDirectory() as place, Progress("pairs", total, unit="pairs") as progress:
+    with Progress("pairs", total, unit="pairs") as progress:
         for step in steps:
-            model = save_checkpoint_model(run, Path(place) / str(step), step)
-            scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
-            results.append({"step": step, **as_figures(compare_pairs(scorer, paradigms, progress.advance))})
+            with tempfile.TemporaryDirectory() as place:
+                model = save_checkpoint_model(run, Path(place) / "model", step)
+                scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
+                found = compare_pairs(scorer, paradigms, progress.advance)
+            results.append({"step": step, **(as_figures(found) if results else _figures(found))})
     return results
+
+
+def _figures(results: PairResults) -> dict[str, Any]:
+    """They as they are returned; warns where the vocabulary makes the sentences of many pairs alike."""
+    if results.num_alike > MOST_ALIKE * results.num_pairs:
+        logger.warning(
+            "of %s pairs, %s are two equal sentences to this model, whose vocabulary lacks their words, and count as "
+            "wrong: take a model whose tokenizer was made for such text",
+            f"{results.num_pairs:,}",
+            f"{results.num_alike:,}",
+        )
+    return as_figures(results)
 
 
 def open_scorer(
@@ -99,8 +119,10 @@ def open_scorer(
 
     Raises:
         ModelError: there is none, or it cannot.
-        SettingsError: an option does not apply to it.
+        SettingsError: an option does not exist, or does not apply to it.
     """
+    if pll not in get_args(PllMode):
+        raise SettingsError(f"--pll {pll}: expected {' or '.join(get_args(PllMode))}")
     directory = model_directory(model)
     loaded = load_model(directory)
     if loaded.discriminator_head is not None and not discriminator:

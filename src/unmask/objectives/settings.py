@@ -106,10 +106,6 @@ class MaskedLMSettings(ObjectiveSettings):
         """The share of tokens that are masked at the end of the run, and in held-out text."""
         return self.target_prob if self.target_prob_end is None else self.target_prob_end
 
-    @property
-    def has_causal_share(self) -> bool:
-        return self.causal_share > 0
-
     def rates(self, progress: float, causal_share: float | None) -> dict[str, float]:
         rates = {}
         if self.target_prob_end is not None:
@@ -292,10 +288,6 @@ class ReplacedTokenSettings(ObjectiveSettings):
     @property
     def is_static(self) -> bool:
         return self.masking_mode == "static"
-
-    @property
-    def has_causal_share(self) -> bool:
-        return self.causal_share > 0
 
     def rates(self, progress: float, causal_share: float | None) -> dict[str, float]:
         if not self.causal_share or progress >= self.discriminator_after:

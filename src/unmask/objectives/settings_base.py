@@ -90,11 +90,6 @@ class ObjectiveSettings(Settings):
         """The share of the budget that the shortest stage has."""
         return min(end - begin for begin, end in pairwise((0.0, *self.stages)))
 
-    @property
-    def has_causal_share(self) -> bool:
-        """Whether some sequences may be read from left to right beside those that are masked."""
-        return False
-
     def rates(self, progress: float, causal_share: float | None) -> dict[str, float]:
         """What changes over a run, as columns of the training batches; see `unmask.objectives.directions`.
 

@@ -113,10 +113,11 @@ def why_not_trained(
         )
     if objective.direction == "both" and is_causal:
         reads_both_ways = "model.causal=false" if init_from is None else "a model that reads in both directions"
+        other = _other(trained, True)
         return (
             f"objective.name={name} and {_direction('model.causal=true', 'left-to-right', init_from)} do not go "
-            f"together: a masked token is predicted from both sides; take objective.name={_other(trained, True)}, or "
-            f"{reads_both_ways}"
+            f"together: a masked token is predicted from both sides; take "
+            f"{'' if other is None else f'objective.name={other}, or '}{reads_both_ways}"
         )
     if objective.direction == "left_to_right" and trained.may_be_causal and not is_causal:
         instead = "set model.causal=true" if init_from is None else "take a model that was pre-trained left to right"
@@ -131,8 +132,8 @@ def _direction(key: str, in_words: str, init_from: str | None) -> str:
     return key if init_from is None else f"init_from={init_from}, {in_words} by its config.json,"
 
 
-def _other(family: Family, is_causal: bool) -> str:
-    """An objective that trains such an encoder."""
+def _other(family: Family, is_causal: bool) -> str | None:
+    """An objective that trains such an encoder, if there is one."""
     wanted = "left_to_right" if is_causal else "both"
     fitting = {name: entry.settings for name, entry in OBJECTIVES.items() if entry.settings.trains(family)}
-    return next(name for name, settings in fitting.items() if settings.direction == wanted)
+    return next((name for name, settings in fitting.items() if settings.direction == wanted), None)

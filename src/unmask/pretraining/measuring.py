@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import nn
 
 from unmask.batch import Batch
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
+from unmask.objectives.directions import NEXT
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.objectives.settings import GENERATOR
 from unmask.pretraining.inputs import PretrainingInputs
@@ -44,15 +45,14 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
     if run.checkpoint is not None:
         return
     most = min(_STEPS_CHECKED, settings.train.steps or _STEPS_CHECKED)
-    missing: set[str] | None = None
+    totals: Counter[str] = Counter()
     for batch in (batch for step in run.steps.first_steps(most) for batch in step.batches):
-        without = {name for name, count in objective.counts(objective.prepare(batch)).items() if not count}
-        missing = without if missing is None else missing & without
-        if not missing:
+        totals.update(objective.counts(objective.prepare(batch)))
+        if all(totals.values()):
             return
-    if missing is None or term in missing:
+    if not totals[term] and not totals[NEXT]:  # a run may begin with sequences that are read from left to right alone
         raise SettingsError(f"nothing would be learnt: not one sequence of the first {most} steps {none_has}")
-    for name in sorted(missing):
+    for name in sorted(name for name, count in totals.items() if not count and name != term):
         logger.warning(
             f"loss/{name}: not one sequence of the first {most} steps has a target of it, so that nothing is learnt "
             "from it there, and it is in no figures; give text with longer documents, or leave it out of the recipe"
@@ -67,7 +67,7 @@ def evaluator(
 
     Raises:
         SettingsError: there are pairs, and the model cannot say how likely a sentence is.
-        InputError: a sentence of the pairs is too long.
+        InputError: a sentence of the pairs is too long or too short.
     """
     if not run.held_out and not run.pairs:
         return None
@@ -109,10 +109,6 @@ def measure(
     return metrics
 
 
-_LONGEST_TRIED = 8
-"""Sentences that are scored before the first step, so that one that is too long does not end a run in the middle."""
-
-
 def _scorer(run: PretrainingInputs, compute: Compute) -> SentenceScorer:
     """What says how likely a sentence is: the model that is trained, or ELECTRA's generator."""
     saved = run.module.saved()
@@ -121,9 +117,7 @@ def _scorer(run: PretrainingInputs, compute: Compute) -> SentenceScorer:
     if scorer is None:
         raise SettingsError("eval.pairs: this model cannot say how likely a sentence is: leave it out")
     sentences = [text for paradigm in run.pairs for pair in paradigm.pairs for text in (pair.good, pair.bad)]
-    assert isinstance(run.module, nn.Module)
-    run.module.eval()
-    scorer.score(sorted(sentences, key=len)[-_LONGEST_TRIED:])
+    scorer.encode(sentences)  # one that is too long, or too short, does not end a run in the middle
     return scorer
 
 

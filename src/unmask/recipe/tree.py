@@ -14,7 +14,7 @@ from unmask.config import Settings, as_given, nearest
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
 from unmask.models.settings import DropoutSettings, ModelSettings
-from unmask.objectives.settings import MaskedLMSettings
+from unmask.objectives.settings import CAUSAL_SHARE, MaskedLMSettings
 from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES, AnyObjective
 from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
 from unmask.recipe.pairings import contradiction, cut_of, overflow, too_many_tokens
@@ -149,14 +149,26 @@ class PretrainRecipe(Settings):
             raise ValueError(f"{key} {longest} is over model.max_position_embeddings {positions}")
 
     def _check_phases(self) -> None:
-        for number, phase in enumerate(self.phases):
+        begins, is_masked = 0.0, False
+        for number, phase in enumerate(self.phases or (PhaseSettings(until=1),)):
             phase.packing(self.packing)
-            if phase.causal_share and not self.objective.has_causal_share:
+            first, last = (
+                self.objective.rates(progress, phase.causal_share).get(CAUSAL_SHARE)
+                for progress in (begins, phase.until)
+            )
+            if phase.causal_share and first is None:
                 raise ValueError(
                     f"phases.{number}.causal_share={phase.causal_share:g}: objective.causal_share is 0 here, or this "
-                    "objective has none: give objective.name=masked_lm and objective.causal_share, of which a phase "
-                    "may have another"
+                    "objective reads nothing from left to right then: give objective.name=masked_lm and "
+                    "objective.causal_share, of which a phase may have another"
                 )
+            is_masked |= last != 1
+            begins = phase.until
+        if not is_masked:
+            raise ValueError(
+                "objective.causal_share=1: every sequence would be read from left to right and none masked: take less, "
+                "or give the last phase less, such as phases.1.causal_share=0"
+            )
         if (wrong := too_many_tokens(self.train, self.packing, self.phases)) is not None:
             raise ValueError(wrong)
         if self.phases and self.packing.format == "stream":

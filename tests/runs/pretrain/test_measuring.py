@@ -47,6 +47,15 @@ def test_nothing_else_changes(tiny_recipe: Path, tiny_store: Path, tmp_path: Pat
     assert weight_bytes(tmp_path / "run" / "model") == weight_bytes(whole / "model")
 
 
+def test_a_sentence_that_is_too_short_is_refused_first(tiny_recipe: Path, tiny_store: Path, tmp_path: Path) -> None:
+    """A left-to-right model that reads bare text predicts nothing of a sentence of one token."""
+    pairs = write(tmp_path / "pairs.txt", f"{PAIRS}a\nb\n")
+    words = [f"store={tiny_store}", f"eval.pairs={pairs}", "eval.pairs_sample=100", *SYSTEMS["causal"]]
+    with pytest.raises(InputError, match="too few tokens to score"):
+        pretrain(str(tiny_recipe), words, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -32,6 +32,9 @@ from unmask.training.run.log import read_metrics
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 
+SYSTEMS = {
+    "electra": ["objective={name: replaced_token}", "model.architecture=electra", "packing.format=single_segment"]
+}
 CAUSAL = [
     *("objective.name=causal_lm", "model.architecture=gpt1", "packing.format=single_segment", "tokenizer.kind=bpe"),
     "tokenizer.vocab_size=60",
@@ -84,6 +87,21 @@ def test_steps_without_targets_have_rows_without_losses(tiny_recipe: Path, tmp_p
     assert all(row["loss"] > 0 for row in training if "loss" in row)
     write_report(run)
     assert "learning-rate-too-high" not in {finding.name for finding in check_run(run)}
+
+
+@pytest.mark.parametrize("system", ["masked", "electra"])
+def test_a_run_may_begin_left_to_right_and_end_masked(
+    system: str, tiny_recipe: Path, tiny_store: Path, tmp_path: Path
+) -> None:
+    causal = ["objective.sentence_objective=none", "objective.causal_share=1", "packing.format=full_sentences"]
+    words = {
+        "masked": [*causal, "phases=[{until: 0.5}, {until: 1, causal_share: 0}]"],
+        "electra": [*SYSTEMS["electra"], "objective.causal_share=1", "objective.discriminator_after=.5"],
+    }[system]
+    pretrain(str(tiny_recipe), [f"store={tiny_store}", *words, "train.log_every=1"], out=tmp_path / "run")
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "tokens" in row]
+    main = "loss/mlm" if system == "masked" else "loss/generator"
+    assert [("loss/lm" in row, main in row) for row in rows] == [(True, False)] * 6 + [(False, True)] * 6
 
 
 def test_spans_at_edges_alone_have_no_boundary_loss(

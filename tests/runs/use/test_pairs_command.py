@@ -44,10 +44,33 @@ def test_a_page_of_one_model_has_no_curve(whole: Path, pairs: Path, tmp_path: Pa
     assert "Over the run" not in (tmp_path / "pairs.html").read_text(encoding="utf-8")
 
 
+def test_sentences_that_are_equal_to_the_model_are_told(
+    whole: Path, tmp_path: Path, unmask: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Words without a vocabulary: wrong, but no knowledge of grammar."""
+    unknown = [{"sentence_good": "ㄱ ㄴ", "sentence_bad": "ㄷ ㄹ"}, *ROWS]
+    finished = unmask("evaluate", whole, "--pairs", write_rows(tmp_path / "korean.jsonl", *unknown), "--json")
+    assert "of 3 pairs, 1 are two equal sentences to this model" in caplog.text
+    assert json.loads(finished.output)["alike"] == 1
+
+
+def test_special_tokens_in_a_sentence_are_text(whole: Path, tmp_path: Path, unmask: Command) -> None:
+    said = write_rows(tmp_path / "said.jsonl", {"sentence_good": "It is [SEP] old.", "sentence_bad": "It are [SEP]."})
+    assert unmask("evaluate", whole, "--pairs", said).code == 0
+    refused = unmask("evaluate", whole, "--pairs", said, "--pll", "word-left-to-right")
+    assert refused.code == 2
+    assert "holds a special token of this model as text" in refused.errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--pairs", "PAIRS", "--out", "pairs.txt"], "expected the name of a page, such as pairs.html"),
+        (["--pairs", "PAIRS", "--out", "none/pairs.html"], "in a folder that exists"),
+        (["--pairs", "PAIRS", "--column", "sentence_good=g"], "are for --data: leave them out"),
+        (["task.max_length=3", "--pairs", "PAIRS"], "are for --data: leave them out"),
+        (["--pairs", "PAIRS", "--encoding", "ascii8"], "ascii8"),
+        (["--pairs", "PAIRS", "--pll", "other"], "--pll other: expected original or word-left-to-right"),
         (["--pairs", "PAIRS", "--data", "x.csv"], "--pairs measures a MODEL by itself"),
         (["--data", "x.csv", "--checkpoints"], "--out and --checkpoints are for --pairs"),
         (["--pairs", "none"], "none: there is no such file or folder"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,35 @@ def test_a_tokenizer_of_another_kind_gets_a_note(recipe: str, kind: str) -> None
 def test_a_window_over_every_sequence_gets_a_note() -> None:
     assert idle_window(None, 64) is idle_window(64, 64) is None
     assert "model.local_attention=4,096 is longer than every sequence (64 tokens at most)" in str(idle_window(4096, 64))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "message"),
+    [
+        (
+            "modern_tiny",
+            ["objective.causal_share=1"],
+            "every sequence would be read from left to right and none masked",
+        ),
+        (
+            "modern_tiny",
+            ["phases=[{until: 0.5, causal_share: 1}, {until: 1, causal_share: 1}]"],
+            "give the last phase less, such as phases.1.causal_share=0",
+        ),
+        (
+            "electra_tiny",
+            [
+                *("objective.causal_share=.5", "objective.discriminator_after=.5"),
+                "phases=[{until: 0.5}, {until: 1, causal_share: 0.5}]",
+            ],
+            "phases.1.causal_share=0.5: objective.causal_share is 0 here, or this objective reads nothing from left",
+        ),
+        ("modern_tiny", ["model.causal=true"], "predicted from both sides; take model.causal=false"),
+    ],
+)
+def test_shares_that_leave_nothing_to_learn(recipe: str, words: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        load_pretrain_recipe(f"pretrain/{recipe}", ["corpus=a", *words])
 
 
 @pytest.mark.parametrize("recipe", ["bert_no_nsp_tiny", "electra_tiny", "gpt1_tiny"])

@@ -37,8 +37,9 @@ class PairResults:
         mean: over paradigms, each counting the same; its interval is that of resampled pairs within paradigms.
         terms: the mean over the paradigms of each phenomenon, where they name one.
         term_of: the phenomenon of each paradigm; "" where it names none.
-        paradigms: by name, in the order of the files.
+        paradigms: by name, in the order in which they were given.
         num_pairs: how many were compared.
+        num_alike: of how many the model reads two equal sentences: they count as wrong.
     """
 
     mean: Accuracy
@@ -46,6 +47,7 @@ class PairResults:
     term_of: dict[str, str]
     paradigms: dict[str, Accuracy]
     num_pairs: int
+    num_alike: int
 
 
 def compare_pairs(
@@ -58,13 +60,17 @@ def compare_pairs(
     """
     pairs = [pair for paradigm in paradigms for pair in paradigm.pairs]
     right = np.zeros(len(pairs), dtype=bool)
+    num_alike = 0
     chance = np.random.default_rng(0)
     order = chance.permutation(len(pairs))  # long and short ones mixed, so that the time left is a fair estimate
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         numbers = order[start : start + _PAIRS_AT_ONCE]
-        scores = scorer.score([text for number in numbers for text in (pairs[number].good, pairs[number].bad)])
-        differ = [pairs[number].good != pairs[number].bad for number in numbers]
-        right[numbers] = (scores[0::2] > scores[1::2]) & differ  # one text's scores may differ in the last digit
+        sentences = [text for number in numbers for text in (pairs[number].good, pairs[number].bad)]
+        ids = scorer.encode(sentences)
+        differ = [not np.array_equal(good, bad) for good, bad in zip(ids[0::2], ids[1::2], strict=True)]
+        scores = scorer.score(sentences)
+        right[numbers] = (scores[0::2] > scores[1::2]) & differ  # equal ids may get scores that differ in a digit
+        num_alike += differ.count(False)
         advance(len(numbers))
     resampled: dict[str, tuple[float, NDArray[np.float64]]] = {}
     first = 0
@@ -84,6 +90,7 @@ def compare_pairs(
         {paradigm.name: paradigm.term for paradigm in paradigms},
         {name: _mean([each]) for name, each in resampled.items()},
         len(pairs),
+        num_alike,
     )
 
 
@@ -103,6 +110,7 @@ def as_figures(results: PairResults) -> dict[str, Any]:
     return {
         "task": "pairs",
         "n": results.num_pairs,
+        "alike": results.num_alike,
         "metrics": figures(results.mean),
         "terms": {name: accuracy.percent for name, accuracy in results.terms.items()},
         "paradigms": {

@@ -7,21 +7,26 @@ with the columns `sentence_good` and `sentence_bad`. A file is a paradigm, unles
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from unmask.errors import InputError
-from unmask.io.input_files import InputFiles
+from unmask.io.input_files import DataPath, InputFiles, as_files
 from unmask.io.reading import split_suffixes
 from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import FORMATS, read_rows
+from unmask.tasks.rows import checked_text
 
 logger = logging.getLogger("unmask")
 
 GOOD, BAD = "sentence_good", "sentence_bad"
+
+_NO_PAIRS = re.compile(r"\.|(readme|licen[cs]e|notice)\b", re.IGNORECASE)
+"""How the names of files begin that are in a folder beside its pairs."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,9 @@ class Paradigm:
     pairs: tuple[MinimalPair, ...]
 
 
-def read_paradigms(path: str | Path) -> list[Paradigm]:
-    """Reads a file of pairs, or every such file of a folder, in the order of their names.
+def read_paradigms(path: str | DataPath) -> list[Paradigm]:
+    """Reads a file of pairs, or every such file of a folder but hidden ones, a README and a LICENSE, in the order of
+    the paradigms' names.
 
     Warns of pairs that are twice the same sentence: BLiMP as published has seven.
 
@@ -62,7 +68,8 @@ def read_paradigms(path: str | Path) -> list[Paradigm]:
             file and line are named, the first few together.
     """
     faults = RowFaults()
-    placed = [pair for file in _files(Path(path)) for pair in _read(file, faults)]
+    given = as_files(path)
+    placed = [pair for file in _files(given.path) for pair in _read(replace(given, paths=(file,)), faults)]
     faults.raise_any()
     _report_equal(placed)
     placed.sort(key=lambda each: each.paradigm)  # stable: pairs keep their order
@@ -74,7 +81,11 @@ def read_paradigms(path: str | Path) -> list[Paradigm]:
 
 def sample(paradigms: Sequence[Paradigm], most: int) -> list[Paradigm]:
     """At most so many pairs of each, evenly spaced."""
-    return [Paradigm(each.name, each.term, each.pairs[:: max(1, len(each.pairs) // most)][:most]) for each in paradigms]
+    return [
+        Paradigm(each.name, each.term, tuple(each.pairs[place * len(each.pairs) // few] for place in range(few)))
+        for each in paradigms
+        for few in (min(most, len(each.pairs)),)
+    ]
 
 
 class _Placed(NamedTuple):
@@ -106,16 +117,19 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     known = (*FORMATS, ".txt")
-    files = [each for each in sorted(path.iterdir()) if each.is_file() and split_suffixes(each)[0] in known]
+    files = [
+        each
+        for each in sorted(path.iterdir())
+        if each.is_file() and split_suffixes(each)[0] in known and not _NO_PAIRS.match(each.name)
+    ]
     if not files:
         raise InputError(f"{path}: no file of minimal pairs in it: expected {', '.join(known)}")
     return files
 
 
-def _read(path: Path, faults: RowFaults) -> Iterator[_Placed]:
-    suffix, packed = split_suffixes(path)
-    stem = path.name.removesuffix(packed).removesuffix(suffix)
-    file = InputFiles((path,))
+def _read(file: InputFiles, faults: RowFaults) -> Iterator[_Placed]:
+    suffix, packed = file.suffixes
+    stem = file.path.name.removesuffix(packed).removesuffix(suffix)
     for row in _zorro_rows(file) if suffix == ".txt" else read_rows(file):
         missing = [name for name in (GOOD, BAD) if name not in row]
         if missing:
@@ -123,14 +137,20 @@ def _read(path: Path, faults: RowFaults) -> Iterator[_Placed]:
                 f"{row.source}: no {missing[0]}: expected the columns {GOOD} and {BAD}, as BLiMP's files have them, or "
                 "a .txt in which a wrong sentence comes before each right one"
             )
-        good, bad, name, term = (
-            str(row.fields.get(key) or "").strip() for key in (GOOD, BAD, "UID", "linguistics_term")
-        )
-        if not good or not bad:
-            problem = f"the {'wrong' if good else 'right'} sentence is empty: expected two sentences"
-            faults.add(InputError(f"{row.source}: {problem}"))
+        name, term = (str(row.fields.get(key) or "").strip() for key in ("UID", "linguistics_term"))
+        try:
+            pair = MinimalPair(_sentence(row, GOOD, "right"), _sentence(row, BAD, "wrong"))
+        except InputError as error:
+            faults.add(error)
         else:
-            yield _Placed(name or stem, term, MinimalPair(good, bad), row.source)
+            yield _Placed(name or stem, term, pair, row.source)
+
+
+def _sentence(row: Row, column: str, kind: str) -> str:
+    sentence = checked_text(row[column], column, row.source).strip()
+    if not sentence:
+        raise InputError(f"{row.source}: the {kind} sentence is empty: expected two sentences")
+    return sentence
 
 
 def _zorro_rows(file: InputFiles) -> Iterator[Row]:

@@ -13,7 +13,7 @@ Nothing is divided by the length. Special tokens are read, but do not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -40,6 +40,7 @@ PllMode = Literal["original", "word-left-to-right"]
 """What is masked beside the token that is scored: nothing, or the rest of its word to the right."""
 
 Scores = NDArray[np.float64]
+Ids = NDArray[np.int64]
 
 
 class Compute(Protocol):
@@ -54,12 +55,17 @@ class Compute(Protocol):
 class SentenceScorer(Protocol):
     """A model that scores how likely sentences are."""
 
-    def score(self, sentences: Sequence[str]) -> Scores:
-        """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.
+    def encode(self, sentences: Sequence[str]) -> list[Ids]:
+        """What the model reads of each sentence.
 
         Raises:
-            InputError: a sentence is longer than the model reads, or has no token.
+            InputError: a sentence is longer than the model reads, or has too few tokens to be scored.
         """
+        ...
+
+    def score(self, sentences: Sequence[str]) -> Scores:
+        """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.
+        Raises InputError as `encode`."""
         ...
 
 
@@ -73,9 +79,12 @@ class MaskedScorer:
     compute: Compute
     mode: PllMode = "original"
 
+    def encode(self, sentences: Sequence[str]) -> list[Ids]:
+        return _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
+
     @torch.no_grad()
     def score(self, sentences: Sequence[str]) -> Scores:
-        encoded = _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
+        encoded = self.encode(sentences)
         scores = np.zeros(len(sentences))
         by_length = sorted(range(len(sentences)), key=lambda number: len(encoded[number]))
         copies: list[_Copy] = []
@@ -90,13 +99,17 @@ class MaskedScorer:
         self._add(copies, scores)
         return scores
 
-    def _masked(self, number: int, sentence: str, ids: NDArray[np.int64]) -> list[_Copy]:
+    def _masked(self, number: int, sentence: str, ids: Ids) -> list[_Copy]:
         """A copy of a sentence for each token that counts."""
         start, stop = _text_span(self.tokenizer, ids)
         words = np.arange(stop - start)
         if self.mode == "word-left-to-right":
             words = _words_of(self.tokenizer, sentence)
-            assert len(words) == stop - start, "the same tokens, however they are encoded"
+            if len(words) != stop - start:
+                raise InputError(
+                    f"{sentence[:60]!r} holds a special token of this model as text, and its words cannot be told "
+                    "apart: leave the pair out, or take --pll original"
+                )
         copies = []
         for place in range(start, stop):
             masked = ids.copy()
@@ -122,7 +135,7 @@ class MaskedScorer:
 class _Copy:
     """A sentence with a token masked: its ids, the token's place and id, and the number of the sentence."""
 
-    ids: NDArray[np.int64]
+    ids: Ids
     place: int
     label: int
     sentence: int
@@ -141,15 +154,17 @@ class LeftToRightScorer:
     tokenizer: TextTokenizer
     compute: Compute
 
-    @torch.no_grad()
-    def score(self, sentences: Sequence[str]) -> Scores:
+    def encode(self, sentences: Sequence[str]) -> list[Ids]:
         settings = self.encoder.settings
         prefix = () if settings.family.reads_bare_text else self.tokenizer.template.single[0].ids
         encoded = [np.array([*prefix, *ids]) for ids in self.tokenizer.encode_batch(list(sentences))]
         _check_lengths(sentences, encoded, settings.num_positions, least=2)
+        return encoded
+
+    @torch.no_grad()
+    def score(self, sentences: Sequence[str]) -> Scores:
         scores = np.zeros(len(sentences))
-        for numbers in _batches([len(ids) for ids in encoded], BATCH_TOKENS[self.compute.device.type]):
-            batch = _packed([encoded[number] for number in numbers]).to(self.compute.device)
+        for numbers, batch in _batches(self.encode(sentences), self.compute.device):
             labels = batch.input_ids.roll(-1)
             with self.compute.autocast():
                 losses = score_decoder(next_token_decoder(self.encoder, self.head, self.encoder(batch)), labels).losses
@@ -167,13 +182,15 @@ class ElmoScorer:
     tokenizer: WordTokenizer
     compute: Compute
 
+    def encode(self, sentences: Sequence[str]) -> list[Ids]:
+        inputs = self.tokenizer.encode_inputs([(sentence, None) for sentence in sentences])
+        return [np.array(each.input_ids, dtype=np.int64) for each in inputs]
+
     @torch.no_grad()
     def score(self, sentences: Sequence[str]) -> Scores:
         scores = np.zeros(len(sentences))
-        inputs = self.tokenizer.encode_inputs([(sentence, None) for sentence in sentences])
-        encoded = [np.array(each.input_ids, dtype=np.int64) for each in inputs]
-        for numbers in _batches([len(ids) for ids in encoded], BATCH_TOKENS[self.compute.device.type]):
-            batch = _packed([encoded[number] for number in numbers]).to(self.compute.device)
+        encoded = self.encode(sentences)
+        for numbers, batch in _batches(encoded, self.compute.device):
             words = [self.tokenizer.vocabulary_ids(self.tokenizer.tokens(encoded[number])) for number in numbers]
             labels = torch.tensor([word for ids in words for word in ids], device=batch.bounds.device)
             with self.compute.autocast():
@@ -202,12 +219,14 @@ class DiscriminatorScorer:
     tokenizer: TextTokenizer
     compute: Compute
 
+    def encode(self, sentences: Sequence[str]) -> list[Ids]:
+        return _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
+
     @torch.no_grad()
     def score(self, sentences: Sequence[str]) -> Scores:
         scores = np.zeros(len(sentences))
-        encoded = _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
-        for numbers in _batches([len(ids) for ids in encoded], BATCH_TOKENS[self.compute.device.type]):
-            batch = _packed([encoded[number] for number in numbers]).to(self.compute.device)
+        encoded = self.encode(sentences)
+        for numbers, batch in _batches(encoded, self.compute.device):
             with self.compute.autocast():
                 logits = self.head(self.encoder(batch)).float()  # that a token was replaced
             parts = torch.split(functional.logsigmoid(-logits).double().cpu(), list(batch.lengths))
@@ -240,7 +259,7 @@ def new_scorer(
     return None if head is None else MaskedScorer(encoder, head, tokenizer, compute, mode)
 
 
-def _encode(tokenizer: TextTokenizer, sentences: Sequence[str], limit: int) -> list[NDArray[np.int64]]:
+def _encode(tokenizer: TextTokenizer, sentences: Sequence[str], limit: int) -> list[Ids]:
     """The ids of each sentence, special tokens around them."""
     inputs = tokenizer.encode_inputs([(sentence, None) for sentence in sentences], specials_in_text=False)
     encoded = [np.array(each.input_ids, dtype=np.int64) for each in inputs]
@@ -249,9 +268,7 @@ def _encode(tokenizer: TextTokenizer, sentences: Sequence[str], limit: int) -> l
     return encoded
 
 
-def _check_lengths(
-    sentences: Sequence[str], encoded: Sequence[Sequence[int] | NDArray[np.int64]], limit: int, least: int
-) -> None:
+def _check_lengths(sentences: Sequence[str], encoded: Sequence[Ids], limit: int, least: int) -> None:
     for sentence, ids in zip(sentences, encoded, strict=True):
         if len(ids) > limit:
             raise InputError(f"{sentence[:60]!r}: {len(ids)} tokens, and the model reads {limit}: expected a sentence")
@@ -259,7 +276,7 @@ def _check_lengths(
             raise InputError(f"{sentence[:60]!r}: too few tokens to score: expected a sentence")
 
 
-def _text_span(tokenizer: TextTokenizer, ids: NDArray[np.int64]) -> tuple[int, int]:
+def _text_span(tokenizer: TextTokenizer, ids: Ids) -> tuple[int, int]:
     """Where the text begins and ends among the ids of a sentence, between the special tokens."""
     pieces = tokenizer.template.single
     text = next(number for number, piece in enumerate(pieces) if piece.text)
@@ -267,13 +284,13 @@ def _text_span(tokenizer: TextTokenizer, ids: NDArray[np.int64]) -> tuple[int, i
     return before, len(ids) - sum(len(piece.ids) for piece in pieces[text + 1 :])
 
 
-def _words_of(tokenizer: TextTokenizer, sentence: str) -> NDArray[np.int64]:
+def _words_of(tokenizer: TextTokenizer, sentence: str) -> Ids:
     """The number of the word that each token of a sentence belongs to."""
     encoding = tokenizer.backend.encode(tokenizer.segment(sentence), add_special_tokens=False)
     return np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
 
 
-def _packed(sequences: Sequence[NDArray[np.int64]]) -> Batch:
+def _packed(sequences: Sequence[Ids]) -> Batch:
     """Sequences end to end, as `unmask.batch.pack`, of arrays."""
     lengths = np.array([len(ids) for ids in sequences])
     bounds = np.concatenate([[0], np.cumsum(lengths)])
@@ -284,14 +301,15 @@ def _packed(sequences: Sequence[NDArray[np.int64]]) -> Batch:
     )
 
 
-def _batches(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """The numbers of sentences in batches of at most so many tokens, sorted by length."""
+def _batches(encoded: Sequence[Ids], device: torch.device) -> Iterator[tuple[list[int], Batch]]:
+    """Sentences in batches sorted by length, as many tokens in each as `BATCH_TOKENS`, with their numbers."""
     batches: list[list[int]] = []
     capacity = 0
-    for number in sorted(range(len(lengths)), key=lambda each: lengths[each]):
-        if lengths[number] > capacity:
+    for number in sorted(range(len(encoded)), key=lambda each: len(encoded[each])):
+        if len(encoded[number]) > capacity:
             batches.append([])
-            capacity = max(most, lengths[number])
+            capacity = max(BATCH_TOKENS[device.type], len(encoded[number]))
         batches[-1].append(number)
-        capacity -= lengths[number]
-    return batches
+        capacity -= len(encoded[number])
+    for numbers in batches:
+        yield numbers, _packed([encoded[number] for number in numbers]).to(device)

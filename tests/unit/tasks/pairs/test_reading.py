@@ -8,6 +8,8 @@ import pytest
 
 from support.files import write, write_rows
 from unmask.errors import InputError
+from unmask.io.input_files import InputFiles
+from unmask.io.settings import TableSettings
 from unmask.tasks.pairs.reading import MinimalPair, Paradigm, read_paradigms, sample
 
 
@@ -19,7 +21,8 @@ def test_a_folder_is_its_files_by_name_whatever_their_layout(tmp_path: Path) -> 
     blimp(tmp_path / "b.jsonl", ("He eats.", "He eat."), UID="agreement", linguistics_term="morphology", field="x")
     (tmp_path / "a.txt").write_text("wrong one\nright one\nwrong two\nright two\n")
     (tmp_path / "c.csv").write_text('sentence_good,sentence_bad\n"Well, yes.",Well yes.\n')
-    (tmp_path / "README.md").write_text("about")
+    for name in ("README.md", "README.txt", "LICENSE.txt", ".hidden.txt"):
+        (tmp_path / name).write_text("about\nthem\n")
     assert read_paradigms(tmp_path) == [
         Paradigm("a", "", (MinimalPair("right one", "wrong one"), MinimalPair("right two", "wrong two"))),
         Paradigm("agreement", "morphology", (MinimalPair("He eats.", "He eat."),)),
@@ -38,6 +41,15 @@ def test_a_sample_is_spread_over_each_paradigm(tmp_path: Path) -> None:
     [few] = sample(read_paradigms(path), 3)
     assert [pair.good for pair in few.pairs] == ["good 0", "good 3", "good 6"]
     assert sample(read_paradigms(path), 100) == read_paradigms(path)
+    [more] = sample(read_paradigms(path), 6)
+    assert [pair.good[-1] for pair in more.pairs] == ["0", "1", "3", "5", "6", "8"]
+
+
+def test_korean_files_of_windows_are_read_with_their_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_bytes("sentence_good,sentence_bad\n책을 읽는다.,책를 읽는다.\n".encode("cp949"))
+    [paradigm] = read_paradigms(InputFiles((path,), TableSettings(encoding="cp949")))
+    assert paradigm.pairs == (MinimalPair("책을 읽는다.", "책를 읽는다."),)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +61,8 @@ def test_a_sample_is_spread_over_each_paradigm(tmp_path: Path) -> None:
         ("a.csv", "sentence_good,sentence_bad\nSame.,Same.\n", "a.csv:2: both sentences are 'Same.'"),
         ("a.csv", "good,bad\nA.,B.\n", "a.csv:2: no sentence_good: expected the columns sentence_good and"),
         ("a.jsonl", '{"sentence_good": "A."}\n', "a.jsonl:1: no sentence_bad"),
+        ("a.jsonl", '{"sentence_good": 5, "sentence_bad": "B."}\n', "a.jsonl:1: sentence_good is 5: expected a text"),
+        ("a.jsonl", '{"sentence_good": "A.", "sentence_bad": "\\ud83d"}\n', "sentence_bad holds half of a surrogate"),
         ("a.pdf", "x", "unknown kind of file"),
     ],
 )
