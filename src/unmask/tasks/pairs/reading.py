@@ -25,6 +25,7 @@ logger = logging.getLogger("unmask")
 
 GOOD, BAD = "sentence_good", "sentence_bad"
 
+_KINDS = (*FORMATS, ".txt")
 _NO_PAIRS = re.compile(r"\.|(readme|licen[cs]e|notice)\b", re.IGNORECASE)
 """How the names of files begin that are in a folder beside its pairs."""
 
@@ -115,15 +116,16 @@ def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder: expected minimal pairs")
     if not path.is_dir():
+        if split_suffixes(path)[0] not in _KINDS:
+            raise InputError(f"{path}: unknown kind of file for minimal pairs: expected {', '.join(_KINDS)}")
         return [path]
-    known = (*FORMATS, ".txt")
     files = [
         each
         for each in sorted(path.iterdir())
-        if each.is_file() and split_suffixes(each)[0] in known and not _NO_PAIRS.match(each.name)
+        if each.is_file() and split_suffixes(each)[0] in _KINDS and not _NO_PAIRS.match(each.name)
     ]
     if not files:
-        raise InputError(f"{path}: no file of minimal pairs in it: expected {', '.join(known)}")
+        raise InputError(f"{path}: no file of minimal pairs in it: expected {', '.join(_KINDS)}")
     return files
 
 
@@ -162,6 +164,8 @@ def _zorro_rows(file: InputFiles) -> Iterator[Row]:
         else:
             yield Row({GOOD: line, BAD: wrong}, f"{file}:{number - 1}")
     if number % 2:
-        raise InputError(f"{file}: {number} lines: expected pairs, each wrong sentence with the right one below it")
+        raise InputError(
+            f"{file}: {number} lines: expected pairs, each wrong sentence with the right one below it and no blank line"
+        )
     if not number:
         raise InputError(f"{file}: there is nothing in it: expected pairs of sentences")
