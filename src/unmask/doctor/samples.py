@@ -12,7 +12,6 @@ from unmask.objectives.base import Objective
 from unmask.objectives.table import new_objective
 from unmask.pretraining.start import Start
 from unmask.pretraining.steps import build_loader, with_rates
-from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.samples import show_entry
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.bpe import END_OF_WORD
@@ -44,13 +43,8 @@ def first_step(start: Start, store: TokenStore, tokenizer: TextTokenizer) -> Fir
     """
     objective = new_objective(start.recipe.objective, tokenizer.vocabulary)
     step = next(build_loader(start, store, tokenizer, held_out=False).steps())
-    batches = tuple(objective.prepare(with_rates(batch, first_rates(start.recipe))) for batch in step.batches)
+    batches = tuple(objective.prepare(with_rates(batch, start.recipe.first_rates)) for batch in step.batches)
     return FirstStep(store, tokenizer, objective, batches, step.epochs)
-
-
-def first_rates(recipe: PretrainRecipe) -> dict[str, float]:
-    """What the objective does in the first step of a run; see `ObjectiveSettings.rates`."""
-    return recipe.objective.rates(0.0, recipe.phases[0].causal_share if recipe.phases else None)
 
 
 def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:

@@ -16,9 +16,6 @@ from unmask.batch import Batch
 from unmask.chance import uniform
 from unmask.objectives.settings import CAUSAL_SHARE
 
-NEXT = "lm"
-"""The loss term of tokens that are predicted from those before them."""
-
 NEXT_POSITIONS, NEXT_LABELS = "next_positions", "next_labels"
 """Columns (targets,) int64: the tokens that predict the next one, and what that is."""
 
@@ -42,8 +39,8 @@ def is_read_left_to_right(batch: Batch) -> Tensor:
 
 
 def next_counts(batch: Batch) -> dict[str, int]:
-    """The targets of `NEXT` in a prepared batch, if some of its sequences are read from left to right."""
-    return {NEXT: len(batch.columns[NEXT_POSITIONS])} if NEXT_POSITIONS in batch.columns else {}
+    """The targets of `lm` in a prepared batch, if some of its sequences are read from left to right."""
+    return {"lm": len(batch.columns[NEXT_POSITIONS])} if NEXT_POSITIONS in batch.columns else {}
 
 
 def add_next_tokens(batch: Batch, original_ids: Tensor) -> Batch:

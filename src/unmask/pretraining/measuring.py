@@ -12,9 +12,8 @@ import torch
 from unmask.batch import Batch
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
-from unmask.objectives.directions import NEXT
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
-from unmask.objectives.settings import GENERATOR
+from unmask.objectives.settings import CAUSAL_SHARE, GENERATOR
 from unmask.pretraining.inputs import PretrainingInputs
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tasks.pairs.comparing import compare_pairs
@@ -50,7 +49,7 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
         totals.update(objective.counts(objective.prepare(batch)))
         if all(totals.values()):
             return
-    if not totals[term] and not totals[NEXT]:  # a run may begin with sequences that are read from left to right alone
+    if not totals[term] and settings.first_rates.get(CAUSAL_SHARE) != 1:  # else all are read from left to right first
         raise SettingsError(f"nothing would be learnt: not one sequence of the first {most} steps {none_has}")
     for name in sorted(name for name, count in totals.items() if not count and name != term):
         logger.warning(

@@ -183,6 +183,11 @@ class PretrainRecipe(Settings):
             )
 
     @property
+    def first_rates(self) -> dict[str, float]:
+        """What the objective does in the first step; see `ObjectiveSettings.rates`."""
+        return self.objective.rates(0.0, self.phases[0].causal_share if self.phases else None)
+
+    @property
     def longest(self) -> tuple[str, int]:
         """The key that allows the longest sequences, in any phase, and their length in tokens."""
         phases = enumerate(self.phases or (PhaseSettings(until=1),))

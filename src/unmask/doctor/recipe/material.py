@@ -16,7 +16,7 @@ from unmask.corpus.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.doctor.findings import Finding
 from unmask.doctor.recipe.estimates import any_vocabulary
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
-from unmask.doctor.samples import FirstStep, first_rates, first_step
+from unmask.doctor.samples import FirstStep, first_step
 from unmask.errors import InputError, SettingsError, StoreError
 from unmask.io.progress import human_bytes
 from unmask.models.encoder import new_encoder
@@ -150,7 +150,7 @@ class Material:
 
     def batches(self, sequences: int) -> Iterator[Batch]:
         """Endless batches of `sequences` sequences, not masked yet."""
-        rates = first_rates(self.settings)
+        rates = self.settings.first_rates
         return (with_rates(batch, rates) for batch in self._batches(sequences))
 
     def _batches(self, sequences: int) -> Iterator[Batch]:
