@@ -60,7 +60,7 @@ step 'The encoder alone: how alike are two sentences?' \
     'unmask similarity samples/models/en "Two dogs run along the beach." "A pair of dogs runs by the sea."'
 
 step 'The same in Korean, with the sample encoder for it (samples/models/ko): a gap.' \
-    'unmask fill-mask samples/models/ko "그는 서울에서 태어나 대학교를 [MASK]." --top-k 3'
+    'unmask fill-mask samples/models/ko "그는 대학교를 [MASK] 후 회사에 들어갔다." --top-k 3'
 
 step 'Fine-tuning it on 800 film reviews, and measuring it on 300 others: are they good (1) or bad (0)?' \
     'unmask finetune finetune/nsmc init_from=samples/models/ko data.train=samples/tasks/nsmc/train.tsv data.dev=samples/tasks/nsmc/dev.tsv optimizer.learning_rate=3e-4 train.epochs=5 --out runs/demo/reviews 2>&1 | tail -n 3'

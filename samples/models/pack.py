@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 
@@ -28,7 +29,9 @@ def pack(run: Path, to: Path) -> None:
     save_file(halved, to / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((run / "model" / "config.json").read_text("utf-8"))
     (to / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}, indent=2) + "\n", encoding="utf-8")
-    shutil.copy(run / "recipe.yaml", to / "recipe.yaml")
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text("utf-8"))
+    recipe["store"] = recipe["eval"]["pairs"] = None  # places on the machine that it was made on
+    (to / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     size = sum(path.stat().st_size for path in to.iterdir())
     print(f"{to}: {size / 1e6:.1f} MB")
 

@@ -27,7 +27,7 @@ def test_a_model(tiny_model: Path) -> None:
     assert "hidden_size" in shown
 
 
-@pytest.mark.parametrize("name", ["en"])
+@pytest.mark.parametrize("name", ["en", "ko"])
 def test_a_sample_encoder_is_a_model_although_its_recipe_is_beside_it(name: str) -> None:
     description = describe(Path(__file__).parents[2] / "samples" / "models" / name)
     assert description["kind"] == "model"

@@ -85,6 +85,18 @@ def test_a_discriminator_may_begin_late_beside_its_generator() -> None:
     assert module.train().generator.training
 
 
+def test_a_late_discriminator_of_its_generators_size_starts_from_its_weights() -> None:
+    settings = {"discriminator_after": 0.25, "generator_size": 1.0}
+    its, module = new_objective(**settings), new_module(**settings)
+    batch = its.prepare(random_batch())
+    train_a_step(module, its, batch)
+    assert not torch.equal(module.encoder(batch), module.generator(batch))
+    module.begin_stage(1)
+    assert torch.equal(module.encoder(batch), module.generator(batch))
+    train_a_step(module, its, batch)
+    assert not torch.equal(module.encoder(batch), module.generator(batch)), "they share their embeddings alone"
+
+
 def test_a_generator_that_learns_alone_may_read_some_sequences_from_left_to_right() -> None:
     settings = {"discriminator_after": 0.5, "causal_share": 0.5}
     its, module = new_objective(**settings), new_module(**settings)
