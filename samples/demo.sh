@@ -63,7 +63,7 @@ step 'The same in Korean, with the sample encoder for it (samples/models/ko): a 
     'unmask fill-mask samples/models/ko "그는 대학교를 [MASK] 후 회사에 들어갔다." --top-k 3'
 
 step 'Fine-tuning it on 800 film reviews, and measuring it on 300 others: are they good (1) or bad (0)?' \
-    'unmask finetune finetune/nsmc init_from=samples/models/ko data.train=samples/tasks/nsmc/train.tsv data.dev=samples/tasks/nsmc/dev.tsv optimizer.learning_rate=3e-4 train.epochs=5 --out runs/demo/reviews 2>&1 | tail -n 3'
+    'unmask finetune finetune/nsmc init_from=samples/models/ko data.train=samples/tasks/nsmc/train.tsv data.dev=samples/tasks/nsmc/dev.tsv optimizer.learning_rate=3e-4 train.batch_size=16 train.epochs=3 --out runs/demo/reviews 2>&1 | tail -n 3'
 
 step 'A review of our own.' \
     'echo "정말 재미있게 봤어요. 배우들의 연기도 최고!" | unmask predict runs/demo/reviews -'
