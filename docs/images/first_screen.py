@@ -14,11 +14,7 @@ from pathlib import Path
 
 import unmask
 
-TEXTS = (
-    "He did not [MASK] what to say.",
-    "The album was [MASK] in 1998.",
-    "The film was directed [MASK] John Ford.",
-)
+TEXTS = ("He did not [MASK] what to say.", "The album was [MASK] in 1998.", "The film was directed [MASK] John Ford.")
 PICTURE = Path(__file__).parent / "first-screen.svg"
 STYLE = """
 text { font: 14px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e }
