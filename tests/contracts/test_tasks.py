@@ -253,7 +253,12 @@ def assert_alike(one: Any, other: Any) -> None:
 SOME = [*ON_BERT, ("classification", "gpt1"), ("qa", "roberta"), ("choice", "electra")]
 
 
-@pytest.mark.parametrize("case", SOME, indirect=True, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(each, marks=pytest.mark.slow) if each[0] == "bilstm" else each for each in SOME],
+    indirect=True,
+    ids=str,
+)
 def test_it_overfits_a_handful_and_the_metrics_say_so(case: Case) -> None:
     module: Any = case.module()
     optimizer = torch.optim.AdamW(module.parameters(), lr=5e-3)
