@@ -137,13 +137,18 @@ def _evaluate_pairs(
     if out is not None and (out.suffix != ".html" or not out.parent.is_dir()):
         raise SettingsError(f"--out {out}: expected the name of a page, such as pairs.html, in a folder that exists")
     every = evaluate_checkpoints(model, pairs, **asked) if checkpoints else [evaluate_pairs(model, pairs, **asked)]
-    if out is not None:
+    if as_json:
+        found = {"task": "pairs", "checkpoints": every} if checkpoints else every[-1]
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        _print_pairs(every, checkpoints)
+    if out is not None:  # last, so that a full disk loses no figure
         write_pairs_page(out, model, str(pairs), every)
         print(f"wrote {out}", file=sys.stderr)
+
+
+def _print_pairs(every: list[dict[str, Any]], checkpoints: bool) -> None:
     results = every[-1]
-    if as_json:
-        print(json.dumps({"task": "pairs", "checkpoints": every} if checkpoints else results, ensure_ascii=False))
-        return
     if checkpoints:
         for each in every:
             print(f"step {each['step']:>9,}  {each['metrics']['accuracy']:5.1f}")

@@ -96,7 +96,7 @@ def evaluate_checkpoints(
 
 
 def _figures(results: PairResults) -> dict[str, Any]:
-    """They as they are returned; warns where the vocabulary makes the sentences of many pairs alike."""
+    """What `evaluate_pairs` returns; warns where the vocabulary makes the sentences of many pairs alike."""
     if results.num_alike > MOST_ALIKE * results.num_pairs:
         logger.warning(
             "of %s pairs, %s are two equal sentences to this model, whose vocabulary lacks their words, and count as "

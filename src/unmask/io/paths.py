@@ -35,9 +35,8 @@ def model_directory(path: str | Path) -> Path:
             full = f"OWNER/{path}" if is_old_name else str(path)
             hint = f"; a model of the Hugging Face Hub is not fetched, but `hf download {full} --local-dir DIR` does so"
         if path.parts[-3:-1] == ("samples", "models"):
-            there = sorted(each.name for each in path.parent.glob("*/")) if path.parent.is_dir() else []
             hint = "; the sample encoders are in the project's repository and not in an installation: run this there"
-            if there:
+            if there := sorted(each.parent.name for each in path.parent.glob(f"*/{CONFIGS[0]}")):
                 hint = f"; the sample encoders are {' and '.join(there)}"
         raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it{hint}")
     raise ModelError(f"{path}: no model here (no config.json): expected a model's directory, or a run's")

@@ -44,6 +44,15 @@ def test_a_page_of_one_model_has_no_curve(whole: Path, pairs: Path, tmp_path: Pa
     assert "Over the run" not in (tmp_path / "pairs.html").read_text(encoding="utf-8")
 
 
+def test_a_page_that_cannot_be_written_loses_no_figure(
+    whole: Path, pairs: Path, tmp_path: Path, unmask: Command
+) -> None:
+    (tmp_path / "pairs.html").mkdir()
+    finished = unmask("evaluate", whole, "--pairs", pairs, "--json", "--out", tmp_path / "pairs.html")
+    assert finished.code == 2
+    assert json.loads(finished.output)["n"] == 6
+
+
 def test_sentences_that_are_equal_to_the_model_are_told(
     whole: Path, tmp_path: Path, unmask: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
