@@ -164,10 +164,12 @@ def describe_new_entries(start: Start, tokenizer: Tokenizer) -> str | None:
 
 def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
     """Refuses `model.*` if what it gives differs from the model in `init_from`, and what is said of random weights."""
-    if settings.objective.output_bias != "zero" or "zero_output_projections" in settings.model.model_fields_set:
+    zeroed = isinstance(settings.model, ModelSettings) and settings.model.zero_output_projections
+    if settings.objective.output_bias != "zero" or zeroed:
         raise SettingsError(
             f"init_from={settings.init_from} has weights, and objective.output_bias and model.zero_output_projections "
-            "are for random ones: leave them out"
+            "are for random ones: leave them out, or, where the recipe has them, give objective.output_bias=zero and "
+            "model.zero_output_projections=false"
         )
     ours, theirs = _given_sizes(settings.model, sizes.family), sizes.model_dump()
     differing = [name for name in ours if ours[name] != theirs.get(name)]
@@ -184,7 +186,8 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
 
 def _given_sizes(model: AnyModelSettings, family: Family) -> dict[str, Any]:
     """The sizes that `model.*` gives, including those of a preset, but not those that follow from defaults."""
-    given = model.model_dump(include=model.model_fields_set - {"preset", *DROPOUTS}, exclude_none=True)
+    no_size = {"preset", "zero_output_projections", *DROPOUTS}
+    given = model.model_dump(include=model.model_fields_set - no_size, exclude_none=True)
     has_preset = "preset" in model.model_fields_set
     if isinstance(model, ElmoModelSettings) != family.reads_words:
         return {"architecture": model.architecture} if given or has_preset else {}

@@ -58,6 +58,14 @@ def test_what_is_said_of_random_weights_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_what_is_said_of_random_weights_can_be_taken_back(
+    bert: Path, recipe: str, tiny_store: Path, tmp_path: Path
+) -> None:
+    """So the recipe that made a model continues it."""
+    words = [f"store={tiny_store}", f"init_from={bert}", "objective.output_bias=zero"]
+    assert pretrain(recipe, [*words, "model.zero_output_projections=false"], out=tmp_path / "run").is_dir()
+
+
 def test_what_a_run_writes_down_is_a_recipe(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
     words = [f"store={tiny_store}", f"init_from={bert}", "model.hidden_size=32"]
     model = pretrain(recipe, words, out=tmp_path / "run")
