@@ -19,7 +19,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from unmask import __version__
-from unmask.cli import glue, left_to_right, text, training, use
+from unmask.cli import glue, left_to_right, serving, text, training, use
 from unmask.errors import Interrupted, UnmaskError
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for commands in (text, training, use, left_to_right, glue):
+for commands in (text, training, use, left_to_right, glue, serving):
     app.add_typer(commands.app)
 
 

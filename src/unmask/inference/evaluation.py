@@ -75,7 +75,7 @@ def evaluate(
     score, examples = its_task.score(), its_task.load(data, counts)
     with Progress("evaluating", unit="examples") as progress:
         for window in encode_windows(its_task, examples, tokenizer, counts, num_segments, str(data)):
-            score.add(window.examples, predictor.answer(window))
+            score.add(window.examples, predictor.decode(window))
             progress.advance(len(window.examples))
     _tell(counts, data)
     warn_if_degenerate(score, str(data))

@@ -5,7 +5,8 @@ Imports little, so that a process answers soon after it starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
     return MaskFiller(model).fill(text, top_k)
 
 
+@dataclass(frozen=True)
+class MaskedText:
+    """A text in tokens, special ones included, and where its masks are."""
+
+    ids: list[int]
+    places: list[int]
+
+
 class MaskFiller:
     """A masked-LM model and its tokenizer, loaded once.
 
@@ -60,13 +69,18 @@ class MaskFiller:
         self._encoder = loaded.encoder.eval()
         self._head = loaded.masked_lm_head.eval()
 
-    @torch.inference_mode()
     def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
         """See `fill_mask`; `source` says where the text is, for messages."""
+        return self.answer([self.encode(text, source)], top_k)[0]
+
+    def encode(self, text: str, source: str = "") -> MaskedText:
+        """Reads a text for `answer`; `source` says where it is, for messages.
+
+        Raises:
+            InputError: see `fill_mask`.
+        """
         if not isinstance(text, str):
             raise InputError(f"the text is {str(text)[:60]!r}: expected one text; for many, keep a MaskFiller")
-        if top_k < 1:
-            raise InputError(f"top_k is {top_k}: expected at least 1")
         where = f"{source}: " if source else ""
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise InputError(f"{where}the text is not UTF-8: expected text in UTF-8")
@@ -81,21 +95,41 @@ class MaskFiller:
         limit = self._encoder.settings.num_positions
         if len(ids) > limit:
             raise InputError(f"{where}the text has {len(ids)} tokens and the model takes {limit}: shorten it")
-        hidden = self._encoder(pack([ids]), torch.tensor(places))
+        return MaskedText(ids, places)
+
+    @torch.inference_mode()
+    def answer(self, texts: Sequence[MaskedText], top_k: int = 5) -> list[list[dict[str, Any]]]:
+        """What `fill_mask` returns, for each of some texts, which are read together.
+
+        Raises:
+            InputError: `top_k` is no number of answers.
+            ModelError: what the model computes is not finite.
+        """
+        if top_k < 1:
+            raise InputError(f"top_k is {top_k}: expected at least 1")
+        batch = pack([text.ids for text in texts])
+        starts = batch.bounds.tolist()
+        places = [start + place for start, text in zip(starts, texts, strict=False) for place in text.places]
+        hidden = self._encoder(batch, torch.tensor(places))
         probabilities = torch.softmax(self._head(hidden, self._encoder.word_embeddings), -1)  # (masks, vocabulary)
         if not probabilities.isfinite().all():
             raise ModelError(NOT_FINITE)
         scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
-        is_single = len(places) == 1
+        best = zip(scores.tolist(), tokens.tolist(), strict=True)
+        return [self._describe(text, [next(best) for _ in text.places]) for text in texts]
+
+    def _describe(self, text: MaskedText, best: Sequence[tuple[list[float], list[int]]]) -> list[dict[str, Any]]:
+        """The answers for one text; `best` has scores and tokens for each of its masks."""
+        is_single = len(text.places) == 1
         answers = []
-        for number, place in enumerate(places):
-            for score, token in zip(scores[number].tolist(), tokens[number].tolist(), strict=True):
-                filled = [*ids[:place], token, *ids[place + 1 :]]
+        for number, (place, (scores, tokens)) in enumerate(zip(text.places, best, strict=True)):
+            for score, token in zip(scores, tokens, strict=True):
+                filled = [*text.ids[:place], token, *text.ids[place + 1 :]]
                 answer = {
                     "score": score,
                     "token": token,
-                    "token_str": tokenizer.decode([token]),
-                    "sequence": tokenizer.decode(filled, skip_specials=is_single),
+                    "token_str": self._tokenizer.decode([token]),
+                    "sequence": self._tokenizer.decode(filled, skip_specials=is_single),
                 }
                 answers.append(answer if is_single else {"mask": number, **answer})
         return answers

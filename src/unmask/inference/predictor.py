@@ -79,15 +79,21 @@ class Predictor:
                 self.task, examples, self.tokenizer, counts, self.num_segments, device=self.compute.device
             )
             for window in encoded:
-                for example, prediction in zip(window.examples, self.answer(window), strict=True):
-                    given_id = find_field(example.fields, self.task.id_column)
-                    answer = {"id": given_id, "input": dict(example.fields), **prediction}
-                    yield {name: value for name, value in answer.items() if name != "id" or value is not None}
+                yield from self.answer(window)
         if counts.anything_to_report:
             logger.warning("inputs: %s", counts.summary())
 
+    def answer(self, window: ExampleSet) -> list[dict[str, Any]]:
+        """For each example of a window that was encoded with `tokenizer`, what `predict` yields."""
+        answers = []
+        for example, prediction in zip(window.examples, self.decode(window), strict=True):
+            given_id = find_field(example.fields, self.task.id_column)
+            kept = {} if given_id is None else {"id": given_id}
+            answers.append({**kept, "input": dict(example.fields), **prediction})
+        return answers
+
     @torch.inference_mode()
-    def answer(self, window: ExampleSet) -> list[Prediction]:
+    def decode(self, window: ExampleSet) -> list[Prediction]:
         """One prediction for each example of a window that was encoded with `tokenizer`."""
         outputs = [run_module(self.task, self.module, window.encoded, self.compute)]
         for member in self.others:

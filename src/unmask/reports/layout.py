@@ -32,6 +32,12 @@ def render(template: str, **values: object) -> str:
 
 
 @cache
+def style_sheet() -> str:
+    """The one style sheet, as it stands inside every page."""
+    return files("unmask.reports").joinpath("style.css").read_text(encoding="utf-8")
+
+
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("unmask.reports"),
@@ -40,8 +46,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = files("unmask.reports").joinpath("style.css").read_text(encoding="utf-8")
-    environment.globals["style"] = Markup(style)
+    environment.globals["style"] = Markup(style_sheet())
     environment.filters["cell"] = _cell
     return environment
 

@@ -36,6 +36,8 @@ class ExampleCounts:
         unlabelled: examples skipped because annotators did not agree on a label.
         empty: examples whose texts hold no token; they are kept.
         truncated: examples that were cut to `max_length` tokens.
+        num_cut: tokens that were cut off, of these and of long questions; of a context with choices the most that it
+            lost.
         notes: counts of anything else repaired or left out, by description: `"answers that are not in the passage"`.
     """
 
@@ -43,6 +45,7 @@ class ExampleCounts:
     unlabelled: int = 0
     empty: int = 0
     truncated: int = 0
+    num_cut: int = 0
     notes: dict[str, int] = field(default_factory=dict)
 
     def note(self, what: str, count: int = 1) -> None:

@@ -35,7 +35,11 @@ class EncodedInput:
 
     input_ids: list[int]  # with special tokens as in the tokenizer's own template: `[CLS] A [SEP] B [SEP]` for BERT
     token_type_ids: list[int]  # the segment of each token, 1 from B on; all 0 for families without segments
-    truncated: bool  # True if tokens of the texts were cut off
+    num_cut: int  # tokens of the texts that were cut off
+
+    @property
+    def truncated(self) -> bool:
+        return self.num_cut > 0
 
 
 class TextTokenizer:
@@ -276,7 +280,7 @@ def assemble(template: TextTemplate, a: list[int], b: list[int] | None, max_leng
         ids = kept[piece.text] if piece.text else piece.ids
         input_ids.extend(ids)
         token_type_ids.extend([piece.segment] * len(ids))
-    return EncodedInput(input_ids, token_type_ids, length_a < len(a) or length_b < len(b or []))
+    return EncodedInput(input_ids, token_type_ids, len(a) + len(b or []) - length_a - length_b)
 
 
 def truncated_lengths(length_a: int, length_b: int, room: int) -> tuple[int, int]:

@@ -219,6 +219,7 @@ class RowMaker:
             capacity = self.capacity(given.text_b is not None)
             is_long = len(its.ids) > capacity
             if is_long and (given.text_b is not None or self.first_window_only):
+                counts.num_cut += len(its.ids) - capacity
                 its = _cut(its, capacity, given.text_b is not None)
                 counts.note(f"longer than {self.max_length} tokens and cut")
             elif is_long:

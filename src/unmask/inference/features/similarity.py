@@ -79,7 +79,7 @@ def load_embedder(
     opened = load_feature_model(
         model, "embeddings", columns=columns, max_length=max_length, device=device, precision=precision
     )
-    return replace(opened, choice=_choose_layers(layers, opened))
+    return replace(opened, choice=choose_layers(layers, opened))
 
 
 def similarities(
@@ -179,12 +179,12 @@ def _open(
     model: str | Path | FeatureModel, layers: str, device: str, precision: str, columns: ColumnSettings = NOTHING_SAID
 ) -> FeatureModel:
     if isinstance(model, FeatureModel):
-        _choose_layers(next(name for name, choice in CHOICES.items() if choice == model.choice), model)
+        choose_layers(next(name for name, choice in CHOICES.items() if choice == model.choice), model)
         return model
     return load_embedder(model, layers, columns=columns, device=device, precision=precision)
 
 
-def _choose_layers(name: str, model: FeatureModel) -> LayerChoice:
+def choose_layers(name: str, model: FeatureModel) -> LayerChoice:
     """The choice of that name, of those by which the model gives each token one vector."""
     known: dict[str, LayerChoice] = dict(CHOICES.items())
     num_layers = model.encoder.settings.num_hidden_layers
@@ -215,11 +215,15 @@ def _embedded(
     counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
     for window in encode_inputs(model, map(_single, texts), checked, counts, coverage):
         vectors = pooled_vectors(model, window, checked)
-        if normalise:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-        yield window.inputs, vectors
+        yield window.inputs, unit_length(vectors) if normalise else vectors
     log_inputs(counts, coverage)
+
+
+def unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors, one a row, divided by their lengths; zeros stay."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.divide(vectors, lengths, out=(divided := np.zeros_like(vectors)), where=lengths > 0)
+    return divided
 
 
 def _single(given: FeatureInput) -> FeatureInput:
@@ -231,10 +235,15 @@ def _single(given: FeatureInput) -> FeatureInput:
 def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str) -> Iterator[dict[str, Any]]:
     texts = chain.from_iterable(map(_two_texts, pairs))
     for window, vectors in _embedded(model, texts, pool):  # an even number, as `WINDOW` is
-        cosines = _rounded(np.einsum("ij,ij->i", vectors[::2], vectors[1::2]))
-        for first, second, cosine in zip(window[::2], window[1::2], cosines.tolist(), strict=True):
-            kept = {} if first.id is None else {"id": first.id}
-            yield {**kept, "text_a": first.text_a, "text_b": second.text_a, "similarity": cosine}
+        yield from compare_neighbours(window, vectors)
+
+
+def compare_neighbours(texts: Sequence[FeatureInput], vectors: NDArray[np.float32]) -> Iterator[dict[str, Any]]:
+    """What `similarities` yields, for texts of which every two are a pair, and their vectors of length 1."""
+    cosines = _rounded(np.einsum("ij,ij->i", vectors[::2], vectors[1::2]))
+    for first, second, cosine in zip(texts[::2], texts[1::2], cosines.tolist(), strict=True):
+        kept = {} if first.id is None else {"id": first.id}
+        yield {**kept, "text_a": first.text_a, "text_b": second.text_a, "similarity": cosine}
 
 
 def _rounded(cosines: NDArray[np.float32]) -> NDArray[np.float64]:

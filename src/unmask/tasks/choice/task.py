@@ -107,6 +107,7 @@ class Choice:
         for example in examples:
             choice_rows = [self._fitted(next(rows), example, tokenizer) for _ in example.choices]
             counts.truncated += any(row.truncated for row in choice_rows)
+            counts.num_cut += max(row.num_cut for row in choice_rows)
             kept += choice_rows
         counts.examples += len(examples)
         every_choice = [choice for example in examples for choice in example.choices]
@@ -141,7 +142,7 @@ class Choice:
         cut = slice(start + len(context) - excess, start + len(context))
         input_ids, token_type_ids = list(row.input_ids), list(row.token_type_ids)
         del input_ids[cut], token_type_ids[cut]
-        return EncodedInput(input_ids, token_type_ids, truncated=True)
+        return EncodedInput(input_ids, token_type_ids, excess)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """Warns if the right choice has the same number in every example: each choice is scored by itself, so a model

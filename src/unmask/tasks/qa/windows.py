@@ -107,6 +107,7 @@ def encode_questions(
         passage = passages[example.context]
         counts.empty += not question or not len(passage)
         counts.note(LONG_QUESTIONS, len(question) > settings.max_question_length)
+        counts.num_cut += max(0, len(question) - settings.max_question_length)
         before = [*template.before, *question[: settings.max_question_length], *template.between]
         num_special_and_question = len(before) + len(template.after)
         capacity = settings.max_length - num_special_and_question

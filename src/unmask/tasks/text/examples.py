@@ -210,6 +210,7 @@ def encode_texts(
     single, pair = (len(nothing.input_ids) for nothing in tokenizer.encode_inputs([("", None), ("", "")]))
     counts.examples += len(examples)
     counts.truncated += sum(encoded_input.truncated for encoded_input in inputs)
+    counts.num_cut += sum(encoded_input.num_cut for encoded_input in inputs)
     counts.empty += sum(
         len(encoded_input.input_ids) == (single if example.text_b is None else pair)
         for example, encoded_input in zip(examples, inputs, strict=True)

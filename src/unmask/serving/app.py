@@ -1,0 +1,126 @@
+"""The application: endpoints, guards, and what an error becomes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from unmask import __version__
+from unmask.errors import UserError
+from unmask.serving import compatible, endpoints
+from unmask.serving.batching import Batcher, Busy, Stopping, TooSlow
+from unmask.serving.guards import Guards
+from unmask.serving.metrics import Metrics
+from unmask.serving.models import ServedModel
+from unmask.serving.pages import add_pages
+from unmask.serving.service import ClientLeft, Refused, Service
+from unmask.serving.settings import Limits
+
+logger = logging.getLogger("unmask")
+
+
+def build_app(models: dict[str, ServedModel], limits: Limits | None = None, token: str | None = None) -> FastAPI:
+    """The application that serves some models; `app.state.service.batcher.close()` ends its thread.
+
+    Args:
+        token: what clients must send as `Authorization: Bearer TOKEN`; None: nothing.
+    """
+    limits = limits or Limits()
+    metrics = Metrics()
+    service = Service(models, Batcher(limits, metrics), metrics, limits)
+    metrics.queue_size = lambda: service.batcher.queue_size
+    app = FastAPI(
+        title="unmask",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        description="Masked and left-to-right language models, and what was fine-tuned from them.",
+    )
+    app.state.service = service
+    app.include_router(endpoints.router)
+    app.include_router(compatible.router)
+
+    @app.get("/health", summary="Whether the server runs")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/ready", summary="Whether the server takes requests")
+    async def ready() -> dict[str, Any]:
+        return {"status": "ready", "models": list(models)}
+
+    @app.get("/metrics", summary="Figures in Prometheus' text format", response_class=Response)
+    async def figures() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    add_pages(app, models)
+    _answer_errors(app)
+    app.add_middleware(Guards, metrics=metrics, token=token, body_bytes=limits.body_bytes)
+    return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Every error becomes a status and a message; nothing of our code is told."""
+
+    @app.exception_handler(UserError)
+    async def user_error(request: Request, error: UserError) -> Response:
+        return _failure(422, str(error))
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> Response:
+        return _failure(error.status, str(error), error.code, error.param)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first: dict[str, Any] = error.errors()[0]
+        return _failure(422, _sentence(first["loc"], first["msg"].removeprefix("Value error, ")))
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        known = {404: "no such address: /docs lists all", 405: "this address is asked with another method: see /docs"}
+        message = known.get(error.status_code, str(error.detail))
+        return _failure(error.status_code, message, headers=error.headers)
+
+    @app.exception_handler(Busy)
+    async def busy(request: Request, error: Busy) -> Response:
+        return _failure(429, str(error), "busy", headers={"Retry-After": str(error.retry_after_s)})
+
+    @app.exception_handler(TooSlow)
+    async def too_slow(request: Request, error: TooSlow) -> Response:
+        return _failure(503, str(error), "timeout")
+
+    @app.exception_handler(Stopping)
+    async def stopping(request: Request, error: Stopping) -> Response:
+        return _failure(503, str(error), "stopping", headers={"Connection": "close"})
+
+    @app.exception_handler(ClientLeft)
+    async def left(request: Request, error: ClientLeft) -> Response:
+        return Response(status_code=499)  # nobody reads it; the metrics count it
+
+    @app.exception_handler(Exception)
+    async def fault(request: Request, error: Exception) -> Response:
+        logger.error("%s %s: a fault in unmask", request.method, request.url.path, exc_info=error)
+        return _failure(500, "a fault in the server, not in your request; its log has the details", "fault")
+
+
+def _failure(
+    status: int, message: str, code: str | None = None, param: str | None = None, headers: Any = None
+) -> JSONResponse:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    error = {"message": _plain(message), "type": kind, "param": param, "code": code}
+    return JSONResponse({"error": error}, status, headers)
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _sentence(place: Sequence[Any], what: str) -> str:
+    """`inputs.0.text: Field required`, where a place is inside the body."""
+    parts = [str(part) for part in place if part != "body"]
+    return f"{'.'.join(parts)}: {what}" if parts else f"the body: {what}"

@@ -1,0 +1,189 @@
+"""One thread computes for everyone: requests wait in a queue, and those that ask the same of the same model are
+computed together, as many as the tokens of a batch allow.
+
+There is no timer: an idle thread takes a request at once, and what arrives while it computes is the next batch. Batches
+are packed without padding, so a short text costs nothing beside a long one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unmask.serving.metrics import Metrics
+from unmask.serving.settings import Limits
+
+logger = logging.getLogger("unmask")
+
+
+class Busy(Exception):  # noqa: N818  an answer to a client, not a fault
+    """So much waits already that a request is turned away; `retry_after_s` says for how long."""
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(f"too many requests are waiting: try again in {retry_after_s} s")
+        self.retry_after_s = retry_after_s
+
+
+class TooSlow(Exception):  # noqa: N818
+    """A request was not answered in its time."""
+
+
+class Stopping(Exception):  # noqa: N818
+    """The server is being stopped and takes no more work."""
+
+
+class Computes(Protocol):
+    """What answers requests of one kind; see `unmask.serving.uses`."""
+
+    def compute(self, options: Any, payloads: Sequence[Any]) -> Sequence[Any]:
+        """The results of some requests with equal options, in their order."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a request asks: to be computed with others of the same use and options.
+
+    Attributes:
+        options: hashable.
+        payload: what `use` made of the request's inputs.
+        tokens: how many it reads.
+        left_out: for each input, how many of its tokens are not read.
+    """
+
+    use: Computes
+    options: Hashable
+    payload: Any
+    tokens: int
+    left_out: list[int]
+
+
+@dataclass
+class _Job:
+    work: Work
+    future: asyncio.Future[Any]
+    arrived: float
+    deadline: float
+    is_gone: bool = False
+    started: float = field(default=0.0)
+
+    def finish(self, result: Any) -> None:
+        """Hands the result, or an exception, over to the loop that waits for it."""
+
+        def hand_over() -> None:
+            if not self.future.done():
+                if isinstance(result, BaseException):
+                    self.future.set_exception(result)
+                else:
+                    self.future.set_result(result)
+
+        try:
+            self.future.get_loop().call_soon_threadsafe(hand_over)
+        except RuntimeError:  # the loop has ended, and the client with it
+            logger.debug("an answer came after the server's end")
+
+
+class Batcher:
+    """The queue, and the thread that owns the models."""
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self._limits, self._metrics = limits, metrics
+        self._condition = threading.Condition()
+        self._waiting: deque[_Job] = deque()
+        self._tokens = 0  # of those that wait
+        self._rate = 0.0  # tokens a second, of late
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="unmask-models", daemon=True)
+        self._thread.start()
+
+    async def compute(self, work: Work) -> Any:
+        """The result of some work.
+
+        Raises:
+            Busy: too much waits.
+            TooSlow: it was not computed in `Limits.timeout_s`.
+            Stopping: the server is being stopped.
+        """
+        now = time.monotonic()
+        job = _Job(work, asyncio.get_running_loop().create_future(), now, now + self._limits.timeout_s)
+        with self._condition:
+            if self._is_closed:
+                raise Stopping("the server is being stopped")
+            if self._waiting and self._tokens + work.tokens > self._limits.queue_tokens:
+                raise Busy(max(1, round(self._tokens / self._rate)) if self._rate else 1)
+            self._waiting.append(job)
+            self._tokens += work.tokens
+            self._condition.notify()
+        try:
+            return await asyncio.wait_for(job.future, self._limits.timeout_s)
+        except TimeoutError:
+            raise TooSlow(f"not answered within {self._limits.timeout_s:g} s: send fewer or shorter inputs") from None
+        finally:
+            job.is_gone = True  # answered, too late, or the client has left
+
+    @property
+    def queue_size(self) -> int:
+        """How many requests wait."""
+        with self._condition:
+            return len(self._waiting)
+
+    def close(self) -> None:
+        """Takes no more work, and returns when all that waits is done."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._take():
+            started = time.monotonic()
+            for job in batch:
+                job.started = started
+                self._metrics.queued(started - job.arrived)
+            self._answer(batch)
+            took, tokens = time.monotonic() - started, sum(job.work.tokens for job in batch)
+            self._rate += (tokens / max(took, 1e-6) - self._rate) * (0.2 if self._rate else 1.0)
+            self._metrics.computed(len(batch), tokens, took)
+
+    def _take(self) -> list[_Job]:
+        """The oldest request, and as many others of its kind as fit; waits for one. Empty at the end."""
+        with self._condition:
+            while True:
+                now = time.monotonic()
+                kept = [job for job in self._waiting if not job.is_gone and now < job.deadline]
+                if kept or self._is_closed:
+                    break
+                self._waiting.clear()
+                self._tokens = 0
+                self._condition.wait()
+            batch: list[_Job] = []
+            room = self._limits.batch_tokens
+            for job in kept:
+                is_alike = job.work.use is kept[0].work.use and job.work.options == kept[0].work.options
+                if is_alike and (not batch or job.work.tokens <= room):
+                    batch.append(job)
+                    room -= job.work.tokens
+            taken = set(map(id, batch))
+            self._waiting = deque(job for job in kept if id(job) not in taken)
+            self._tokens = sum(job.work.tokens for job in self._waiting)
+            return batch
+
+    def _answer(self, batch: Sequence[_Job]) -> None:
+        """Computes a batch; where that fails, each by itself, so that one request's fault is no other's."""
+        work = batch[0].work
+        try:
+            results = work.use.compute(work.options, [job.work.payload for job in batch])
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0].finish(error)
+            else:
+                for job in batch:
+                    self._answer([job])
+            return
+        for job, result in zip(batch, results, strict=True):
+            job.finish(result)

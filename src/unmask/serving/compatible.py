@@ -1,0 +1,116 @@
+"""The shapes that people already call: OpenAI's `/v1/embeddings`, and text-embeddings-inference's `/embed`, `/predict`,
+`/similarity` and `/tokenize`. Their clients work unchanged."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any
+
+import numpy as np
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from numpy.typing import NDArray
+
+from unmask.inference.features.similarity import unit_length
+from unmask.serving.batching import Work
+from unmask.serving.endpoints import FAILURES, example, service_of
+from unmask.serving.schemas import EmbedRequest, OpenAIEmbeddings, PredictRequest, TeiSimilarityRequest, TokenizeRequest
+from unmask.serving.service import Refused
+from unmask.serving.uses import Reading
+
+router = APIRouter(responses=FAILURES)
+
+
+async def _vectors(
+    request: Request, name: str | None, texts: list[str], normalise: bool
+) -> tuple[NDArray[np.float32], Work]:
+    service = service_of(request)
+    model = service.model(name, "features")
+    if not texts:
+        raise Refused(422, "no texts: expected at least one")
+    service.check_number(len(texts))
+    reading = Reading(normalise=normalise)
+    return await service.compute(request, lambda: model.use("vectors").read(texts, reading))
+
+
+@router.post("/v1/embeddings", summary="Embeddings, as OpenAI's clients ask for them")
+async def embeddings(
+    request: Request, body: Annotated[OpenAIEmbeddings, example(model="en", input=["A fine film."])]
+) -> dict[str, Any]:
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    vectors, work = await _vectors(request, body.model, texts, normalise=True)
+    if body.dimensions is not None:
+        if body.dimensions > vectors.shape[1]:
+            raise Refused(
+                422,
+                f"dimensions is {body.dimensions}, and the model's vectors have {vectors.shape[1]}",
+                param="dimensions",
+            )
+        vectors = unit_length(vectors[:, : body.dimensions])
+    encoded: list[Any] = vectors.tolist()
+    if body.encoding_format == "base64":
+        encoded = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
+    return {
+        "object": "list",
+        "data": [{"object": "embedding", "embedding": vector, "index": index} for index, vector in enumerate(encoded)],
+        "model": body.model,
+        "usage": {"prompt_tokens": work.tokens, "total_tokens": work.tokens},
+    }
+
+
+@router.post("/embed", summary="Embeddings, as text-embeddings-inference gives them")
+async def embed(request: Request, body: Annotated[EmbedRequest, example(inputs=["A fine film."])]) -> list[list[float]]:
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    vectors, _ = await _vectors(request, body.model, texts, body.normalize)
+    listed: list[list[float]] = vectors.tolist()
+    return listed
+
+
+@router.post("/predict", summary="Labels with scores, as text-embeddings-inference gives them")
+async def predict(request: Request, body: Annotated[PredictRequest, example(inputs="a fine film")]) -> list[Any]:
+    service = service_of(request)
+    model = service.model(body.model, "classify")
+    is_batch = not isinstance(body.inputs, str) and any(isinstance(each, list) for each in body.inputs)
+    given: list[Any] = list(body.inputs) if is_batch else [body.inputs]
+    service.check_number(len(given))
+    rows = [_fields([each] if isinstance(each, str) else list(each)) for each in given]
+    answers, _ = await service.compute(request, lambda: model.use("task").read(rows))
+    scored = [
+        sorted(({"score": score, "label": label} for label, score in each["probabilities"].items()), key=_by_score)
+        for each in answers
+    ]
+    return scored if is_batch else scored[0]
+
+
+def _by_score(scored: dict[str, Any]) -> float:
+    return -float(scored["score"])
+
+
+def _fields(texts: list[str]) -> dict[str, str]:
+    if len(texts) not in (1, 2):
+        raise Refused(422, f"an input of {len(texts)} texts: expected one, or a pair")
+    return {"text": texts[0]} if len(texts) == 1 else {"text_a": texts[0], "text_b": texts[1]}
+
+
+@router.post("/similarity", summary="Similarities to a sentence, as text-embeddings-inference gives them")
+async def similarity(
+    request: Request,
+    body: Annotated[
+        TeiSimilarityRequest, example(inputs={"source_sentence": "a fine film", "sentences": ["a good film"]})
+    ],
+) -> list[float]:
+    texts = [body.inputs.source_sentence, *body.inputs.sentences]
+    vectors, _ = await _vectors(request, body.model, texts, normalise=True)
+    cosines: list[float] = (vectors[1:] @ vectors[0]).clip(-1, 1).tolist()
+    return cosines
+
+
+@router.post("/tokenize", summary="Tokens, as text-embeddings-inference gives them")
+async def tokenize(
+    request: Request, body: Annotated[TokenizeRequest, example(inputs="unaffable")]
+) -> list[list[dict[str, Any]]]:
+    service = service_of(request)
+    model = service.model(body.model, "tokenize")
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    service.check_number(len(texts))
+    return await to_thread.run_sync(lambda: model.use("vectors").framed_tokens(texts, body.add_special_tokens))

@@ -1,0 +1,195 @@
+"""One endpoint for each use of a model, under `/v1/models/NAME/`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Body, Request
+
+from unmask.serving.batching import Work
+from unmask.serving.models import ServedModel
+from unmask.serving.schemas import (
+    Answer,
+    Failure,
+    FeaturesRequest,
+    GenerateRequest,
+    MaskRequest,
+    PairsRequest,
+    SimilarityRequest,
+    TaskRequest,
+    TextsRequest,
+)
+from unmask.serving.service import Refused, Service
+from unmask.serving.uses import Continuing, Reading, pair_similarities
+
+FAILURES: dict[int | str, dict[str, Any]] = {
+    status: {"model": Failure, "description": what}
+    for status, what in {
+        404: "no such model",
+        409: "the model is for something else; the message says for what",
+        413: "too much in one request",
+        422: "the request cannot be used; the message says why",
+        429: "too many requests wait: try again after Retry-After seconds",
+        503: "not answered in time, or the server is being stopped",
+    }.items()
+}
+
+router = APIRouter(prefix="/v1/models", responses=FAILURES)
+
+TASK_EXAMPLES: dict[str, tuple[str, list[Any]]] = {
+    "classify": ("Labels of texts, or of pairs", ["a gripping , beautifully acted film"]),
+    "regress": ("A number for a text, or a pair", [{"text_a": "A man plays a guitar.", "text_b": "A man plays."}]),
+    "answer": (
+        "Answers to questions in passages",
+        [{"question": "Who wrote it?", "context": "The book was written by Ada in London."}],
+    ),
+    "choose": ("The best of some choices", [{"context": "She opened the door and", "choices": ["left.", "seven."]}]),
+    "tag": ("Entities, with their characters in the text", [{"text": "Anna works in Berlin."}]),
+}
+"""For each task's endpoint its summary, and inputs to show."""
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def answer(
+    request: Request, name: str, endpoint: str, use: str, num_inputs: int, read: Callable[[Any], Work]
+) -> tuple[Any, Answer]:
+    """The result of a use, and the answer without its predictions."""
+    service = service_of(request)
+    model = service.model(name, endpoint)
+    service.check_number(num_inputs)
+    result, work = await service.compute(request, lambda: read(model.use(use)))
+    return result, Answer(model=name, predictions=[], truncated=any(work.left_out), tokens_left_out=work.left_out)
+
+
+@router.get("", summary="The models, and what each is for")
+async def list_models(request: Request) -> dict[str, Any]:
+    return {"object": "list", "data": [model.describe() for model in service_of(request).models.values()]}
+
+
+@router.get("/{name}", summary="A model, and what it is for")
+async def describe_model(request: Request, name: str) -> dict[str, Any]:
+    models: dict[str, ServedModel] = service_of(request).models
+    if name not in models:
+        service_of(request).model(name, "")
+    return models[name].describe()
+
+
+def _task_endpoint(endpoint: str) -> Callable[..., Awaitable[Answer]]:
+    async def predict(request: Request, name: str, body: TaskRequest) -> Answer:
+        inputs = body.inputs
+        predictions, told = await answer(request, name, endpoint, "task", len(inputs), lambda use: use.read(inputs))
+        return told.model_copy(update={"predictions": predictions})
+
+    return predict
+
+
+for _endpoint, (_summary, _inputs) in TASK_EXAMPLES.items():
+    router.add_api_route(
+        f"/{{name}}/{_endpoint}",
+        _task_endpoint(_endpoint),
+        methods=["POST"],
+        summary=_summary,
+        name=_endpoint,
+        openapi_extra={"requestBody": {"content": {"application/json": {"example": {"inputs": _inputs}}}}},
+    )
+
+
+def example(**body: Any) -> Any:
+    """A body to show at /docs."""
+    return Body(examples=[body])
+
+
+@router.post("/{name}/fill-mask", summary="The likeliest tokens for each [MASK]")
+async def fill_mask(
+    request: Request, name: str, body: Annotated[MaskRequest, example(inputs=["The sky is [MASK] ."], top_k=3)]
+) -> Answer:
+    read: Callable[[Any], Work] = lambda use: use.read(body.inputs, body.top_k)  # noqa: E731
+    predictions, told = await answer(request, name, "fill-mask", "masks", len(body.inputs), read)
+    return told.model_copy(update={"predictions": predictions})
+
+
+@router.post("/{name}/features", summary="A vector for each text; long ones are read in windows")
+async def features(
+    request: Request, name: str, body: Annotated[FeaturesRequest, example(inputs=["A fine film."])]
+) -> Answer:
+    reading = Reading(body.layers, body.pool, body.normalise)
+    read: Callable[[Any], Work] = lambda use: use.read(body.inputs, reading)  # noqa: E731
+    vectors, told = await answer(request, name, "features", "vectors", len(body.inputs), read)
+    return told.model_copy(update={"predictions": vectors.tolist()})
+
+
+@router.post("/{name}/similarity", summary="How similar the two texts of each pair are, from -1 to 1")
+async def similarity(
+    request: Request,
+    name: str,
+    body: Annotated[SimilarityRequest, example(inputs=[{"text_a": "a fine film", "text_b": "an awful film"}])],
+) -> Answer:
+    pairs = [(pair.text_a, pair.text_b) for pair in body.inputs]
+    texts = [text for pair in pairs for text in pair]
+    reading = Reading(body.layers, body.pool, normalise=True)
+    vectors, told = await answer(
+        request, name, "similarity", "vectors", len(pairs), lambda use: use.read(texts, reading)
+    )
+    left_out = [sum(told.tokens_left_out[place : place + 2]) for place in range(0, len(texts), 2)]
+    return told.model_copy(update={"predictions": pair_similarities(pairs, vectors), "tokens_left_out": left_out})
+
+
+@router.post("/{name}/tokenize", summary="The tokens of each text, without special ones")
+async def tokenize(request: Request, name: str, body: Annotated[TextsRequest, example(inputs=["unaffable"])]) -> Answer:
+    service = service_of(request)
+    model = service.model(name, "tokenize")
+    service.check_number(len(body.inputs))
+    tokens = await to_thread.run_sync(lambda: model.use("vectors").tokens(body.inputs))
+    return Answer(model=name, predictions=tokens, truncated=False, tokens_left_out=[0] * len(tokens))
+
+
+@router.post("/{name}/generate", summary="Texts that continue prompts, by a left-to-right model")
+async def generate(
+    request: Request, name: str, body: Annotated[GenerateRequest, example(inputs=["Once upon a"], num_tokens=20)]
+) -> Answer:
+    most = service_of(request).limits.new_tokens
+    if body.num_tokens * len(body.inputs) > most:
+        raise Refused(413, f"{body.num_tokens * len(body.inputs):,} new tokens: a request adds at most {most:,}")
+    continuing = Continuing(body.num_tokens, body.temperature, body.top_k, body.top_p, body.seed)
+    read = partial(_read_prompts, body.inputs, continuing)
+    texts, told = await answer(request, name, "generate", "generation", len(body.inputs), read)
+    predictions = [{"prompt": prompt, "text": text} for prompt, text in zip(body.inputs, texts, strict=True)]
+    return told.model_copy(update={"predictions": predictions})
+
+
+def _read_prompts(prompts: list[str], continuing: Continuing, use: Any) -> Work:
+    work: Work = use.read(prompts, continuing)
+    return work
+
+
+@router.post("/{name}/score", summary="How likely each text is: the natural logarithm, higher for what is likelier")
+async def score(
+    request: Request, name: str, body: Annotated[TextsRequest, example(inputs=["The cats sleep."])]
+) -> Answer:
+    scores, told = await answer(
+        request, name, "score", "likelihoods", len(body.inputs), lambda use: use.read(body.inputs)
+    )
+    predictions = [{"text": text, "score": score} for text, score in zip(body.inputs, scores, strict=True)]
+    return told.model_copy(update={"predictions": predictions})
+
+
+@router.post("/{name}/pairs", summary="Which of two sentences the model finds likelier")
+async def pairs(
+    request: Request,
+    name: str,
+    body: Annotated[PairsRequest, example(inputs=[{"good": "The cats sleep.", "bad": "The cats sleeps."}])],
+) -> Answer:
+    texts = [text for pair in body.inputs for text in (pair.good, pair.bad)]
+    scores, told = await answer(request, name, "pairs", "likelihoods", len(body.inputs), lambda use: use.read(texts))
+    predictions = [
+        {**pair.model_dump(), "score_good": good, "score_bad": bad, "prefers": "good" if good > bad else "bad"}
+        for pair, good, bad in zip(body.inputs, scores[::2], scores[1::2], strict=True)
+    ]
+    return told.model_copy(update={"predictions": predictions, "tokens_left_out": [0] * len(predictions)})

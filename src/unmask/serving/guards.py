@@ -1,0 +1,126 @@
+"""What stands before the endpoints: the size of a body, the token, and the headers of every answer.
+
+Plain ASGI, so that a body is refused while it arrives.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from unmask.serving.metrics import Metrics
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPEN_PATHS = ("/health", "/ready")
+"""Anyone may ask these, so that a load balancer needs no token."""
+
+HEADERS = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"x-frame-options": b"DENY",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"cache-control": b"no-store",
+}
+"""Of every answer that does not set them itself."""
+
+
+class _TooLarge(Exception):  # noqa: N818
+    pass
+
+
+class Guards:
+    """Wraps an application.
+
+    Args:
+        token: what `Authorization: Bearer` must hold; None: anyone may ask.
+        body_bytes: the largest body.
+    """
+
+    def __init__(self, app: App, metrics: Metrics, token: str | None, body_bytes: int) -> None:
+        self._app, self._metrics, self._body_bytes = app, metrics, body_bytes
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.monotonic(), 0
+        headers = {name.lower(): value for name, value in scope["headers"]}
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                there = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(pair for pair in HEADERS.items() if pair[0] not in there)]
+            await send(message)
+
+        size = 0
+
+        async def receive_limited() -> Message:
+            nonlocal size
+            message = await receive()
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                if size > self._body_bytes:
+                    raise _TooLarge
+            return message
+
+        is_counted = scope["method"] == "POST"
+        if is_counted:
+            self._metrics.arrived(_endpoint(scope["path"]))
+        try:
+            if not self._is_allowed(scope["path"], headers.get(b"authorization", b"")):
+                await _refuse(
+                    send_with_headers,
+                    401,
+                    "expected the header Authorization: Bearer TOKEN, with the token that the server was started with",
+                    "unauthorized",
+                )
+            elif int(headers.get(b"content-length", b"0")) > self._body_bytes:
+                raise _TooLarge
+            else:
+                await self._app(scope, receive_limited, send_with_headers)
+        except _TooLarge:
+            if not status:
+                message = f"the body is over {self._body_bytes:,} bytes: send fewer or shorter inputs at once"
+                await _refuse(send_with_headers, 413, message, "too_large")
+        if is_counted:
+            self._metrics.answered(_endpoint(scope["path"]), status, time.monotonic() - started)
+
+    def _is_allowed(self, path: str, authorization: bytes) -> bool:
+        if self._token is None or path in OPEN_PATHS:
+            return True
+        kind, _, given = authorization.partition(b" ")
+        return hmac.compare_digest(given.strip(), self._token) and kind.lower() == b"bearer"
+
+
+def _endpoint(path: str) -> str:
+    """The last part of a known address, for the metrics: what clients make up is not repeated there."""
+    last = path.rstrip("/").rpartition("/")[2]
+    return last if last in _KNOWN else "other"
+
+
+_KNOWN = {
+    *("classify", "regress", "answer", "choose", "tag", "fill-mask", "features", "similarity", "tokenize"),
+    *("generate", "score", "pairs", "embeddings", "embed", "predict"),
+}
+
+
+async def _refuse(send: Send, status: int, message: str, code: str) -> None:
+    body = json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}})
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body.encode()})

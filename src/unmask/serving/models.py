@@ -1,0 +1,162 @@
+"""The models of a server by name, each with what it can be asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import ModelError, SettingsError
+from unmask.io.paths import ENSEMBLE, model_directory
+from unmask.models.hub.uses import MASKED, Use, use_of
+from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, VectorUse
+
+TASK_ENDPOINTS = {
+    "classification": "classify",
+    "regression": "regress",
+    "qa": "answer",
+    "choice": "choose",
+    "tagging": "tag",
+}
+"""The endpoint of each kind of task."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass
+class ServedModel:
+    """One model. What it is mainly for is loaded at once, the rest when it is first asked for.
+
+    Attributes:
+        name: in addresses.
+        directory: where it is.
+        endpoints: what it can be asked, the main one first.
+    """
+
+    name: str
+    directory: Path
+    precision: str
+    endpoints: tuple[str, ...] = ()
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def task(self) -> TaskUse:
+        return TaskUse(self.directory, self.precision)
+
+    @cached_property
+    def masks(self) -> MaskUse:
+        return MaskUse(self.directory)
+
+    @cached_property
+    def vectors(self) -> VectorUse:
+        return VectorUse(self.directory, self.precision)
+
+    @cached_property
+    def likelihoods(self) -> LikelihoodUse:
+        return LikelihoodUse(self.directory, self.precision)
+
+    @cached_property
+    def generation(self) -> GenerationUse:
+        return GenerationUse(self.directory, self.precision)
+
+    def use(self, name: str) -> Any:
+        """The attribute of that name, loaded by one thread alone."""
+        with self._lock:
+            return getattr(self, name)
+
+    def describe(self) -> dict[str, Any]:
+        """For `/v1/models`."""
+        told: dict[str, Any] = {"id": self.name, "object": "model", "owned_by": "unmask", "uses": list(self.endpoints)}
+        if self.endpoints[0] in TASK_ENDPOINTS.values():
+            told["task"] = self.task.kind
+            told["labels"] = list(self.task.labels)
+        return told
+
+
+def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
+    """Loads what a model is mainly for.
+
+    Raises:
+        ModelError: there is none, or it does not load.
+    """
+    if (Path(path) / ENSEMBLE).is_file():
+        model = ServedModel(name, Path(path), precision)
+        model.endpoints = (TASK_ENDPOINTS[model.task.kind],)
+        return model
+    directory = model_directory(path)
+    model = ServedModel(name, directory, precision)
+    use = _use(directory)
+    commands = use.commands if use is not None else ()
+    rest = ["features", "similarity", "tokenize"]
+    if "predict" in commands:
+        model.endpoints = (TASK_ENDPOINTS[model.task.kind], *rest)
+    elif "generate" in commands:
+        model.use("generation")
+        model.endpoints = ("generate", "score", "pairs", *rest)
+    elif use is not None and use.kind == MASKED:
+        model.use("masks")
+        model.endpoints = ("fill-mask", "score", "pairs", *rest)
+    else:
+        model.use("vectors")
+        model.endpoints = (*rest, *(["score", "pairs"] if "evaluate --pairs" in commands else []))
+    return model
+
+
+def _use(directory: Path) -> Use | None:
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{directory}/config.json: {error}: expected a model's configuration") from error
+    return use_of(config) if isinstance(config, dict) else None
+
+
+def open_models(words: Sequence[str], precision: str) -> dict[str, ServedModel]:
+    """Loads the models that `unmask serve` names.
+
+    Args:
+        words: `NAME=DIR`, or `DIR`, whose name is its last part.
+
+    Raises:
+        ModelError: a model does not load.
+        SettingsError: two have one name, or a name does not fit into an address.
+    """
+    places: dict[str, str] = {}
+    for word in words:
+        name, is_named, place = word.partition("=")
+        if not is_named or Path(word).exists():
+            name, place = _name_of(Path(word)), word
+        if not NAME.fullmatch(name):
+            raise SettingsError(f"{word}: the name {name!r} does not fit into an address: give NAME=DIR with letters,")
+        if name in places:
+            raise SettingsError(f"{places[name]} and {place} are both called {name}: give one of them as NAME=DIR")
+        places[name] = place
+    return {name: open_model(name, place, precision) for name, place in places.items()}
+
+
+def _name_of(path: Path) -> str:
+    """The last part of a path that says something: that of the run for its `model`."""
+    parts = [part for part in path.resolve().parts if part != "model"]
+    return parts[-1] if parts else "model"
+
+
+def default_models() -> list[str]:
+    """The sample encoders, and the models of the demo where it has run.
+
+    Raises:
+        SettingsError: there are none: they are in the project's repository alone.
+    """
+    places = [
+        *sorted(Path("samples/models").glob("*/config.json")),
+        *sorted(Path("runs/demo").glob("*/model/config.json")),
+    ]
+    if not places:
+        raise SettingsError(
+            "name a model to serve; the sample encoders, which are served where none is named, are in samples/models "
+            "of the project's repository: run this there"
+        )
+    return [str(place.parent.parent if place.parent.name == "model" else place.parent) for place in places]

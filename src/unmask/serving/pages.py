@@ -1,0 +1,91 @@
+"""The pages of a server; everything that they show or run comes from the server itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+from unmask.reports.layout import render, style_sheet
+from unmask.serving.models import ServedModel
+
+_SCRIPTS = ("endpoints.js",)
+
+
+def _policy() -> str:
+    """The style sheet stands inside a page, and is named by its hash; scripts are files of ours."""
+    style = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'self'; connect-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+def add_pages(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
+    """Adds `/docs`, and the scripts that it runs, to an application."""
+    headers = {"content-security-policy": _policy()}
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        groups = describe_endpoints(app.openapi(), models)
+        page = render("endpoints.html", title="Endpoints of this server", above="unmask serve", groups=groups)
+        return Response(page, media_type="text/html", headers=headers)
+
+    for name in _SCRIPTS:
+        _add_script(app, name)
+
+
+def _add_script(app: FastAPI, name: str) -> None:
+    content = files("unmask.serving").joinpath("page", name).read_bytes()
+
+    @app.get(f"/page/{name}", include_in_schema=False, name=name)
+    async def script() -> Response:
+        return Response(content, media_type="text/javascript")
+
+
+def describe_endpoints(
+    schema: Mapping[str, Any], models: Mapping[str, ServedModel]
+) -> list[tuple[str, list[dict[str, Any]]]]:
+    """What an OpenAPI schema lists, for the page: the endpoints of a model that some model here has, and the rest."""
+    groups: dict[str, list[dict[str, Any]]] = {
+        "Uses of a model": [],
+        "As other servers are asked": [],
+        "The server": [],
+    }
+    for path, methods in schema["paths"].items():
+        for method, told in methods.items():
+            use = path.removeprefix("/v1/models/{name}").strip("/")
+            is_use = path.startswith("/v1/models/{name}")
+            names = [name for name, model in models.items() if not use or use in model.endpoints] if is_use else []
+            if is_use and not names:
+                continue
+            content = told.get("requestBody", {}).get("content", {}).get("application/json", {})
+            body = _example(content, schema)
+            group = "Uses of a model" if use and is_use else "The server"
+            if not is_use and body is not None:
+                group = "As other servers are asked"
+            groups[group].append(
+                {
+                    "method": method.upper(),
+                    "path": path,
+                    "summary": told.get("summary", ""),
+                    "names": names,
+                    "body": "" if body is None else json.dumps(body, ensure_ascii=False),
+                }
+            )
+    return [(name, addresses) for name, addresses in groups.items() if addresses]
+
+
+def _example(content: Mapping[str, Any], schema: Mapping[str, Any]) -> Any:
+    """The example of a body, or None if there is no body."""
+    if "example" in content or not content:
+        return content.get("example")
+    given = content["schema"]
+    if "examples" in given:
+        return given["examples"][0]
+    return {}

@@ -1,0 +1,173 @@
+"""What requests and answers look like; the pages at /docs are made of these."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+
+def _checked(value: Any) -> Any:
+    """A value that can be sent back: numbers that JSON has, and text that UTF-8 has."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ValueError("NaN and infinite numbers are not JSON: expected finite ones")
+        if isinstance(one, str) and any("\ud800" <= character <= "\udfff" for character in one):
+            raise ValueError("half of a surrogate pair is not text: expected text that UTF-8 can hold")
+        if isinstance(one, dict):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            waiting += one
+    return value
+
+
+def _input(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = {"text": value}
+    if not isinstance(value, dict):
+        raise ValueError("expected a text, or an object with named fields such as text")
+    fields: dict[str, Any] = _checked(value)
+    return fields
+
+
+Text = Annotated[str, AfterValidator(_checked)]
+Fields = Annotated[
+    Any, AfterValidator(_input), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}], "title": "Input"})
+]
+"""A text, or fields by name; becomes a dictionary."""
+
+
+class Schema(BaseModel):
+    """Unknown keys are refused, so that a misspelt one is not silently ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class TaskRequest(Schema):
+    """Inputs of a fine-tuned model: a text by itself, or the fields that `unmask predict` reads."""
+
+    inputs: list[Fields] = Field(min_length=1)
+
+
+class TextsRequest(Schema):
+    inputs: list[Text] = Field(min_length=1)
+
+
+class MaskRequest(TextsRequest):
+    top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
+
+
+class FeaturesRequest(TextsRequest):
+    layers: str = Field("last", description="embeddings, second-to-last, last or concat-last-4")
+    pool: str = Field("mean", description="mean, max or cls")
+    normalise: bool = Field(False, description="true divides each vector by its length")
+
+
+class TextPair(Schema):
+    text_a: Text
+    text_b: Text
+
+
+class SimilarityRequest(Schema):
+    inputs: list[TextPair] = Field(min_length=1)
+    layers: str = "last"
+    pool: str = "mean"
+
+
+class GenerateRequest(Schema):
+    inputs: list[Text] = Field(min_length=1, description="prompts")
+    num_tokens: int = Field(50, ge=0, description="how many to add")
+    temperature: float = Field(1.0, ge=0, allow_inf_nan=False, description="0 takes the likeliest token")
+    top_k: int = Field(0, ge=0, description="draw among so many of the likeliest; 0: among all")
+    top_p: float = Field(1.0, gt=0, le=1)
+    seed: int = Field(0, ge=0, lt=2**63, description="the same gives the same text")
+
+
+class MinimalPair(Schema):
+    good: Text
+    bad: Text
+
+
+class PairsRequest(Schema):
+    inputs: list[MinimalPair] = Field(min_length=1)
+
+
+class Answer(BaseModel):
+    """What every use answers.
+
+    Attributes:
+        predictions: one for each input, as the command line writes them.
+        truncated: whether anything of an input was not read.
+        tokens_left_out: of each input, how many tokens were not read.
+    """
+
+    model: str
+    predictions: list[Any]
+    truncated: bool
+    tokens_left_out: list[int]
+
+
+class Failure(BaseModel):
+    """Why a request was not answered, in OpenAI's form."""
+
+    class Error(BaseModel):
+        message: str
+        type: str
+        param: str | None = None
+        code: str | None = None
+
+    error: Error
+
+
+# ---- Shapes of others
+
+
+class OpenAIEmbeddings(BaseModel):
+    """OpenAI's `/v1/embeddings`."""
+
+    input: Text | list[Text] = Field(description="texts; lists of token ids are another tokenizer's and are refused")
+    model: str
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1, description="keep the first so many, and divide by the length again")
+    user: str | None = None
+
+
+class EmbedRequest(BaseModel):
+    """text-embeddings-inference's `/embed`; `model` is ours, for a server of several."""
+
+    inputs: Text | list[Text]
+    normalize: bool = True
+    truncate: bool = Field(False, description="makes no difference: long texts are read in windows")
+    model: str | None = None
+
+
+class PredictRequest(BaseModel):
+    """text-embeddings-inference's `/predict`: a text, a pair, or a list whose items are lists of one or two texts."""
+
+    inputs: Text | list[Text] | list[list[Text]]
+    raw_scores: Literal[False] = False
+    truncate: bool = True
+    model: str | None = None
+
+
+class SimilarInputs(BaseModel):
+    source_sentence: Text
+    sentences: list[Text] = Field(min_length=1)
+
+
+class TeiSimilarityRequest(BaseModel):
+    """text-embeddings-inference's `/similarity`."""
+
+    inputs: SimilarInputs
+    model: str | None = None
+
+
+class TokenizeRequest(BaseModel):
+    """text-embeddings-inference's `/tokenize`."""
+
+    inputs: Text | list[Text]
+    add_special_tokens: bool = True
+    model: str | None = None

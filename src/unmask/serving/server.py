@@ -1,0 +1,83 @@
+"""`unmask serve`: an application behind uvicorn, until it is told to stop."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+
+import uvicorn
+
+from unmask.errors import SettingsError
+from unmask.serving.app import build_app
+from unmask.serving.models import ServedModel
+from unmask.serving.settings import Limits
+
+_BACKLOG = 2048
+"""Connections that wait to be taken."""
+
+
+def check_address(host: str, token: str | None, insecure: bool) -> None:
+    """Refuses to be reached from other machines without a token.
+
+    Raises:
+        SettingsError: `host` is not this machine alone, there is no token, and `insecure` is not said.
+    """
+    if token is not None or insecure:
+        return
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    if not is_local:
+        raise SettingsError(
+            f"--host {host} lets other machines in, and there is no token: set UNMASK_TOKEN, or say --insecure where "
+            "something else guards the address"
+        )
+
+
+def serve(
+    models: dict[str, ServedModel],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    token: str | None = None,
+    limits: Limits | None = None,
+) -> None:
+    """Answers until SIGTERM or Ctrl-C; then takes no new requests and finishes those it has.
+
+    Raises:
+        SettingsError: the address cannot be used.
+    """
+    limits = limits or Limits()
+    listener = _listen(host, port)
+    app = build_app(models, limits, token)
+    settings = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=int(limits.timeout_s) + 5,
+        backlog=_BACKLOG,
+    )
+    place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    print(f"{place} answers for {', '.join(models)}; {place}/docs lists the endpoints", file=sys.stderr, flush=True)
+    try:
+        uvicorn.Server(settings).run(sockets=[listener])
+    finally:
+        app.state.service.batcher.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound now, so that a port that is taken is told before anything else."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)  # who asks before all is ready waits
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise SettingsError(f"{host}:{port} cannot be used: {error}: choose another --port or --host") from error
+    return listener

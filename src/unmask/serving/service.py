@@ -1,0 +1,95 @@
+"""What endpoints share: they find the model, let its inputs be read in a thread, wait for the batch, and stop waiting
+where the client has left."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from anyio import to_thread
+from fastapi import Request
+
+from unmask.serving.batching import Batcher, Work
+from unmask.serving.metrics import Metrics
+from unmask.serving.models import ServedModel
+from unmask.serving.settings import Limits
+
+
+class Refused(Exception):  # noqa: N818  an answer to a client, not a fault
+    """A request that cannot be answered, with its HTTP status."""
+
+    def __init__(self, status: int, message: str, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param = status, code, param
+
+
+class ClientLeft(Exception):  # noqa: N818
+    """Nobody waits for the answer any more."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """The models of a server and the thread that computes for them."""
+
+    models: dict[str, ServedModel]
+    batcher: Batcher
+    metrics: Metrics
+    limits: Limits
+
+    def model(self, name: str | None, endpoint: str) -> ServedModel:
+        """The model of that name, if it has that endpoint; the first that has it where no name is given.
+
+        Raises:
+            Refused: there is none.
+        """
+        if name is None:
+            for model in self.models.values():
+                if endpoint in model.endpoints:
+                    return model
+            raise Refused(404, f"no model here is for {endpoint}: GET /v1/models lists what each is for")
+        if name not in self.models:
+            there = ", ".join(sorted(self.models))
+            raise Refused(404, f"no model {name[:80]!r} here: there are {there}", "model_not_found", "model")
+        model = self.models[name]
+        if endpoint not in model.endpoints:
+            uses = ", ".join(f"/v1/models/{name}/{each}" for each in model.endpoints)
+            raise Refused(409, f"the model {name} is not for {endpoint}: it answers at {uses}", "wrong_endpoint")
+        return model
+
+    def check_number(self, inputs: int) -> None:
+        """Refuses more inputs than a request may have."""
+        if inputs > self.limits.inputs:
+            raise Refused(413, f"{inputs:,} inputs: a request has at most {self.limits.inputs:,}: send several")
+
+    async def compute(self, request: Request, read: Callable[[], Work]) -> tuple[Any, Work]:
+        """The result of a request.
+
+        Args:
+            read: tokenizes its inputs; runs in a thread.
+
+        Raises:
+            UserError: from `read`.
+            ClientLeft, Busy, TooSlow, Stopping: there is no result.
+        """
+        started = time.monotonic()
+        work = await to_thread.run_sync(read)
+        self.metrics.read(time.monotonic() - started)
+        answer = asyncio.ensure_future(self.batcher.compute(work))
+        leaving = asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ClientLeft
+            return answer.result(), work
+        finally:
+            for task in (answer, leaving):
+                task.cancel()
+
+
+async def _left(request: Request) -> None:
+    """Returns when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,26 @@
+"""What a server accepts, and how much of it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may ask for, and how much work waits.
+
+    Attributes:
+        body_bytes: the largest body.
+        inputs: the most inputs of a request.
+        batch_tokens: the most tokens that are computed at once, but for a single request that has more.
+        queue_tokens: the most tokens that wait; over that a request is turned away (429).
+        timeout_s: seconds from a request's arrival until it is given up (503).
+        new_tokens: the most tokens that a left-to-right model adds in a request.
+    """
+
+    body_bytes: int = 8 * 2**20
+    inputs: int = 512
+    batch_tokens: int = 8192
+    queue_tokens: int = 2**18
+    timeout_s: float = 30.0
+    new_tokens: int = 256

@@ -1,0 +1,243 @@
+"""What a model can be asked over HTTP.
+
+Each use reads the inputs of a request, in any thread, and computes those of many requests together, in the thread that
+owns the models; what comes out is what the command line writes for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import InputError
+from unmask.inference.features.batches import EncodedInputs, FeatureModel, Pool, encode_inputs, pooled_vectors
+from unmask.inference.features.extraction import check_pool
+from unmask.inference.features.inputs import FeatureInput, read_feature_input, tokenize
+from unmask.inference.features.similarity import choose_layers, compare_neighbours, load_embedder, unit_length
+from unmask.inference.left_to_right.generation import Sampling, generate
+from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
+from unmask.inference.mask_filling import MaskedText, MaskFiller
+from unmask.inference.pairs import open_scorer
+from unmask.inference.predictor import Predictor, load_predictor
+from unmask.inference.windows import Coverage, ExampleSet
+from unmask.io.rows import Row
+from unmask.serving.batching import Work
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import concatenate
+from unmask.tasks.pairs.scorers import SentenceScorer
+
+Fields = Mapping[str, Any]
+
+
+class TaskUse:
+    """Predictions of a fine-tuned model: `unmask predict`."""
+
+    def __init__(self, directory: Path, precision: str) -> None:
+        self._predictor: Predictor = load_predictor(directory, precision=precision)
+
+    @property
+    def kind(self) -> str:
+        """A key of `unmask.tasks.table.TASKS`."""
+        return str(self._predictor.task.kind)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the task; empty if it has none."""
+        return tuple(self._predictor.task.labels)
+
+    def read(self, inputs: Sequence[Fields]) -> Work:
+        """Tokenizes inputs, each by itself, so that it is known of each how much is left out.
+
+        Raises:
+            InputError: an input lacks its text, or is too long for a model that does not cut.
+        """
+        predictor, task = self._predictor, self._predictor.task
+        rows = [Row(fields, f"input {number}") for number, fields in enumerate(inputs, start=1)]
+        examples = list(task.read_all(rows))
+        left_out, parts = [], []
+        for example in examples:
+            counts = ExampleCounts()
+            parts.append(task.encode([example], predictor.tokenizer, counts, predictor.num_segments))
+            left_out.append(counts.num_cut)
+        encoded = concatenate(parts)
+        return Work(self, None, ExampleSet(examples, encoded), len(encoded.input_ids), left_out)
+
+    def compute(self, options: None, payloads: Sequence[ExampleSet]) -> list[list[dict[str, Any]]]:
+        examples = list(chain.from_iterable(each.examples for each in payloads))
+        answers = iter(self._predictor.answer(ExampleSet(examples, concatenate([each.encoded for each in payloads]))))
+        return [list(islice(answers, len(each.examples))) for each in payloads]
+
+
+class MaskUse:
+    """The likeliest tokens for each mask: `unmask fill-mask`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._filler = MaskFiller(directory)
+
+    def read(self, texts: Sequence[str], top_k: int) -> Work:
+        """Raises InputError for a text without a mask, or that is too long."""
+        read = [self._filler.encode(text, f"input {number}") for number, text in enumerate(texts, start=1)]
+        return Work(self, top_k, read, sum(len(text.ids) for text in read), [0] * len(read))
+
+    def compute(self, options: int, payloads: Sequence[list[MaskedText]]) -> list[list[list[dict[str, Any]]]]:
+        answers = iter(self._filler.answer(list(chain.from_iterable(payloads)), options))
+        return [list(islice(answers, len(texts))) for texts in payloads]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How texts become vectors: a choice of layers, and how their tokens are pooled; as for `unmask features`."""
+
+    layers: str = "last"
+    pool: str = "mean"
+    normalise: bool = False
+
+
+class VectorUse:
+    """One vector for each text: `unmask features`, `unmask similarity`."""
+
+    def __init__(self, directory: Path, precision: str) -> None:
+        self._model: FeatureModel = load_embedder(directory, precision=precision)
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens that are read at once; longer texts are read in windows."""
+        return self._model.max_length
+
+    def read(self, texts: Sequence[str], reading: Reading) -> Work:
+        """Raises SettingsError for layers or a pool that do not exist."""
+        pool = check_pool(reading.pool)
+        if pool == "none":
+            raise InputError("pool=none gives a vector for each token: choose mean, max or cls")
+        choose_layers(reading.layers, self._model)
+        inputs = [
+            read_feature_input(Row({"text": text}, f"input {number}")) for number, text in enumerate(texts, start=1)
+        ]
+        counts, coverage = ExampleCounts(), Coverage(self._model.tokenizer, "inputs")
+        [read] = encode_inputs(self._model, inputs, pool, counts, coverage)
+        left_out = (
+            [
+                len(whole.ids) - len(kept.ids)
+                for whole, kept in zip(tokenize(inputs, self._model.tokenizer), read.tokens, strict=True)
+            ]
+            if counts.num_cut
+            else [0] * len(inputs)
+        )
+        return Work(self, reading, read, len(read.rows.input_ids), left_out)
+
+    def compute(self, options: Reading, payloads: Sequence[EncodedInputs]) -> list[NDArray[np.float32]]:
+        model = replace(self._model, choice=choose_layers(options.layers, self._model))
+        inputs = list(chain.from_iterable(each.inputs for each in payloads))
+        tokens = list(chain.from_iterable(each.tokens for each in payloads))
+        together = EncodedInputs(inputs, tokens, _chained(payloads))
+        pool: Pool = check_pool(options.pool)
+        vectors = pooled_vectors(model, together, pool)
+        if options.normalise:
+            vectors = unit_length(vectors)
+        return np.split(vectors, np.cumsum([len(each.inputs) for each in payloads])[:-1])
+
+    def tokens(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """The tokens of texts, special ones left out: `tokens`, `ids` and, where known, `offsets` (characters)."""
+        inputs = [FeatureInput(text, None, None, None, f"input {number}") for number, text in enumerate(texts, start=1)]
+        return [
+            {
+                "tokens": self._model.tokenizer.tokens(its.ids),
+                "ids": its.ids,
+                **({} if its.offsets is None else {"offsets": its.offsets}),
+            }
+            for its in tokenize(inputs, self._model.tokenizer)
+        ]
+
+    def framed_tokens(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
+        """The tokens of texts as text-embeddings-inference tells them: `id`, `text`, `special`, `start`, `stop`."""
+        framed = []
+        for told in self.tokens(texts):
+            offsets = told.get("offsets", [(None, None)] * len(told["ids"]))
+            own = [
+                {"id": index, "text": token, "special": False, "start": start, "stop": stop}
+                for index, token, (start, stop) in zip(told["ids"], told["tokens"], offsets, strict=True)
+            ]
+            row: list[dict[str, Any]] = []
+            for piece in self._model.tokenizer.template.single:
+                if piece.text:
+                    row += own
+                elif add_special_tokens:
+                    names = self._model.tokenizer.tokens(piece.ids)
+                    row += [
+                        {"id": index, "text": name, "special": True, "start": None, "stop": None}
+                        for index, name in zip(piece.ids, names, strict=True)
+                    ]
+            framed.append(row)
+        return framed
+
+
+def _chained(payloads: Sequence[EncodedInputs]) -> Any:
+    """The rows of all requests; the example of each is the number of its input among all.
+
+    An input without any token has no row, so the numbers cannot be taken from the rows.
+    """
+    rows = concatenate([each.rows for each in payloads])
+    firsts = np.cumsum([0, *(len(each.inputs) for each in payloads)])
+    numbers = [each.rows.examples + first for each, first in zip(payloads, firsts, strict=False)]
+    return replace(rows, examples=np.concatenate(numbers))
+
+
+def pair_similarities(pairs: Sequence[tuple[str, str]], vectors: NDArray[np.float32]) -> list[dict[str, Any]]:
+    """What `unmask similarity` writes for pairs, from the vectors of both texts of each in turn."""
+    texts = [FeatureInput(text, None, None, None, "") for pair in pairs for text in pair]
+    return list(compare_neighbours(texts, vectors))
+
+
+class LikelihoodUse:
+    """How likely texts are to a language model: for minimal pairs, as `unmask evaluate --pairs`."""
+
+    def __init__(self, directory: Path, precision: str) -> None:
+        self._scorer: SentenceScorer = open_scorer(directory, precision=precision)
+
+    def read(self, texts: Sequence[str]) -> Work:
+        """Raises InputError for a text that is too long, or has no token to score."""
+        lengths = [len(ids) for ids in self._scorer.encode(texts)]
+        return Work(self, None, list(texts), sum(length**2 for length in lengths), [0] * len(lengths))
+
+    def compute(self, options: None, payloads: Sequence[list[str]]) -> list[list[float]]:
+        scores = iter(self._scorer.score(list(chain.from_iterable(payloads))).tolist())
+        return [list(islice(scores, len(texts))) for texts in payloads]
+
+
+@dataclass(frozen=True)
+class Continuing:
+    """How a prompt is continued; see `unmask.inference.left_to_right.generation.generate`."""
+
+    num_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+class GenerationUse:
+    """New text by a left-to-right model: `unmask generate`."""
+
+    def __init__(self, directory: Path, precision: str) -> None:
+        self._model: LanguageModel = load_language_model(directory, precision=precision)
+
+    def read(self, prompts: Sequence[str], continuing: Continuing) -> Work:
+        """Raises SettingsError for a value that is out of its range."""
+        Sampling(continuing.temperature, continuing.top_k, continuing.top_p)
+        lengths = [len(ids) for ids in self._model.tokenizer.encode_batch(list(prompts))]
+        tokens = sum(continuing.num_tokens * min(length + 1, self._model.window) for length in lengths)
+        left_out = [max(0, length + len(self._model.prefix) - self._model.window) for length in lengths]
+        return Work(self, continuing, list(prompts), tokens, left_out)
+
+    def compute(self, options: Continuing, payloads: Sequence[list[str]]) -> list[list[str]]:
+        chosen = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
+        return [
+            [generate(self._model, prompt, options.num_tokens, seed=options.seed, **chosen) for prompt in prompts]  # type: ignore[arg-type]
+            for prompts in payloads
+        ]

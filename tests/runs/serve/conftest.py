@@ -1,0 +1,41 @@
+"""Models of every use behind an application, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from support.untrained import save_bert, save_language_model
+from unmask.serving.app import build_app
+from unmask.serving.models import ServedModel, open_models
+
+TEXTS = ["the sky is blue and the sea is green", "she wrote a warm letter to a dull man in london"] * 20
+
+
+@pytest.fixture(scope="session")
+def model_directories(tmp_path_factory: pytest.TempPathFactory, task_models: Any) -> dict[str, Path]:
+    """By name: `masked`, `causal`, `encoder`, and one for each kind of task."""
+    place = tmp_path_factory.mktemp("served")
+    return {
+        "masked": save_bert(place / "masked", TEXTS, masked_lm=True, max_position_embeddings=40, initializer_range=0.1),
+        "causal": save_language_model(place / "causal", "gpt1", "bpe", TEXTS, 120, positions=32),
+        "encoder": task_models.base,
+        **{kind: task_models.runs / kind for kind in task_models.examples},
+    }
+
+
+@pytest.fixture(scope="session")
+def served_models(model_directories: dict[str, Path]) -> dict[str, ServedModel]:
+    return open_models([f"{name}={directory}" for name, directory in model_directories.items()], "fp32")
+
+
+@pytest.fixture(scope="session")
+def client(served_models: dict[str, ServedModel]) -> Iterator[TestClient]:
+    app = build_app(served_models)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+    app.state.service.batcher.close()

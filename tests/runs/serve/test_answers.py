@@ -1,0 +1,216 @@
+"""What a server answers is what the command line writes, whatever else it is asked at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from unmask.inference.features.similarity import embed, similarities
+from unmask.inference.left_to_right.generation import generate
+from unmask.inference.mask_filling import fill_mask
+from unmask.inference.pairs import open_scorer
+from unmask.inference.predictor import predict
+from unmask.serving.app import build_app
+from unmask.serving.models import TASK_ENDPOINTS, ServedModel
+from unmask.serving.settings import Limits
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Directories = dict[str, Path]
+
+
+def ask(client: TestClient, path: str, **body: Any) -> Any:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("kind", TASK_ENDPOINTS)
+def test_predictions_are_those_of_predict(
+    kind: str, client: TestClient, model_directories: Directories, task_models: Any
+) -> None:
+    rows = [json.loads(line) for line in task_models.examples[kind].splitlines()]
+    told = ask(client, f"/v1/models/{kind}/{TASK_ENDPOINTS[kind]}", inputs=rows)
+    assert told["predictions"] == json.loads(json.dumps(list(predict(model_directories[kind], rows))))
+    assert (told["model"], told["truncated"], told["tokens_left_out"]) == (kind, False, [0] * len(rows))
+
+
+def test_a_text_by_itself_is_an_input(client: TestClient) -> None:
+    by_name = ask(client, "/v1/models/classification/classify", inputs=[{"text": "a warm paper"}])
+    assert ask(client, "/v1/models/classification/classify", inputs=["a warm paper"]) == by_name
+
+
+def test_masks_are_filled_as_by_fill_mask(client: TestClient, model_directories: Directories) -> None:
+    texts = ["the [MASK] is blue", "she [MASK] a [MASK] letter"]
+    told = ask(client, "/v1/models/masked/fill-mask", inputs=texts, top_k=3)
+    expected = [fill_mask(model_directories["masked"], text, 3) for text in texts]
+    for its, theirs in zip(told["predictions"], expected, strict=True):
+        assert [{**one, "score": pytest.approx(one["score"], abs=1e-6)} for one in theirs] == its
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", "cls"])
+def test_features_are_those_of_embed(pool: str, client: TestClient, model_directories: Directories) -> None:
+    """Also of a text without a token, and of one that is read in windows."""
+    texts = ["a dull paper", "", "who wrote a paper in oslo " * 20]
+    told = ask(client, "/v1/models/encoder/features", inputs=texts, pool=pool, layers="second-to-last")
+    expected = embed(model_directories["encoder"], texts, pool=pool, layers="second-to-last", normalise=False)
+    np.testing.assert_allclose(told["predictions"], expected, atol=1e-6)
+    assert told["truncated"] == (pool == "cls")
+    assert [bool(count) for count in told["tokens_left_out"]] == [False, False, pool == "cls"]
+
+
+def test_similarities_are_those_of_the_command(client: TestClient, model_directories: Directories) -> None:
+    pairs = [("a dull paper", "a warm paper"), ("a paper", "")]
+    body = [{"text_a": first, "text_b": second} for first, second in pairs]
+    told = ask(client, "/v1/models/encoder/similarity", inputs=body)
+    assert told["predictions"] == list(similarities(model_directories["encoder"], pairs))
+
+
+def test_texts_are_continued_as_by_generate(client: TestClient, model_directories: Directories) -> None:
+    body: dict[str, Any] = {"num_tokens": 8, "temperature": 0.7, "seed": 3}
+    told = ask(client, "/v1/models/causal/generate", inputs=["the sky", "she"], **body)
+    for one in told["predictions"]:
+        assert one["text"] == generate(model_directories["causal"], one["prompt"], 8, temperature=0.7, seed=3)
+
+
+@pytest.mark.parametrize("model", ["masked", "causal"])
+def test_pairs_are_scored_as_by_evaluate(model: str, client: TestClient, model_directories: Directories) -> None:
+    good, bad = "the sky is blue", "the sky are blue"
+    expected = open_scorer(model_directories[model]).score([good, bad])
+    [told] = ask(client, f"/v1/models/{model}/pairs", inputs=[{"good": good, "bad": bad}])["predictions"]
+    assert [told["score_good"], told["score_bad"]] == pytest.approx(expected.tolist(), abs=1e-5)
+    assert told["prefers"] == ("good" if expected[0] > expected[1] else "bad")
+    scores = ask(client, f"/v1/models/{model}/score", inputs=[good, bad])["predictions"]
+    assert [one["score"] for one in scores] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_nothing_is_cut_silently(client: TestClient, task_models: Any) -> None:
+    long = "Ada Lovelace wrote a dull paper in London " * 20
+    [count] = ask(client, "/v1/models/classification/tokenize", inputs=[long])["predictions"]
+    told = ask(client, "/v1/models/classification/classify", inputs=["a paper", long])
+    assert told["truncated"]
+    assert told["tokens_left_out"] == [0, len(count["ids"]) + 2 - 32], "task.max_length is 32"
+    choice = {"context": long, "choices": ["Oslo", "Bath"]}
+    assert ask(client, "/v1/models/choice/choose", inputs=[choice])["tokens_left_out"][0] > 100
+    assert not ask(client, "/v1/models/tagging/tag", inputs=[long])["truncated"], "it is read in windows"
+    question = {"question": "Who wrote?", "context": long}
+    assert not ask(client, "/v1/models/qa/answer", inputs=[question])["truncated"]
+
+
+def test_tokens_have_their_places(client: TestClient) -> None:
+    [told] = ask(client, "/v1/models/encoder/tokenize", inputs=["a  dull paper"])["predictions"]
+    assert next("a  dull paper"[start:end] for start, end in told["offsets"]) == "a"
+    assert len(told["tokens"]) == len(told["ids"]) == len(told["offsets"])
+
+
+# ---- Many at once
+
+
+def requests_to_mix(task_models: Any) -> list[tuple[str, dict[str, Any]]]:
+    chance, found = random.Random(0), []
+    for kind, endpoint in TASK_ENDPOINTS.items():
+        rows = [json.loads(line) for line in task_models.examples[kind].splitlines()]
+        for _ in range(8):
+            found.append((f"/v1/models/{kind}/{endpoint}", {"inputs": chance.sample(rows, chance.randint(1, 4))}))
+    for length in range(1, 9):
+        found.append(("/v1/models/encoder/features", {"inputs": ["a dull paper in london " * length, ""]}))
+        found.append(("/v1/models/masked/fill-mask", {"inputs": ["the [MASK] is blue " * length][:1]}))
+        found.append(("/v1/models/causal/score", {"inputs": ["the sky is blue " * min(length, 3)]}))
+    chance.shuffle(found)
+    return [(path, body) for path, body in found if "fill-mask" not in path or body["inputs"][0].count("[MASK]") < 5]
+
+
+def rounded(value: Any) -> Any:
+    """A JSON value whose floats are equal if they are within the tolerance: sums over more rows round differently."""
+    if isinstance(value, float):
+        return pytest.approx(value, abs=2e-5)
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return {name: rounded(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def test_answers_beside_others_are_those_alone(served_models: dict[str, ServedModel], task_models: Any) -> None:
+    """Random mixtures, in batches of many sizes."""
+    asked = requests_to_mix(task_models)
+
+    async def mix() -> tuple[list[Any], list[Any], str]:
+        app = build_app(served_models)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+            alone = [await client.post(path, json=body) for path, body in asked]
+            before = (await client.get("/metrics")).text
+            together = await asyncio.gather(*(client.post(path, json=body) for path, body in asked))
+            after = (await client.get("/metrics")).text
+        app.state.service.batcher.close()
+        batches = [float(text.split("te_batch_next_size_count ")[1].split()[0]) for text in (before, after)]
+        assert batches[1] - batches[0] < len(asked), "some were computed together"
+        return alone, together, after
+
+    alone, together, _ = asyncio.run(mix())
+    for one, other in zip(alone, together, strict=True):
+        assert (one.status_code, other.status_code) == (200, 200), one.text
+        assert other.json() == rounded(one.json())
+
+
+# ---- The shapes of others
+
+
+def test_openai_embeddings(client: TestClient, model_directories: Directories) -> None:
+    texts = ["a dull paper", "a warm one"]
+    told = ask(client, "/v1/embeddings", model="encoder", input=texts)
+    vectors = np.array([one["embedding"] for one in told["data"]])
+    np.testing.assert_allclose(vectors, embed(model_directories["encoder"], texts), atol=1e-6)
+    assert told["usage"]["prompt_tokens"] > 4
+    coded = ask(client, "/v1/embeddings", model="encoder", input=texts[0], encoding_format="base64", dimensions=5)
+    vector = np.frombuffer(base64.b64decode(coded["data"][0]["embedding"]), "<f4")
+    np.testing.assert_allclose(vector, vectors[0, :5] / np.linalg.norm(vectors[0, :5]), atol=1e-6)
+
+
+def test_the_shapes_of_text_embeddings_inference(client: TestClient, model_directories: Directories) -> None:
+    expected = embed(model_directories["encoder"], ["a dull paper", "a warm one"])
+    told = ask(client, "/embed", inputs=["a dull paper", "a warm one"], model="encoder")
+    np.testing.assert_allclose(told, expected, atol=1e-6)
+    body = {"source_sentence": "a dull paper", "sentences": ["a warm one"]}
+    [cosine] = ask(client, "/similarity", inputs=body, model="encoder")
+    assert cosine == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
+    single = ask(client, "/predict", inputs="a warm paper")
+    assert [set(one) for one in single] == [{"score", "label"}] * 2
+    assert single[0]["score"] >= single[1]["score"]
+    batch = ask(client, "/predict", inputs=[["a warm paper"], ["a dull paper"]])
+    assert rounded(single) == batch[0]
+    [tokens] = ask(client, "/tokenize", inputs="a paper", model="encoder")
+    assert [one["special"] for one in tokens] == [True, *[False] * (len(tokens) - 2), True]
+    assert (
+        len(ask(client, "/tokenize", inputs="a paper", model="encoder", add_special_tokens=False)[0]) == len(tokens) - 2
+    )
+
+
+def test_it_tells_what_it_has(client: TestClient) -> None:
+    models = {one["id"]: one for one in client.get("/v1/models").json()["data"]}
+    assert models["classification"] == client.get("/v1/models/classification").json()
+    assert models["classification"]["labels"] == ["n", "y"]
+    assert models["masked"]["uses"][0] == "fill-mask"
+    assert client.get("/health").status_code == client.get("/ready").status_code == 200
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/v1/models/{name}/fill-mask", "/v1/models/{name}/tag", "/v1/embeddings"} <= set(paths)
+    assert "te_queue_size 0" in client.get("/metrics").text
+
+
+def test_limits_are_those_given(served_models: dict[str, ServedModel]) -> None:
+    app = build_app(served_models, Limits(inputs=2, body_bytes=2000, new_tokens=5))
+    with TestClient(app) as client:
+        assert client.post("/v1/models/encoder/features", json={"inputs": ["a"] * 3}).status_code == 413
+        assert client.post("/v1/models/encoder/features", json={"inputs": ["a" * 2000]}).status_code == 413
+        body = {"inputs": ["the"], "num_tokens": 6}
+        assert client.post("/v1/models/causal/generate", json=body).status_code == 413
+        assert client.post("/v1/models/encoder/features", json={"inputs": ["a"]}).status_code == 200
+    app.state.service.batcher.close()

@@ -1,0 +1,77 @@
+"""`unmask serve` as a process: it says where it is, answers, and ends in order."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+
+from support.commands import Command
+from unmask.inference.features.similarity import embed
+
+
+def started(model: Path) -> tuple[subprocess.Popen[str], str]:
+    words = [sys.executable, "-m", "unmask", "serve", f"m={model}", "--port", "0"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    found = re.match(r"(http://127\.0\.0\.1:\d+) answers for m; ", line)
+    assert found, line
+    return process, found[1]
+
+
+def test_it_answers_until_it_is_told_to_stop(model_directories: dict[str, Path]) -> None:
+    process, place = started(model_directories["masked"])
+    try:
+        body = json.dumps({"inputs": ["the [MASK] is blue"]}).encode()
+        request = urllib.request.Request(f"{place}/v1/models/m/fill-mask", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as told:
+            assert len(json.load(told)["predictions"][0]) == 5
+        host, port = place.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as half_sent:
+            half_sent.sendall(b"POST /v1/models/m/fill-mask HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+            time.sleep(0.05)
+        client = openai.OpenAI(base_url=f"{place}/v1", api_key="any", max_retries=0)
+        assert [model.id for model in client.models.list()] == ["m"]
+        [vector] = client.embeddings.create(model="m", input=["the sky"]).data
+        np.testing.assert_allclose(vector.embedding, embed(model_directories["masked"], ["the sky"])[0], atol=1e-6)
+        with pytest.raises(openai.NotFoundError, match="no model 'nobody' here"):
+            client.embeddings.create(model="nobody", input="the sky")
+        with urllib.request.urlopen(f"{place}/health", timeout=30) as told:
+            assert json.load(told) == {"status": "ok"}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=30)
+    assert process.returncode == 143, rest
+    assert "Traceback" not in rest
+
+
+def test_a_port_that_is_taken(unmask: Command, model_directories: dict[str, Path]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        told = unmask("serve", model_directories["encoder"], "--port", port)
+    assert told.code == 2
+    assert re.search(rf"127\.0\.0\.1:{port} cannot be used: .*: choose another --port or --host", told.errors)
+
+
+def test_there_is_nothing_to_serve(unmask: Command, place: Path) -> None:
+    told = unmask("serve")
+    assert (told.code, "name a model to serve" in told.errors) == (2, True)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_model_that_is_not_there(unmask: Command) -> None:
+    told = unmask("serve", "m=nowhere")
+    assert (told.code, "nowhere: no such directory" in told.errors) == (2, True)

@@ -1,0 +1,158 @@
+"""Whatever is sent: the right status with a message, no trace of our code, and the next request is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from unmask.errors import SettingsError
+from unmask.serving.app import build_app
+from unmask.serving.models import ServedModel, open_models
+from unmask.serving.server import check_address
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CLASSIFY, FILL, FEATURES = (
+    f"/v1/models/{end}" for end in ("classification/classify", "masked/fill-mask", "encoder/features")
+)
+
+
+def send(client: TestClient, path: str, body: Any) -> Any:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return client.post(path, content=content, headers={"content-type": "application/json"})
+
+
+def is_well(client: TestClient) -> bool:
+    return send(client, CLASSIFY, {"inputs": ["a warm paper"]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        (CLASSIFY, {"inputs": []}, 422, "inputs: List should have at least 1 item"),
+        (CLASSIFY, {"inputs": [7]}, 422, r"inputs\.0: expected a text, or an object with named fields"),
+        (CLASSIFY, {"inputs": [{"txt": "a"}]}, 422, "input 1: no column 'text'"),
+        (CLASSIFY, {"inputs": [{"text": 7}]}, 422, "input 1"),
+        (CLASSIFY, {"input": ["a"]}, 422, "inputs: Field required"),
+        (CLASSIFY, {"inputs": ["a"], "topk": 1}, 422, "topk: Extra inputs are not permitted"),
+        (CLASSIFY, b'{"inputs": ["\\ud83d"]}', 422, r"inputs\.0: half of a surrogate pair"),
+        (CLASSIFY, b'{"inputs": [{"text": "a", "more": [{"b": NaN}]}]}', 422, "NaN and infinite numbers"),
+        (CLASSIFY, b'{"inputs": [{"text": "a", "more": 1e999}]}', 422, "NaN and infinite numbers"),
+        (CLASSIFY, b'{"inputs": ["\xff"]}', 400, "."),
+        (CLASSIFY, b"[" * 100_000, 400, "."),
+        (CLASSIFY, b'{"inputs"', 422, "."),
+        (CLASSIFY, b"", 422, "."),
+        (CLASSIFY, [1], 422, "."),
+        (FILL, {"inputs": ["a dull paper"]}, 422, r"input 1: no \[MASK\] in 'a dull paper'"),
+        (FILL, {"inputs": ["[MASK] " * 200]}, 422, "input 1: the text has 202 tokens and the model takes 40"),
+        (FILL, {"inputs": ["[MASK]"], "top_k": 0}, 422, "top_k: Input should be greater than or equal to 1"),
+        (FEATURES, {"inputs": ["a"], "pool": "none"}, 422, "pool=none gives a vector for each token"),
+        (FEATURES, {"inputs": ["a"], "pool": "sum"}, 422, "no pool 'sum'"),
+        (FEATURES, {"inputs": ["a"], "layers": "weighted-all"}, 422, "layers=weighted-all"),
+        ("/v1/models/qa/answer", {"inputs": [{"question": "who?"}]}, 422, "input 1"),
+        ("/v1/models/choice/choose", {"inputs": [{"context": "a", "choices": []}]}, 422, "input 1"),
+        ("/v1/models/tagging/tag", {"inputs": [{"tokens": 7}]}, 422, "input 1"),
+        ("/v1/models/causal/generate", {"inputs": [""], "num_tokens": 2}, 422, "holds no token"),
+        ("/v1/models/causal/generate", {"inputs": ["the"], "temperature": -1}, 422, "temperature"),
+        ("/v1/models/encoder/classify", {"inputs": ["a"]}, 409, "is not for classify: it answers at .*/features"),
+        ("/v1/models/nobody/classify", {"inputs": ["a"]}, 404, "no model 'nobody' here: there are causal"),
+        ("/v1/embeddings", {"model": "nobody", "input": "a"}, 404, "no model 'nobody'"),
+        ("/v1/embeddings", {"model": "encoder", "input": [1, 2]}, 422, "Input should be a valid string"),
+        ("/v1/embeddings", {"model": "encoder", "input": []}, 422, "no texts"),
+        ("/v1/embeddings", {"model": "encoder", "input": "a", "dimensions": 10**6}, 422, "dimensions is 1000000"),
+        ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "an input of 3 texts"),
+        ("/v2/embed", {"inputs": "a"}, 404, "no such address"),
+        ("/health", {}, 405, "another method"),
+    ],
+)
+def test_what_cannot_be_answered_is_told(path: str, body: Any, status: int, message: str, client: TestClient) -> None:
+    told = send(client, path, body)
+    assert told.status_code == status, told.text
+    error = told.json()["error"]
+    assert told.headers["x-content-type-options"] == "nosniff"
+    assert error["type"] == "invalid_request_error"
+    assert re.search(message, error["message"]), error["message"]
+    assert "Traceback" not in told.text
+    assert is_well(client)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60)
+@given(text=st.text(st.characters(), max_size=60), more=VALUES)
+def test_any_text_and_any_fields_are_answered_or_refused(client: TestClient, text: str, more: Any) -> None:
+    bodies = {
+        CLASSIFY: {"inputs": [{"text": text, "more": more}]},
+        FILL: {"inputs": [f"{text}[MASK]"]},
+        FEATURES: {"inputs": [text, text * 40]},
+        "/v1/models/tagging/tag": {"inputs": [text, {"tokens": more}]},
+        "/v1/models/qa/answer": {"inputs": [{"question": text, "context": text * 10}]},
+        "/v1/models/masked/score": {"inputs": [text]},
+    }
+    for path, body in bodies.items():
+        told = send(client, path, body)
+        assert told.status_code in (200, 400, 422), (path, told.text)
+        assert told.json()
+
+
+def test_a_long_passage_is_read_in_windows(client: TestClient) -> None:
+    passage = "Ada wrote a warm paper in Oslo. " * 3000
+    told = send(client, "/v1/models/qa/answer", {"inputs": [{"question": "Who wrote?", "context": passage}]})
+    [answer] = told.json()["predictions"]
+    assert passage[answer["start"] : answer["end"]] == answer["answer"]
+
+
+def test_a_token_is_asked_for(served_models: dict[str, ServedModel]) -> None:
+    app = build_app(served_models, token="s3cret")
+    with TestClient(app) as client:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic s3cret"}):
+            told = client.post(FEATURES, json={"inputs": ["a"]}, headers=headers)
+            assert (told.status_code, told.headers["www-authenticate"]) == (401, "Bearer")
+            assert client.get("/metrics", headers=headers).status_code == 401
+        assert client.get("/health").status_code == 200
+        told = client.post(FEATURES, json={"inputs": ["a"]}, headers={"authorization": "Bearer s3cret"})
+        assert told.status_code == 200
+    app.state.service.batcher.close()
+
+
+@pytest.mark.parametrize(("host", "token", "insecure"), [("0.0.0.0", None, False), ("example.org", None, False)])
+def test_other_machines_are_not_let_in_without_a_token(host: str, token: str | None, insecure: bool) -> None:
+    with pytest.raises(SettingsError, match=r"lets other machines in, and there is no token: set UNMASK_TOKEN"):
+        check_address(host, token, insecure)
+    for words in ((host, "secret", False), (host, None, True), ("127.0.0.1", None, False), ("localhost", None, False)):
+        check_address(*words)
+
+
+def test_a_fault_of_ours_tells_nothing(
+    served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = build_app(served_models)
+    vectors = served_models["encoder"].use("vectors")
+    with TestClient(app, raise_server_exceptions=False) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(vectors), "compute", lambda *arguments: 1 / 0)
+            told = client.post(FEATURES, json={"inputs": ["a"]})
+        assert told.status_code == 500
+        assert told.json()["error"]["message"] == "a fault in the server, not in your request; its log has the details"
+        assert "ZeroDivisionError" in caplog.text
+        assert client.post(FEATURES, json={"inputs": ["a"]}).status_code == 200
+    app.state.service.batcher.close()
+
+
+def test_models_have_names_that_differ(model_directories: Any) -> None:
+    encoder = model_directories["encoder"]
+    with pytest.raises(SettingsError, match=r"are both called base: give one of them as NAME=DIR"):
+        open_models([str(encoder), str(encoder)], "fp32")
+    with pytest.raises(SettingsError, match="the name 'a/b' does not fit into an address"):
+        open_models([f"a/b={encoder}"], "fp32")

@@ -1,0 +1,159 @@
+"""The queue: what is computed together, who is turned away, and whose fault is whose."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from unmask.serving.batching import Batcher, Busy, Stopping, TooSlow, Work
+from unmask.serving.metrics import Metrics
+from unmask.serving.settings import Limits
+
+
+class Doubling:
+    """Doubles numbers; keeps the batches that it was given. 13 is a fault."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def work(self, number: int, tokens: int = 1, options: str = "") -> Work:
+        return Work(self, options, number, tokens, [0])
+
+    def compute(self, options: Any, payloads: Sequence[int]) -> list[int]:
+        assert self.gate.wait(10)
+        self.batches.append(list(payloads))
+        if 13 in payloads:
+            raise ZeroDivisionError("thirteen")
+        return [2 * number for number in payloads]
+
+
+@contextmanager
+def batching(**limits: Any) -> Any:
+    batcher = Batcher(Limits(**limits), Metrics())
+    try:
+        yield batcher
+    finally:
+        batcher.close()
+
+
+async def behind_a_gate(use: Doubling, batcher: Batcher, ask: Callable[[], list[Any]]) -> list[Any]:
+    """What coroutines give that wait while the thread computes something else; they are computed after it."""
+    use.gate.clear()
+    first = asyncio.ensure_future(batcher.compute(use.work(0)))
+    while batcher.queue_size or not first.get_coro():
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    waiting = [asyncio.ensure_future(each) for each in ask()]
+    await asyncio.sleep(0.01)
+    use.gate.set()
+    return list(await asyncio.gather(first, *waiting, return_exceptions=True))[1:]
+
+
+def test_what_waits_is_computed_together_as_far_as_its_tokens_fit() -> None:
+    use, other = Doubling(), Doubling()
+    with batching(batch_tokens=10) as batcher:
+
+        def ask() -> list[Any]:
+            works = [use.work(1, 4), other.work(9), use.work(2, 5), use.work(3, 4), use.work(4, 1), use.work(5, 1, "b")]
+            return [batcher.compute(work) for work in works]
+
+        assert asyncio.run(behind_a_gate(use, batcher, ask)) == [2, 18, 4, 6, 8, 10]
+    assert use.batches == [[0], [1, 2, 4], [3], [5]], "of one use and equal options, the oldest first"
+    assert other.batches == [[9]]
+
+
+def test_one_request_of_more_tokens_than_a_batch_is_computed_alone() -> None:
+    use = Doubling()
+    with batching(batch_tokens=10) as batcher:
+        assert asyncio.run(behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(1, 99))])) == [2]
+
+
+def test_a_fault_in_one_request_is_no_other_s() -> None:
+    use = Doubling()
+    with batching() as batcher:
+        answers = asyncio.run(
+            behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(number)) for number in (1, 13, 2)])
+        )
+        assert [answers[0], answers[2]] == [2, 4]
+        assert isinstance(answers[1], ZeroDivisionError)
+        assert asyncio.run(batcher.compute(use.work(7))) == 14, "and the next one is answered"
+
+
+def test_over_the_limit_a_request_is_turned_away_at_once() -> None:
+    use = Doubling()
+    with batching(queue_tokens=10) as batcher:
+        answers = asyncio.run(
+            behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(number, 6)) for number in (1, 2)])
+        )
+    assert answers[0] == 2
+    assert isinstance(answers[1], Busy)
+    assert answers[1].retry_after_s >= 1
+
+
+def test_who_has_left_is_not_computed() -> None:
+    use = Doubling()
+
+    async def leave(batcher: Batcher) -> list[Any]:
+        def ask() -> list[Any]:
+            async def left() -> None:
+                task = asyncio.ensure_future(batcher.compute(use.work(1)))
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+            return [left(), batcher.compute(use.work(2))]
+
+        return await behind_a_gate(use, batcher, ask)
+
+    with batching() as batcher:
+        assert asyncio.run(leave(batcher)) == [None, 4]
+    assert use.batches == [[0], [2]]
+
+
+def test_a_deadline_is_kept() -> None:
+    use = Doubling()
+    use.gate.clear()
+
+    async def ask(batcher: Batcher) -> None:
+        with pytest.raises(TooSlow, match=r"within 0\.05 s"):
+            await batcher.compute(use.work(1))
+        use.gate.set()
+
+    with batching(timeout_s=0.05) as batcher:
+        asyncio.run(ask(batcher))
+
+
+def test_at_the_end_what_waits_is_answered_and_nothing_more_is_taken() -> None:
+    use = Doubling()
+    batcher = Batcher(Limits(), Metrics())
+
+    async def ask() -> list[Any]:
+        closing = threading.Thread(target=batcher.close)
+
+        def works() -> list[Any]:
+            asked = [asyncio.ensure_future(batcher.compute(use.work(number))) for number in (1, 2)]
+
+            async def late() -> Any:
+                await asyncio.sleep(0.005)
+                closing.start()
+                while not batcher._is_closed:
+                    await asyncio.sleep(0.001)
+                return await batcher.compute(use.work(3))
+
+            return [*asked, late()]
+
+        answers = await behind_a_gate(use, batcher, works)
+        closing.join()
+        return answers
+
+    answers = asyncio.run(ask())
+    assert answers[:2] == [2, 4]
+    assert isinstance(answers[2], Stopping)
