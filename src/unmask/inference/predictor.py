@@ -88,8 +88,8 @@ class Predictor:
         answers = []
         for example, prediction in zip(window.examples, self.decode(window), strict=True):
             given_id = find_field(example.fields, self.task.id_column)
-            kept = {} if given_id is None else {"id": given_id}
-            answers.append({**kept, "input": dict(example.fields), **prediction})
+            answer = {"id": given_id, "input": dict(example.fields), **prediction}
+            answers.append({name: value for name, value in answer.items() if name != "id" or value is not None})
         return answers
 
     @torch.inference_mode()

@@ -53,7 +53,7 @@ def test_only_the_context_is_cut_and_the_example_counted_once(tokenizer: TextTok
     counts = ExampleCounts()
     long = example("a man " * 20, "a dog", "a dog and a man and a", label=0)
     coded = TASK.encode([long, example("a", "a", "a dog")], tokenizer, counts)
-    assert counts == ExampleCounts(examples=2, truncated=1)
+    assert counts == ExampleCounts(examples=2, truncated=1, num_cut=40 + 7 + 3 - 12)
     rows = [coded.input_ids[start:end].tolist() for start, end in zip(coded.bounds, coded.bounds[1:], strict=False)]
     choices = tokenizer.encode_batch(long.choices)
     context = tokenizer.encode_batch(["a man " * 20])[0]

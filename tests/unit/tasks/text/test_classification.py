@@ -79,7 +79,7 @@ def test_texts_of_no_token_are_counted_and_kept(tokenizer: TextTokenizer) -> Non
 def test_longer_examples_are_cut_and_counted_or_refused(tokenizer: TextTokenizer) -> None:
     long, counts = [example("a man " * 20, "a dog", "no"), example("a", None, "no")], ExampleCounts()
     assert TASK.encode(long, tokenizer, counts).lengths.tolist() == [12, 3]
-    assert counts == ExampleCounts(examples=2, truncated=1)
+    assert counts == ExampleCounts(examples=2, truncated=1, num_cut=45 - 12)
     assert counts.summary() == "2 examples, 1 longer than task.max_length and cut"
     with pytest.raises(InputError, match=r"x:1: 45 tokens, over task\.max_length 12, and task\.truncation is false"):
         opened(labels=["no", "yes"], max_length=12, truncation=False).encode(long, tokenizer, counts)
