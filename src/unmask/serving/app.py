@@ -25,8 +25,8 @@ from unmask.serving.settings import Limits
 logger = logging.getLogger("unmask")
 
 
-def build_app(models: dict[str, ServedModel], limits: Limits | None = None, token: str | None = None) -> FastAPI:
-    """The application that serves some models; `app.state.service.batcher.close()` ends its thread.
+def build_app(models: dict[str, ServedModel], limits: Limits | None = None, token: str | None = None) -> Guards:
+    """The application that serves some models; `service.batcher.close()` ends its thread.
 
     Args:
         token: what clients must send as `Authorization: Bearer TOKEN`; None: nothing.
@@ -60,8 +60,7 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
 
     add_pages(app, models)
     _answer_errors(app)
-    app.add_middleware(Guards, metrics=metrics, token=token, body_bytes=limits.body_bytes)
-    return app
+    return Guards(app, service, token)
 
 
 def _answer_errors(app: FastAPI) -> None:

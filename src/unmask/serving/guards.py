@@ -5,13 +5,16 @@ Plain ASGI, so that a body is refused while it arrives.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from unmask.serving.metrics import Metrics
+from starlette.exceptions import HTTPException
+
+from unmask.serving.service import Service
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -34,20 +37,17 @@ HEADERS = {
 """Of every answer that does not set them itself."""
 
 
-class _TooLarge(Exception):  # noqa: N818
-    pass
-
-
 class Guards:
-    """Wraps an application.
+    """An application behind its guards.
 
     Args:
+        service: what the application answers with.
         token: what `Authorization: Bearer` must hold; None: anyone may ask.
-        body_bytes: the largest body.
     """
 
-    def __init__(self, app: App, metrics: Metrics, token: str | None, body_bytes: int) -> None:
-        self._app, self._metrics, self._body_bytes = app, metrics, body_bytes
+    def __init__(self, app: App, service: Service, token: str | None) -> None:
+        self._app, self.service = app, service
+        self._metrics, self._limits = service.metrics, service.limits
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,15 +65,21 @@ class Guards:
                 message["headers"] = [*message["headers"], *(pair for pair in HEADERS.items() if pair[0] not in there)]
             await send(message)
 
-        size = 0
+        size, is_whole = 0, False
 
         async def receive_limited() -> Message:
-            nonlocal size
-            message = await receive()
-            if message["type"] == "http.request":
-                size += len(message.get("body", b""))
-                if size > self._body_bytes:
-                    raise _TooLarge
+            nonlocal size, is_whole
+            if is_whole:  # what comes next is that the client has left
+                return await receive()
+            try:
+                left_s = max(0.0, started + self._limits.timeout_s - time.monotonic())
+                message = await asyncio.wait_for(receive(), left_s)
+            except TimeoutError:
+                raise HTTPException(408, f"the body did not arrive within {self._limits.timeout_s:g} s") from None
+            size += len(message.get("body", b""))
+            is_whole = not message.get("more_body", False)
+            if size > self._limits.body_bytes:
+                raise HTTPException(413, self._too_large)
             return message
 
         is_counted = scope["method"] == "POST"
@@ -87,16 +93,17 @@ class Guards:
                     "expected the header Authorization: Bearer TOKEN, with the token that the server was started with",
                     "unauthorized",
                 )
-            elif int(headers.get(b"content-length", b"0")) > self._body_bytes:
-                raise _TooLarge
+            elif int(headers.get(b"content-length", b"0")) > self._limits.body_bytes:
+                await _refuse(send_with_headers, 413, self._too_large, "too_large")
             else:
                 await self._app(scope, receive_limited, send_with_headers)
-        except _TooLarge:
-            if not status:
-                message = f"the body is over {self._body_bytes:,} bytes: send fewer or shorter inputs at once"
-                await _refuse(send_with_headers, 413, message, "too_large")
-        if is_counted:
-            self._metrics.answered(_endpoint(scope["path"]), status, time.monotonic() - started)
+        finally:
+            if is_counted:
+                self._metrics.answered(_endpoint(scope["path"]), status, time.monotonic() - started)
+
+    @property
+    def _too_large(self) -> str:
+        return f"the body is over {self._limits.body_bytes:,} bytes: send fewer or shorter inputs at once"
 
     def _is_allowed(self, path: str, authorization: bytes) -> bool:
         if self._token is None or path in OPEN_PATHS:

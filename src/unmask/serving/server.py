@@ -66,7 +66,7 @@ def serve(
     try:
         uvicorn.Server(settings).run(sockets=[listener])
     finally:
-        app.state.service.batcher.close()
+        app.service.batcher.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:

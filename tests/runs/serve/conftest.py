@@ -38,4 +38,4 @@ def client(served_models: dict[str, ServedModel]) -> Iterator[TestClient]:
     app = build_app(served_models)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
-    app.state.service.batcher.close()
+    app.service.batcher.close()

@@ -150,7 +150,7 @@ def test_answers_beside_others_are_those_alone(served_models: dict[str, ServedMo
             before = (await client.get("/metrics")).text
             together = await asyncio.gather(*(client.post(path, json=body) for path, body in asked))
             after = (await client.get("/metrics")).text
-        app.state.service.batcher.close()
+        app.service.batcher.close()
         batches = [float(text.split("te_batch_next_size_count ")[1].split()[0]) for text in (before, after)]
         assert batches[1] - batches[0] < len(asked), "some were computed together"
         return alone, together, after
@@ -210,7 +210,10 @@ def test_limits_are_those_given(served_models: dict[str, ServedModel]) -> None:
     with TestClient(app) as client:
         assert client.post("/v1/models/encoder/features", json={"inputs": ["a"] * 3}).status_code == 413
         assert client.post("/v1/models/encoder/features", json={"inputs": ["a" * 2000]}).status_code == 413
+        parts = iter([b'{"inputs": ["', b"a" * 2000, b'"]}'])
+        told = client.post("/v1/models/encoder/features", content=parts, headers={"content-type": "application/json"})
+        assert (told.status_code, "is over 2,000 bytes" in told.text) == (413, True), "its length is not said before"
         body = {"inputs": ["the"], "num_tokens": 6}
         assert client.post("/v1/models/causal/generate", json=body).status_code == 413
         assert client.post("/v1/models/encoder/features", json={"inputs": ["a"]}).status_code == 200
-    app.state.service.batcher.close()
+    app.service.batcher.close()

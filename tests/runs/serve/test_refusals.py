@@ -123,7 +123,7 @@ def test_a_token_is_asked_for(served_models: dict[str, ServedModel]) -> None:
         assert client.get("/health").status_code == 200
         told = client.post(FEATURES, json={"inputs": ["a"]}, headers={"authorization": "Bearer s3cret"})
         assert told.status_code == 200
-    app.state.service.batcher.close()
+    app.service.batcher.close()
 
 
 @pytest.mark.parametrize(("host", "token", "insecure"), [("0.0.0.0", None, False), ("example.org", None, False)])
@@ -143,11 +143,14 @@ def test_a_fault_of_ours_tells_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(type(vectors), "compute", lambda *arguments: 1 / 0)
             told = client.post(FEATURES, json={"inputs": ["a"]})
-        assert told.status_code == 500
+        assert (told.status_code, told.headers["x-content-type-options"]) == (500, "nosniff")
+        assert 'te_request_failure{err="500",method="features"} 1' in client.get("/metrics").text.replace(
+            'method="features",err="500"', 'err="500",method="features"'
+        )
         assert told.json()["error"]["message"] == "a fault in the server, not in your request; its log has the details"
         assert "ZeroDivisionError" in caplog.text
         assert client.post(FEATURES, json={"inputs": ["a"]}).status_code == 200
-    app.state.service.batcher.close()
+    app.service.batcher.close()
 
 
 def test_models_have_names_that_differ(model_directories: Any) -> None:

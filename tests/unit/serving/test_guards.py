@@ -1,0 +1,29 @@
+"""What stands before the endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from unmask.serving.app import build_app
+from unmask.serving.settings import Limits
+
+
+def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    app = build_app({}, Limits(timeout_s=0.05))
+    sent: list[Any] = []
+    parts = iter([{"type": "http.request", "body": b'{"inputs"', "more_body": True}])
+
+    async def receive() -> Any:
+        for part in parts:
+            return part
+        return await asyncio.sleep(60)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/embed", "headers": [], "query_string": b""}
+    asyncio.run(asyncio.wait_for(app({**scope, "http_version": "1.1", "scheme": "http"}, receive, send), 10))
+    app.service.batcher.close()
+    assert sent[0]["status"] == 408
+    assert b"the body did not arrive within 0.05 s" in sent[1]["body"]
