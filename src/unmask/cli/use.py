@@ -192,17 +192,25 @@ def predict_command(
         Path | None,
         typer.Option("--out", help="a file: .jsonl, .csv, or for questions .json, the {id: answer} of SQuAD"),
     ] = None,
+    abstain_below: Annotated[
+        float | None, typer.Option("--abstain-below", help="no label or choice where it is less probable than this")
+    ] = None,
+    most_uncertain: Annotated[
+        int | None, typer.Option("--most-uncertain", help="only so many inputs, the least certain first: to label next")
+    ] = None,
     precision: Precision = "fp32",
     overwrite: Overwrite = False,
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
+    from unmask.inference.deciding import Deciding
     from unmask.inference.predictor import predict_file, write_predictions
     from unmask.inference.task_options import read_task_settings
     from unmask.recipe.loading import read_columns
 
     named, given = read_columns(columns or []), read_task_settings(settings or [])
     files = given_files(inputs, encoding, separator, header, quoted)
-    options: Any = {"columns": named, "settings": given, "format": format, "precision": precision}
+    deciding = Deciding(abstain_below, most_uncertain)
+    options: Any = {"columns": named, "settings": given, "deciding": deciding, "format": format, "precision": precision}
     if out is None:
         print_json_lines(predict_file(model, files, **options))
     else:

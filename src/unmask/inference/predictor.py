@@ -13,6 +13,7 @@ import torch
 
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.inference.answer_table import table_lines
+from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
 from unmask.inference.inputs import having_field, read_task_inputs
 from unmask.inference.precision import freeze, inference_compute
@@ -243,6 +244,7 @@ def predict_file(
     *,
     columns: ColumnSettings = NOTHING_SAID,
     settings: Mapping[str, Any] | None = None,
+    deciding: Deciding = ALWAYS,
     format: str | None = None,
     device: str = "auto",
     precision: str = "fp32",
@@ -251,16 +253,18 @@ def predict_file(
 
     Args:
         columns, settings: see `Predictor.with_options`.
+        deciding: what is done with predictions that the model is not sure of.
         format: see `unmask.inference.inputs.read_inputs`.
 
     Raises:
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
-        SettingsError: see `with_options` and `read_inputs`.
+        SettingsError: see `with_options`, `Deciding.check` and `read_inputs`.
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
     predictor = predictor.with_options(columns, settings)
+    deciding.check(predictor.task)
     rows = read_task_inputs(path, predictor.task, format)
-    return predictor(rows if columns.id is None else having_field(rows, columns.id))
+    return deciding(predictor(rows if columns.id is None else having_field(rows, columns.id)))
 
 
 def write_predictions(
@@ -270,6 +274,7 @@ def write_predictions(
     *,
     columns: ColumnSettings = NOTHING_SAID,
     settings: Mapping[str, Any] | None = None,
+    deciding: Deciding = ALWAYS,
     format: str | None = None,
     overwrite: bool = False,
     device: str = "auto",
@@ -281,7 +286,7 @@ def write_predictions(
         out: `.jsonl`, one object per line; `.csv`, a row per input (`unmask.inference.answer_table`); or `.json`, one
             object `{id: answer}`, as SQuAD's scorers read the answers to questions.
         overwrite: True replaces an existing file.
-        columns, settings, format, device, precision: as for `predict_file`.
+        columns, settings, deciding, format, device, precision: as for `predict_file`.
 
     Returns:
         `out`.
@@ -303,7 +308,7 @@ def write_predictions(
             f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
             f"{predictor.task.settings.name}: name the file .jsonl"
         )
-    predictions = predict_file(predictor, path, columns=columns, settings=settings, format=format)
+    predictions = predict_file(predictor, path, columns=columns, settings=settings, deciding=deciding, format=format)
     if out.suffix == ".jsonl":
         lines: Iterator[str] = map(_as_json, predictions)
     else:

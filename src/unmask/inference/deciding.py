@@ -1,0 +1,73 @@
+"""What is done with predictions that a model is not sure of: it may abstain, and those to label next can be chosen."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from unmask.errors import SettingsError
+from unmask.tasks.base import Task
+
+
+def certainty(prediction: dict[str, Any]) -> float:
+    """How sure a model is of a prediction, from 0 to 1: the probability of its label or choice; of several labels that
+    of the decision which is nearest to even."""
+    probabilities = prediction["probabilities"]
+    if "labels" in prediction:
+        return float(min(max(each, 1 - each) for each in probabilities.values()))
+    return float(max(probabilities.values() if isinstance(probabilities, dict) else probabilities))
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """What to do with uncertain predictions of a classifier or of a task with choices.
+
+    Attributes:
+        abstain_below: below this certainty `label`, `labels` or `choice` is None and `abstained` True.
+        most_uncertain: only so many predictions are kept, the least certain first.
+
+    Raises:
+        SettingsError: a value is out of its range.
+    """
+
+    abstain_below: float | None = None
+    most_uncertain: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.abstain_below is not None and not 0 < self.abstain_below <= 1:
+            raise SettingsError(f"--abstain-below {self.abstain_below:g}: expected a probability over 0, up to 1")
+        if self.most_uncertain is not None and self.most_uncertain < 1:
+            raise SettingsError(f"--most-uncertain {self.most_uncertain}: expected at least 1")
+
+    def check(self, task: Task[Any]) -> None:
+        """Refuses a task whose predictions have no probabilities of labels or choices, by a `SettingsError`."""
+        if (self.abstain_below or self.most_uncertain) and task.kind not in ("classification", "choice"):
+            option = "--most-uncertain" if self.abstain_below is None else "--abstain-below"
+            raise SettingsError(
+                f"{option} is for labels and choices, and the model's task is {task.settings.name}: leave it out"
+            )
+
+    def __call__(self, predictions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The predictions with what was decided; to choose the least certain, all are read first, and only those chosen
+        are kept in memory."""
+        if self.most_uncertain is not None:
+            predictions = self._least_certain(predictions, self.most_uncertain)
+        for prediction in predictions:
+            if self.abstain_below is None:
+                yield prediction
+                continue
+            has_abstained = certainty(prediction) < self.abstain_below
+            named = [name for name in ("label", "labels", "choice") if name in prediction and has_abstained]
+            yield {**prediction, **dict.fromkeys(named), "abstained": has_abstained}
+
+    def _least_certain(self, predictions: Iterable[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+        order = count()  # of equally uncertain ones the earlier comes first
+        keyed = ((certainty(prediction), next(order), prediction) for prediction in predictions)
+        return [prediction for _, _, prediction in heapq.nsmallest(most, keyed)]
+
+
+ALWAYS = Deciding()
+"""Every prediction is kept as it is."""

@@ -1,0 +1,47 @@
+"""Abstaining, and choosing what to label next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unmask.errors import SettingsError
+from unmask.inference.deciding import Deciding, certainty
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+
+
+def label(probability: float, **more: Any) -> dict[str, Any]:
+    return {"label": "a", "score": probability, "probabilities": {"a": probability, "b": 1 - probability}, **more}
+
+
+def test_certainty_is_that_of_the_decision() -> None:
+    assert certainty(label(0.7)) == 0.7
+    assert certainty({"choice": 1, "probabilities": [0.2, 0.5, 0.3]}) == 0.5
+    assert certainty({"labels": ["a"], "probabilities": {"a": 0.9, "b": 0.4, "c": 0.01}}) == 0.6
+
+
+def test_below_the_threshold_there_is_no_decision() -> None:
+    told = list(Deciding(abstain_below=0.8)([label(0.79), label(0.8)]))
+    assert [(one["label"], one["abstained"], one["score"]) for one in told] == [(None, True, 0.79), ("a", False, 0.8)]
+    [choice] = Deciding(abstain_below=0.8)([{"choice": 0, "probabilities": [0.5, 0.5]}])
+    assert (choice["choice"], choice["abstained"], "label" in choice) == (None, True, False)
+    assert list(Deciding()([label(0.5)])) == [label(0.5)]
+
+
+def test_the_least_certain_come_first_and_of_equals_the_earlier() -> None:
+    given = [label(each, number=number) for number, each in enumerate([0.9, 0.6, 0.6, 0.55, 0.99])]
+    assert [one["number"] for one in Deciding(most_uncertain=3)(given)] == [3, 1, 2]
+    assert len(list(Deciding(most_uncertain=9)(given))) == 5
+
+
+def test_what_does_not_apply_is_refused() -> None:
+    for wrong in ({"abstain_below": 0.0}, {"abstain_below": 1.5}, {"most_uncertain": 0}):
+        with pytest.raises(SettingsError, match="expected"):
+            Deciding(**wrong)
+    task = open_task(TaskSettings(name="stsb"), ColumnSettings())
+    for given, option in ({"abstain_below": 0.5}, "--abstain-below"), ({"most_uncertain": 3}, "--most-uncertain"):
+        with pytest.raises(SettingsError, match=f"{option} is for labels and choices, and the model's task is stsb"):
+            Deciding(**given).check(task)
+    Deciding().check(task)
