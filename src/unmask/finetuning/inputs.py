@@ -32,6 +32,7 @@ from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitP
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
+from unmask.tasks.text.weighting import weigh_labels
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.memory import Cut
@@ -119,7 +120,7 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
         [window.encoded.without_alignment() for window in read_windows(task, "train", train, tokenizer, module)]
     )
     task.check(training, train)
-    standardise(settings, module, training)
+    fit_loss(settings, task, module, training)
     num_positions = module.encoder.settings.num_positions
     measured = {
         split: read_windows(
@@ -145,12 +146,17 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
     )
 
 
-def standardise(settings: FinetuneRecipe, module: TaskModule, training: EncodedExamples) -> None:
-    """Lets the head of a regression on a user's own values learn them on a scale of 1, whatever theirs is. Published
-    data sets keep their scale, as in the released code and in `transformers`."""
+def fit_loss(settings: FinetuneRecipe, task: Task[Any], module: TaskModule, training: EncodedExamples) -> None:
+    """Lets the head of a regression on a user's own values learn them on a scale of 1, whatever theirs is, and a
+    classifier weigh its labels. Published data sets of values keep their scale, as in the released code and in
+    `transformers`."""
+    if not isinstance(module, SequenceModule):
+        return
+    labels = training.unit_columns["labels"]
     if settings.task.name == "regression":
-        assert isinstance(module, SequenceModule), "of a regression"
-        module.standardise(training.unit_columns["labels"].astype(np.float64), is_kept=settings.keep_head)
+        module.standardise(labels.astype(np.float64), is_kept=settings.keep_head)
+    elif task.kind == "classification":
+        weigh_labels(module, labels, len(task.labels), settings.task)
 
 
 def build_module(

@@ -32,6 +32,9 @@ from unmask.tasks.settings import TaskSettings
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
 """From outputs (sequences, outputs) and labels, some of which may be missing, to () float32."""
 
+WeightedLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""The same from weights of the labels, too."""
+
 
 class SequenceModule(nn.Module):
     """An encoder and a head.
@@ -43,6 +46,8 @@ class SequenceModule(nn.Module):
         auxiliary_lm_weight: coefficient of the term `lm`; 0 leaves it out.
     """
 
+    _label_weights: Tensor
+
     def __init__(
         self, encoder: Encoder, head: nn.Module, summed_loss: SummedLoss, auxiliary_lm_weight: float = 0.0
     ) -> None:
@@ -52,6 +57,16 @@ class SequenceModule(nn.Module):
         self._summed_loss = summed_loss
         self._auxiliary_lm_weight = auxiliary_lm_weight
         self._mean, self._deviation = 0.0, 1.0
+        self._learned_loss: WeightedLoss | None = None
+        self.register_buffer("_label_weights", None, persistent=False)
+
+    def learn_by(self, loss: WeightedLoss, weights: Tensor) -> None:
+        """Lets the module, in training mode, learn by another loss than the one that is measured.
+
+        Args:
+            loss: as `summed_loss`, and from `weights`.
+        """
+        self._learned_loss, self._label_weights = loss, weights
 
     def standardise(self, values: NDArray[np.float64], is_kept: bool = False) -> None:
         """Lets a head with one output learn values with mean 0 and standard deviation 1, whatever the scale of the
@@ -134,7 +149,11 @@ class SequenceModule(nn.Module):
         labels = batch.columns["labels"]
         if not self._is_rescaled:
             labels = (labels - self._mean) / self._deviation
-        return [LossTerm("task", self._summed_loss(outputs.float(), labels), _num_targets(labels))]
+        if self.training and self._learned_loss is not None:
+            total = self._learned_loss(outputs.float(), labels, self._label_weights)
+        else:
+            total = self._summed_loss(outputs.float(), labels)
+        return [LossTerm("task", total, _num_targets(labels))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Labels, and sequences of more than one token."""

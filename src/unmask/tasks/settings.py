@@ -83,6 +83,12 @@ class TaskSettings(Settings):
     label_separator: str = Field(",", min_length=1)
     """Separates the labels of a multi-label example in a table; JSON has lists."""
 
+    class_weights: Literal["balanced"] | None = None
+    """`balanced`: in training an example counts the more the rarer its label is, examples / (labels x examples of it);
+    of several labels each by itself."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """The share of a target that is spread over all labels in training."""
+
     # Question answering, and tagging's windows.
     doc_stride: int = Field(128, ge=1)
     """Tokens from one window's beginning to the next one's."""
@@ -178,6 +184,8 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "labels": ("classification", "tagging"),
     "multi_label": ("classification",),
     "label_separator": ("classification",),
+    "class_weights": ("classification",),
+    "label_smoothing": ("classification",),
     "doc_stride": ("qa", "tagging"),
     "max_question_length": ("qa",),
     "max_answer_length": ("qa",),

@@ -36,7 +36,7 @@ from unmask.finetuning.estimators.inputs import (
     rows_of,
     tags_of_texts,
 )
-from unmask.finetuning.inputs import build_module, standardise
+from unmask.finetuning.inputs import build_module, fit_loss
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import Predictor, load_predictor
@@ -171,7 +171,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             counts = ExampleCounts()
             windows = encode_windows(task, examples, tokenizer, counts, segments)
             training = concatenate([window.encoded.without_alignment() for window in windows])
-            standardise(settings, module, training)
+            fit_loss(settings, task, module, training)
             if counts.anything_to_report:
                 logger.warning("X: %s", counts.summary())
             self._trained_length = settings.task.max_length if settings.from_scratch else source.trained_length

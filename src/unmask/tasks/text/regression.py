@@ -1,7 +1,7 @@
 """Regression: one number for a text or a pair of texts, by the mean squared error (BERT's STS-B, section 4.1).
 
 Values of published data sets are learned as they are, as in the released code and in `transformers`; those of a user's
-own file with mean 0 and standard deviation 1: see `unmask.finetuning.inputs.standardise`.
+own file with mean 0 and standard deviation 1: see `unmask.finetuning.inputs.fit_loss`.
 """
 
 from __future__ import annotations
