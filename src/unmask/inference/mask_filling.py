@@ -20,6 +20,9 @@ from unmask.models.hub.directory import load_masked_lm
 from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries, check_kind
 from unmask.tokenization.tokenizer import load_tokenizer
 
+_BATCH_TOKENS = 2048
+"""Tokens of texts that are read at once: with a mask at each, their probabilities take some 250 MB."""
+
 
 def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, Any]]:
     """The likeliest tokens for every `[MASK]` of a text; for many texts, keep a `MaskFiller`.
@@ -107,6 +110,16 @@ class MaskFiller:
         """
         if top_k < 1:
             raise InputError(f"top_k is {top_k}: expected at least 1")
+        answers: list[list[dict[str, Any]]] = []
+        start = num_tokens = 0
+        for end, text in enumerate(texts):
+            if end > start and num_tokens + len(text.ids) > _BATCH_TOKENS:
+                answers += self._answer(texts[start:end], top_k)
+                start, num_tokens = end, 0
+            num_tokens += len(text.ids)
+        return answers + self._answer(texts[start:], top_k)
+
+    def _answer(self, texts: Sequence[MaskedText], top_k: int) -> list[list[dict[str, Any]]]:
         batch = pack([text.ids for text in texts])
         starts = batch.bounds.tolist()
         places = [start + place for start, text in zip(starts, texts, strict=False) for place in text.places]

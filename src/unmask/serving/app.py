@@ -12,9 +12,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from unmask import __version__
-from unmask.errors import UserError
+from unmask.errors import ModelError, UserError
 from unmask.serving import compatible, endpoints
-from unmask.serving.batching import Batcher, Busy, Stopping, TooSlow
+from unmask.serving.batching import Batcher, Busy, Stopping, TooMuch, TooSlow
 from unmask.serving.guards import Guards
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel
@@ -69,6 +69,15 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(UserError)
     async def user_error(request: Request, error: UserError) -> Response:
         return _failure(422, str(error))
+
+    @app.exception_handler(ModelError)
+    async def model_error(request: Request, error: ModelError) -> Response:
+        logger.error("%s: %s", request.url.path, error)  # it names places of this machine
+        return _failure(500, "the model cannot be used; the server's log says why", "model")
+
+    @app.exception_handler(TooMuch)
+    async def too_much(request: Request, error: TooMuch) -> Response:
+        return _failure(413, str(error), "too_large")
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unmask.serving.metrics import Metrics
@@ -28,6 +28,10 @@ class Busy(Exception):  # noqa: N818  an answer to a client, not a fault
     def __init__(self, retry_after_s: int) -> None:
         super().__init__(f"too many requests are waiting: try again in {retry_after_s} s")
         self.retry_after_s = retry_after_s
+
+
+class TooMuch(Exception):  # noqa: N818
+    """One request has more tokens than may wait in all."""
 
 
 class TooSlow(Exception):  # noqa: N818
@@ -70,7 +74,6 @@ class _Job:
     arrived: float
     deadline: float
     is_gone: bool = False
-    started: float = field(default=0.0)
 
     def finish(self, result: Any) -> None:
         """Hands the result, or an exception, over to the loop that waits for it."""
@@ -106,9 +109,14 @@ class Batcher:
 
         Raises:
             Busy: too much waits.
+            TooMuch: it alone is more than may wait.
             TooSlow: it was not computed in `Limits.timeout_s`.
             Stopping: the server is being stopped.
         """
+        if work.tokens > (most := self._limits.queue_tokens):
+            raise TooMuch(
+                f"{work.tokens:,} tokens to compute: a request has at most {most:,}: send fewer, or shorter inputs"
+            )
         now = time.monotonic()
         job = _Job(work, asyncio.get_running_loop().create_future(), now, now + self._limits.timeout_s)
         with self._condition:
@@ -143,7 +151,6 @@ class Batcher:
         while batch := self._take():
             started = time.monotonic()
             for job in batch:
-                job.started = started
                 self._metrics.queued(started - job.arrived)
             self._answer(batch)
             took, tokens = time.monotonic() - started, sum(job.work.tokens for job in batch)
@@ -177,7 +184,8 @@ class Batcher:
         """Computes a batch; where that fails, each by itself, so that one request's fault is no other's."""
         work = batch[0].work
         try:
-            results = work.use.compute(work.options, [job.work.payload for job in batch])
+            results = list(work.use.compute(work.options, [job.work.payload for job in batch]))
+            assert len(results) == len(batch), "one for each request"
         except Exception as error:
             if len(batch) == 1:
                 batch[0].finish(error)

@@ -131,7 +131,10 @@ def open_models(words: Sequence[str], precision: str) -> dict[str, ServedModel]:
         if not is_named or Path(word).exists():
             name, place = _name_of(Path(word)), word
         if not NAME.fullmatch(name):
-            raise SettingsError(f"{word}: the name {name!r} does not fit into an address: give NAME=DIR with letters,")
+            raise SettingsError(
+                f"{word}: the name {name!r} does not fit into an address: give NAME=DIR, with letters, digits, '.', "
+                "'_' and '-' in the name"
+            )
         if name in places:
             raise SettingsError(f"{places[name]} and {place} are both called {name}: give one of them as NAME=DIR")
         places[name] = place

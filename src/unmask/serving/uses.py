@@ -34,6 +34,9 @@ from unmask.tasks.pairs.scorers import SentenceScorer
 
 Fields = Mapping[str, Any]
 
+_MOST_ANSWERS = 10_000
+"""For the masks of one request; each answer repeats its text."""
+
 
 class TaskUse:
     """Predictions of a fine-tuned model: `unmask predict`."""
@@ -81,8 +84,13 @@ class MaskUse:
         self._filler = MaskFiller(directory)
 
     def read(self, texts: Sequence[str], top_k: int) -> Work:
-        """Raises InputError for a text without a mask, or that is too long."""
+        """Raises InputError for a text without a mask, or that is too long, and for too many answers."""
         read = [self._filler.encode(text, f"input {number}") for number, text in enumerate(texts, start=1)]
+        if (answers := top_k * sum(len(text.places) for text in read)) > _MOST_ANSWERS:
+            raise InputError(
+                f"{answers:,} answers, top_k for each mask: a request has at most {_MOST_ANSWERS:,}: lower top_k, "
+                "or send fewer masks"
+            )
         return Work(self, top_k, read, sum(len(text.ids) for text in read), [0] * len(read))
 
     def compute(self, options: int, payloads: Sequence[list[MaskedText]]) -> list[list[list[dict[str, Any]]]]:
@@ -104,11 +112,6 @@ class VectorUse:
 
     def __init__(self, directory: Path, precision: str) -> None:
         self._model: FeatureModel = load_embedder(directory, precision=precision)
-
-    @property
-    def max_length(self) -> int:
-        """Most tokens that are read at once; longer texts are read in windows."""
-        return self._model.max_length
 
     def read(self, texts: Sequence[str], reading: Reading) -> Work:
         """Raises SettingsError for layers or a pool that do not exist."""

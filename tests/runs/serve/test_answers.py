@@ -57,6 +57,14 @@ def test_masks_are_filled_as_by_fill_mask(client: TestClient, model_directories:
         assert [{**one, "score": pytest.approx(one["score"], abs=1e-6)} for one in theirs] == its
 
 
+def test_many_texts_are_filled_in_several_batches(client: TestClient) -> None:
+    texts = [f"the [MASK] is {'blue ' * (number % 30)}" for number in range(300)]
+    told = ask(client, "/v1/models/masked/fill-mask", inputs=texts, top_k=1)["predictions"]
+    for number in (0, 150, 299):
+        [alone] = ask(client, "/v1/models/masked/fill-mask", inputs=[texts[number]], top_k=1)["predictions"]
+        assert told[number] == rounded(alone)
+
+
 @pytest.mark.parametrize("pool", ["mean", "max", "cls"])
 def test_features_are_those_of_embed(pool: str, client: TestClient, model_directories: Directories) -> None:
     """Also of a text without a token, and of one that is read in windows."""

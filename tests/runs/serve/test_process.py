@@ -56,6 +56,25 @@ def test_it_answers_until_it_is_told_to_stop(model_directories: dict[str, Path])
     assert "Traceback" not in rest
 
 
+def test_a_request_under_way_is_answered_at_the_end(model_directories: dict[str, Path]) -> None:
+    process, place = started(model_directories["masked"])
+    try:
+        host, port = place.removeprefix("http://").split(":")
+        body = json.dumps({"inputs": ["the sky is blue and the sea is green " * 2] * 120}).encode()
+        head = f"POST /v1/models/m/score HTTP/1.1\r\nhost: m\r\ncontent-length: {len(body)}\r\n"
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            connection.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + body)
+            metrics = f"{place}/metrics"
+            while b'te_request_count{method="score"} 1' not in urllib.request.urlopen(metrics, timeout=30).read():
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
 def test_a_port_that_is_taken(unmask: Command, model_directories: dict[str, Path]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

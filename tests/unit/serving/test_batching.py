@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from unmask.serving.batching import Batcher, Busy, Stopping, TooSlow, Work
+from unmask.serving.batching import Batcher, Busy, Stopping, TooMuch, TooSlow, Work
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Limits
 
@@ -95,6 +95,21 @@ def test_over_the_limit_a_request_is_turned_away_at_once() -> None:
     assert answers[0] == 2
     assert isinstance(answers[1], Busy)
     assert answers[1].retry_after_s >= 1
+
+
+def test_one_request_of_more_than_may_wait_is_refused() -> None:
+    told = "11 tokens to compute: a request has at most 10"
+    with batching(queue_tokens=10) as batcher, pytest.raises(TooMuch, match=told):
+        asyncio.run(batcher.compute(Doubling().work(1, 11)))
+
+
+def test_a_use_that_gives_too_few_results_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    use, wrong = Doubling(), Doubling()
+    monkeypatch.setattr(wrong, "compute", lambda options, payloads: [])
+    with batching() as batcher:
+        with pytest.raises(AssertionError):
+            asyncio.run(batcher.compute(wrong.work(1)))
+        assert asyncio.run(batcher.compute(use.work(1))) == 2
 
 
 def test_who_has_left_is_not_computed() -> None:
