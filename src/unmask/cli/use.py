@@ -170,6 +170,8 @@ def _print_figures(result: dict[str, Any], as_json: bool) -> None:
     for metric, value in result["metrics"].items():
         name = positive.get(metric, metric)
         print(f"  {name:<24} {value:,}" if isinstance(value, int) else f"  {name:<24} {value:.4f}")
+    if "expected_calibration_error" in result:
+        print(f"  {'calibration error':<24} {result['expected_calibration_error']:.4f}")
 
 
 @app.command("predict")

@@ -111,6 +111,7 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
     data = settings.data
     train = data.files("train")
     assert train is not None, "a recipe names it"
+    _check_dev(settings)
     for files in (train, *(files for _, files, _ in data.measured())):
         warn_of_quotes(files)
     task = open_task(settings.task, data.columns).fit_to(train)
@@ -144,6 +145,14 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
     return TaskInputs(
         task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
     )
+
+
+def _check_dev(settings: FinetuneRecipe) -> None:
+    """Raises SettingsError where something is to be chosen on a dev file and there is none."""
+    wanted = {"thresholds": settings.task.thresholds == "dev", "calibration": settings.task.calibration is not None}
+    if settings.data.dev is None and any(wanted.values()):
+        name = next(name for name, is_wanted in wanted.items() if is_wanted)
+        raise SettingsError(f"task.{name}={getattr(settings.task, name)} is chosen on a dev file: give data.dev too")
 
 
 def fit_loss(settings: FinetuneRecipe, task: Task[Any], module: TaskModule, training: EncodedExamples) -> None:

@@ -37,6 +37,7 @@ from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule, positive_l
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.tagging.module import FEATURES
+from unmask.tasks.text.metrics import LabelScore, LabelSetScore
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute
@@ -140,6 +141,7 @@ class Measurement:
         name: what the log calls the examples.
         figures: the newest, by name.
         score: what the figures were computed from.
+        calibration: the temperature that was chosen, and the expected calibration error before it.
     """
 
     name: str
@@ -149,6 +151,7 @@ class Measurement:
     compute: Compute
     figures: dict[str, float] = field(default_factory=dict)
     score: Score[Any] | None = None
+    calibration: dict[str, float] = field(default_factory=dict)
 
     def __call__(self) -> dict[str, float]:
         """The module's loss and the task's metrics."""
@@ -167,12 +170,29 @@ class Measurement:
         """
         if self.score is None or self.figures != figures:  # the best weights are not the last, or the run was resumed
             self()
+        if self.task.settings.calibration == "temperature":
+            self._calibrate()
         assert self.score is not None
         tuned = self.task.tuned(self.score)
         if tuned != self.task:
             self.task = tuned
             self()
         return self.task
+
+    def _calibrate(self) -> None:
+        assert isinstance(self.score, LabelScore | LabelSetScore)
+        assert isinstance(self.module, SequenceModule)
+        temperature, before = self.score.best_temperature(), self.score.reliability.error
+        self.module.cool(temperature)
+        self()
+        self.calibration = {"temperature": temperature, "error_before": before}
+        logger.info(
+            "calibrated on %s: logits divided by %.3g; expected calibration error %.3f before, %.3f now",
+            self.name,
+            temperature,
+            before,
+            self.score.reliability.error,
+        )
 
 
 def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: Compute, log: RunLog) -> None:
@@ -210,6 +230,8 @@ def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: 
             task = dev.tune(last_evaluation)
             assert dev.score is not None
             results |= {"dev": dev.figures, "degenerate": dev.score.degenerate()}
+            if isinstance(dev.score, LabelScore | LabelSetScore):
+                results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
             results["floors"] = _floors(task, run.loader.examples, run.dev)
             write_json(directory / "samples.json", _samples(task, run, plain))
         if run.test is not None:

@@ -31,6 +31,7 @@ from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging.schemes import Scheme, detect_scheme
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.classification import sorted_labels
+from unmask.tasks.text.metrics import LabelScore, LabelSetScore
 
 logger = logging.getLogger("unmask")
 
@@ -61,7 +62,7 @@ def evaluate(
 
     Returns:
         `{"task": name, "n": examples, "metrics": {name: value}}`, and `positive_label` where the metric `f1` is that of
-        the second of two labels.
+        the second of two labels; `expected_calibration_error` of labels, in 0..1, over 15 ranges of certainty.
 
     Raises:
         UserError: the model does not load, or the file cannot be read or has a label that the model does not know, or a
@@ -219,7 +220,9 @@ def _predicted_scheme(predictions: str | Path) -> Scheme:
 
 def named_figures(task: Task[Any], score: Score[Any]) -> dict[str, Any]:
     """What `evaluate` returns."""
-    figures = {"task": task.settings.name, "n": score.num_examples, "metrics": score.metrics()}
+    figures: dict[str, Any] = {"task": task.settings.name, "n": score.num_examples, "metrics": score.metrics()}
+    if isinstance(score, LabelScore | LabelSetScore) and score.reliability.num_decisions:
+        figures["expected_calibration_error"] = score.reliability.error
     positive = positive_label(task)
     return figures if positive is None else {**figures, "positive_label": positive}
 

@@ -35,6 +35,7 @@ from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import recall_task
+from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.training.device import Compute
 
@@ -173,8 +174,11 @@ def _frozen(predictor: Predictor, precision: str) -> Predictor:
 
 def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any]:
     """The members' task; for question answering with the threshold that was chosen for the ensemble (`together`), or
-    else the sum of the members' thresholds, since the scores of spans add up."""
+    else the sum of the members' thresholds, since the scores of spans add up; with several labels a text, the means of
+    theirs, as of their probabilities."""
     first = tasks[0]
+    if isinstance(first, MultiLabelClassification):
+        return first.with_mean_thresholds([task for task in tasks if isinstance(task, MultiLabelClassification)])
     if not isinstance(first, QaTask):
         return first
     thresholds = [task.settings.null_threshold for task in tasks if isinstance(task, QaTask)]

@@ -38,6 +38,9 @@ _FIXED = {
     "feature_layers": _HEAD,
     "classifier_dropout": _TRAINING,
     "auxiliary_lm_weight": _TRAINING,
+    "class_weights": _TRAINING,
+    "label_smoothing": _TRAINING,
+    "calibration": _TRAINING,
     "drop_unfound_answers": _TRAINING,
 }
 """Settings that only a new training could change, and why."""
@@ -70,6 +73,8 @@ def check_task_settings(settings: Mapping[str, Any], use: Use) -> None:
     for name in settings:
         if name in _FIXED:
             raise SettingsError(f"task.{name} cannot be set here: {_FIXED[name]}; leave it out")
+        if name == "thresholds" and settings[name] == "dev":
+            raise SettingsError(f"task.thresholds=dev cannot be had here: {_TRAINING}; give a number for each label")
         if use == "predict" and name in _OF_LABELS:
             raise SettingsError(f"task.{name} says how labels are read, and `unmask predict` reads none: leave it out")
         if use == "score" and name in TaskSettings.model_fields and name not in _OF_SCORES:

@@ -129,7 +129,7 @@ def draw(panel: Panel, width: int, height: int) -> Markup:
         axes.spines["bottom"].set_color(ink["grid"])
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(drawn.getvalue(), panel.title)
+    return inline(drawn.getvalue(), panel.title)
 
 
 def _draw_series(axes: Any, panel: Panel, ink: Mapping[str, str]) -> None:
@@ -184,7 +184,7 @@ def _tick_label(tick: float, apart: float) -> str:
     return next(label for label in labels if abs(float(label) * size - tick) < apart / 100) + unit
 
 
-def _inline(svg: str, title: str) -> Markup:
+def inline(svg: str, title: str) -> Markup:
     """Makes matplotlib's file an element of a page: no prologue, no metadata, page colours, unique ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

@@ -9,8 +9,9 @@ The files that are read, if they exist; all but the first two are written for th
     results.json    final figures by name, nested or not; beside them `num_parameters`, `positive_label` (whose F1 the
                     figure `f1` of two labels is) and `floors`, what a figure is to
                     be compared with: `{"loss/mlm": {"no context": 6.6, "unigram entropy": 7.1}}` by the names of
-                    metrics.jsonl, or `{"unigram entropy": 7.1}` for the loss; and `degenerate`, what is wrong with a
-                    model that gives every example the same answer
+                    metrics.jsonl, or `{"unigram entropy": 7.1}` for the loss; `degenerate`, what is wrong with a model
+                    that gives every example the same answer; and `calibration`, as
+                    `unmask.tasks.text.calibration.Reliability.figures` gives it
     samples.json    decoded examples of what the model predicts; see `unmask.reports.sample_rows`
 
 The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss` or `eval/loss/mlm`.
@@ -33,6 +34,7 @@ from unmask.errors import InputError
 from unmask.io.progress import human_count, human_duration
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
+from unmask.reports.reliability import draw_reliability
 from unmask.reports.sample_rows import view_samples
 from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 
@@ -58,6 +60,7 @@ def write_report(run_directory: Path) -> Path:
     num_parameters = results.pop("num_parameters", None)
     degenerate = results.pop("degenerate", None)
     positive_label = results.pop("positive_label", None)
+    calibration = results.pop("calibration", None)
     figures = last_evaluation(rows)
     for name, value in flatten(results).items():
         if figures.get(name.replace("dev.", "eval/", 1)) == value:  # measured at the last step
@@ -82,6 +85,7 @@ def write_report(run_directory: Path) -> Path:
         **_curves(rows, floors, parts),
         results=[(titles[key], number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
+        reliability=calibration and _reliability(calibration),
         **samples,
         settings=_settings(recipe),
         environment=_environment(session),
@@ -245,6 +249,16 @@ def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
         "legend": keys,
         "num_not_finite": panel.num_not_finite,
         "svg": draw(panel, width, height),
+    }
+
+
+def _reliability(calibration: Mapping[str, Any]) -> dict[str, Any]:
+    """The picture of how far the task's probabilities can be believed, and what is said of it."""
+    return {
+        "error": number(calibration["expected_calibration_error"]),
+        "before": number(calibration["error_before"]) if "error_before" in calibration else None,
+        "temperature": number(calibration.get("temperature")),
+        "svg": draw_reliability(calibration["bins"], 460, 330),
     }
 
 

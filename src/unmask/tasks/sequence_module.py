@@ -93,6 +93,10 @@ class SequenceModule(nn.Module):
         _rescale(self.head, self._mean, self._deviation)
         self._mean, self._deviation = 0.0, 1.0
 
+    def cool(self, temperature: float) -> None:
+        """Divides the outputs by a number, which becomes part of the head."""
+        _rescale(self.head, 0.0, 1 / temperature)
+
     @contextmanager
     def rescaled(self) -> Iterator[None]:
         """As after `rescale` inside the context, and as before after it, to the bit."""
@@ -169,7 +173,7 @@ def _last_layer(head: nn.Module) -> nn.Linear:
 
 @torch.no_grad()
 def _rescale(head: nn.Module, mean: float, deviation: float) -> None:
-    """Makes a head with one output answer `deviation` times as much, plus `mean`."""
+    """Makes a head answer `deviation` times as much, plus `mean`."""
     output = _last_layer(head)
     output.weight *= deviation
     if output.bias is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -79,7 +79,10 @@ class TaskSettings(Settings):
 
     # Classification.
     multi_label: bool = False
-    """True: any number of labels per example, each decided independently at a probability of 0.5."""
+    """True: any number of labels per example, each decided independently at a probability of 0.5, or its threshold."""
+    thresholds: Literal["dev"] | dict[str, Annotated[float, Field(gt=0, lt=1)]] | None = None
+    """Of a multi-label task, the probability from which on each label is predicted: `dev` chooses them on the dev file,
+    each for its label's F1; by label; null: 0.5."""
     label_separator: str = Field(",", min_length=1)
     """Separates the labels of a multi-label example in a table; JSON has lists."""
 
@@ -88,6 +91,9 @@ class TaskSettings(Settings):
     of several labels each by itself."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """The share of a target that is spread over all labels in training."""
+    calibration: Literal["temperature"] | None = None
+    """`temperature`: after training, logits are divided by the number that makes the dev file's labels most probable
+    (Guo et al. 2017); the saved head answers so."""
 
     # Question answering, and tagging's windows.
     doc_stride: int = Field(128, ge=1)
@@ -149,6 +155,10 @@ class TaskSettings(Settings):
                 which = kind if self.name == kind else f"{self.name}, which is {kind}"
                 whose = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
                 raise ValueError(f"{field} is for {whose}, not for {which}: leave it out")
+        if self.thresholds is not None and not self.multi_label:
+            raise ValueError(
+                "thresholds are for labels of which a text may have many: set multi_label to true, or leave them out"
+            )
         if self.feature_layers != "last" and self.tagging_head != "bilstm":
             raise ValueError("feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out")
         if self.bilstm_size != 768 and "bilstm" not in (self.tagging_head, self.encoder_top):
@@ -184,8 +194,10 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "labels": ("classification", "tagging"),
     "multi_label": ("classification",),
     "label_separator": ("classification",),
+    "thresholds": ("classification",),
     "class_weights": ("classification",),
     "label_smoothing": ("classification",),
+    "calibration": ("classification",),
     "doc_stride": ("qa", "tagging"),
     "max_question_length": ("qa",),
     "max_answer_length": ("qa",),

@@ -312,3 +312,46 @@ def test_numbers_of_any_scale_are_learned(unmask: Command, place: Path, task_mod
     for out, results in found.items():
         measured = json.loads(unmask("evaluate", out, "--data", "prices.jsonl", "--json").output)["metrics"]
         assert measured == {name: results["dev"][name] for name in measured}
+
+
+CALIBRATED = ("task.calibration=temperature",)
+
+
+@pytest.mark.parametrize(("kind", "words"), [("classification", ()), ("multi_label", ("task.thresholds=dev",))])
+def test_what_is_chosen_on_dev_is_in_the_model(
+    unmask: Command, finetune: Callable[..., Path], kind: str, words: tuple[str, ...]
+) -> None:
+    """A temperature changes how sure a model is, not what it says; thresholds raise F1; the report shows both."""
+    plain = finetune(kind, "plain", *LONGER, *FAST)
+    run = finetune(kind, "chosen", *LONGER, *FAST, *CALIBRATED, *words)
+    dev = run.parent / f"{kind}-dev.jsonl"
+    before, after = (read_json(each / "results.json") for each in (plain, run))
+    assert after["dev"]["loss"] < before["dev"]["loss"]
+    calibration = after["calibration"]
+    assert calibration["error_before"] == before["calibration"]["expected_calibration_error"]
+    assert "temperature" not in before["calibration"]
+    figures = measured(unmask, "chosen", "--data", dev)
+    assert figures["metrics"] == of_dev(run)
+    assert figures["expected_calibration_error"] == calibration["expected_calibration_error"]
+    said, calibrated = (
+        [json.loads(line)["probabilities"] for line in predicted(unmask, each, dev).splitlines()]
+        for each in (plain, run)
+    )
+    order = [[sorted(each, key=each.get) for each in some] for some in (said, calibrated)]
+    assert order[0] == order[1]
+    assert said != calibrated
+    if kind == "multi_label":
+        thresholds = read_json(run / "model" / "config.json")["unmask_task"]["thresholds"]
+        assert set(thresholds) == set(read_json(run / "model" / "config.json")["label2id"])
+        assert after["dev"]["f1_macro"] >= before["dev"]["f1_macro"]
+    assert "How far its probabilities can be believed" in (run / "report.html").read_text("utf-8")
+
+
+def test_nothing_is_chosen_without_a_dev_file(unmask: Command, place: Path, task_models: Any) -> None:
+    (place / "t.jsonl").write_text(task_models.examples["classification"], "utf-8")
+    given = task_models.words("classification", "t.jsonl", *CALIBRATED)
+    code, _, errors = unmask("finetune", "finetune/classification", *given, "--out", "run")
+    assert (code, errors.splitlines()[-1]) == (
+        2,
+        "error: task.calibration=temperature is chosen on a dev file: give data.dev too",
+    )

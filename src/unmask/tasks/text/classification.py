@@ -168,7 +168,7 @@ class Classification(TextTask[str]):
         return log_mean_probability(outputs)
 
     def score(self) -> LabelScore:
-        return LabelScore(self.labels, self.data_set.primary_metric)
+        return LabelScore(self.labels, self.data_set.primary_metric, self.settings.calibration is not None)
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: always predicting the label most frequent in training; for F1 of the second label, always

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath
 from unmask.tasks.rows import listed
+from unmask.tasks.text.calibration import Reliability, best_temperature, best_thresholds
 from unmask.tasks.text.examples import TextExample
 
 logger = logging.getLogger("unmask")
@@ -27,18 +28,48 @@ _INDISTINCT = 1e-3
 """Predictions whose range is at most this share of the labels' range count as constant."""
 
 
+class KeptProbabilities:
+    """The probabilities of labels, and which of them each example has."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._labels = tuple(labels)
+        self._probabilities, self._is_true = array("d"), array("b")
+
+    def add(self, by_label: Mapping[str, float], true: Collection[int]) -> None:
+        self._probabilities.extend(by_label[label] for label in self._labels)
+        self._is_true.extend(number in true for number in range(len(self._labels)))
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """(examples, labels)."""
+        return np.array(self._probabilities).reshape(-1, len(self._labels))
+
+    @property
+    def is_true(self) -> NDArray[np.bool_]:
+        """(examples, labels)."""
+        return np.array(self._is_true, dtype=bool).reshape(-1, len(self._labels))
+
+
 class LabelScore:
     """Counts right, true and predicted labels; unlabelled examples are ignored.
 
     Args:
         labels: in the order of their ids.
         primary_metric: is reported first.
+        keeps_probabilities: whether those of every example are kept, 8 bytes a label, for `best_temperature`.
+
+    Attributes:
+        reliability: of the predictions that have a `score`.
     """
 
-    def __init__(self, labels: Sequence[str], primary_metric: str = "accuracy") -> None:
+    def __init__(
+        self, labels: Sequence[str], primary_metric: str = "accuracy", keeps_probabilities: bool = False
+    ) -> None:
         self._ids = {label: index for index, label in enumerate(labels)}
         self._primary_metric = primary_metric
         self._right, self._true, self._predicted = np.zeros((3, len(labels)), dtype=np.int64)
+        self._kept = KeptProbabilities(labels) if keeps_probabilities else None
+        self.reliability = Reliability()
 
     @property
     def num_examples(self) -> int:
@@ -46,6 +77,7 @@ class LabelScore:
 
     def add(self, examples: Sequence[TextExample[str]], predictions: Sequence[Mapping[str, Any]]) -> None:
         """Counts the `label` of each prediction; see `Score.add`."""
+        decided: list[tuple[float, bool]] = []
         for example, prediction in zip(examples, predictions, strict=True):
             predicted = _id_of(prediction.get("label"), self._ids, example.source)
             if example.label is None:
@@ -54,6 +86,16 @@ class LabelScore:
             self._true[true] += 1
             self._predicted[predicted] += 1
             self._right[true] += true == predicted
+            if _is_probability(prediction.get("score")):
+                decided.append((prediction["score"], true == predicted))
+            if self._kept is not None:
+                self._kept.add(prediction["probabilities"], [true])
+        self.reliability.add(decided)
+
+    def best_temperature(self) -> float:
+        """See `unmask.tasks.text.calibration`; the score keeps probabilities."""
+        assert self._kept is not None
+        return best_temperature(self._kept.probabilities, self._kept.is_true.argmax(1))
 
     def metrics(self) -> dict[str, float]:
         """`accuracy`; `f1` if there are two labels, else `f1_macro` over those that occur or are predicted; and
@@ -90,10 +132,17 @@ class LabelSetScore:
 
     Args:
         labels: in the order of their ids.
+        keeps_probabilities: whether those of every example are kept, 8 bytes a label, for `best_temperature` and
+            `best_thresholds`.
+
+    Attributes:
+        reliability: of the decisions on each label, of the predictions that have `probabilities`.
     """
 
-    def __init__(self, labels: Sequence[str]) -> None:
+    def __init__(self, labels: Sequence[str], keeps_probabilities: bool = False) -> None:
         self._ids = {label: index for index, label in enumerate(labels)}
+        self._kept = KeptProbabilities(labels) if keeps_probabilities else None
+        self.reliability = Reliability()
         self._right, self._true, self._predicted = np.zeros((3, len(labels)), dtype=np.int64)
         self._exact = 0
         self._first: dict[str, frozenset[int]] = {}
@@ -102,6 +151,7 @@ class LabelSetScore:
 
     def add(self, examples: Sequence[TextExample[tuple[str, ...]]], predictions: Sequence[Mapping[str, Any]]) -> None:
         """Counts the `labels` of each prediction; see `Score.add`."""
+        decided: list[tuple[float, bool]] = []
         for example, prediction in zip(examples, predictions, strict=True):
             labels = prediction.get("labels")
             if not isinstance(labels, list | tuple):
@@ -118,9 +168,34 @@ class LabelSetScore:
             self._right[list(true & predicted)] += 1
             self._true[list(true)] += 1
             self._predicted[list(predicted)] += 1
+            decided += self._decisions(prediction.get("probabilities"), true, predicted)
+            if self._kept is not None:
+                self._kept.add(prediction["probabilities"], true)
             for side, ids in (("true", true), ("predicted", predicted)):
                 if self._first.setdefault(side, ids) != ids:
                     self._differing.add(side)
+        self.reliability.add(decided)
+
+    def _decisions(self, by_label: Any, true: Collection[int], predicted: Collection[int]) -> list[tuple[float, bool]]:
+        """Of each label, how sure its decision is and whether it is right; none where a file does not say."""
+        if not isinstance(by_label, Mapping) or not all(_is_probability(by_label.get(label)) for label in self._ids):
+            return []
+        return [
+            (by_label[label] if number in predicted else 1 - by_label[label], (number in true) == (number in predicted))
+            for label, number in self._ids.items()
+        ]
+
+    def best_temperature(self) -> float:
+        """See `unmask.tasks.text.calibration`; the score keeps probabilities. Each label is a decision of its own."""
+        assert self._kept is not None
+        present = self._kept.probabilities.reshape(-1)
+        return best_temperature(np.stack([1 - present, present], 1), self._kept.is_true.reshape(-1).astype(np.int64))
+
+    def best_thresholds(self) -> dict[str, float]:
+        """By label; the score keeps probabilities."""
+        assert self._kept is not None
+        found = best_thresholds(self._kept.probabilities, self._kept.is_true)
+        return dict(zip(self._ids, found.tolist(), strict=True))
 
     def metrics(self) -> dict[str, float]:
         """`f1_micro`, `f1_macro` over all labels, and `accuracy`: the share of examples with every label right."""
@@ -222,6 +297,10 @@ def warn_of_absent(labels: Sequence[str], counts: NDArray[np.int64], path: DataP
     """Warns of labels that have no example in a training file."""
     if absent := [label for label, count in zip(labels, counts, strict=True) if not count]:
         logger.warning("%s: no example with the label %s", path, listed(absent))
+
+
+def _is_probability(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _id_of(label: Any, ids: Mapping[str, int], source: str) -> int:

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX
-from unmask.errors import InputError
+from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.tasks.base import ExampleCounts, Prediction
+from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.rows import listed
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import TaskKind
 from unmask.tasks.text.examples import TextExample
@@ -45,6 +46,15 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
 
     kind: ClassVar[TaskKind] = "classification"
     problem_type: ClassVar[str] = "multi_label_classification"
+
+    def __post_init__(self) -> None:
+        given = self.settings.thresholds
+        unknown = [label for label in given if label not in self.labels] if isinstance(given, dict) else []
+        if unknown and self.labels:
+            raise SettingsError(
+                f"task.thresholds names {unknown[0]!r}, which is none of the labels ({listed(list(self.labels))}): "
+                "leave it out, or correct it"
+            )
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -116,11 +126,13 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return new_sequence_module(encoder, head, len(self.labels), summed_binary_cross_entropy, self.settings)
 
     def decode(self, examples: Sequence[ManyLabelled], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
-        """`labels`, those with a probability of 0.5 or more, most likely first, and `probabilities` by label."""
+        """`labels`, those whose probability reaches its threshold, most likely first, and `probabilities` by label."""
+        given = self.settings.thresholds
+        thresholds = given if isinstance(given, dict) else {}
         decoded = []
         for row in torch.sigmoid(outputs).tolist():
             probabilities = dict(zip(self.labels, row, strict=True))
-            chosen = [label for label, probability in probabilities.items() if probability >= 0.5]
+            chosen = [label for label, p in probabilities.items() if p >= thresholds.get(label, 0.5)]
             decoded.append(
                 {"labels": sorted(chosen, key=lambda label: -probabilities[label]), "probabilities": probabilities}
             )
@@ -132,7 +144,23 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return yes.logsumexp(0) - no.logsumexp(0)
 
     def score(self) -> LabelSetScore:
-        return LabelSetScore(self.labels)
+        return LabelSetScore(self.labels, self.settings.calibration is not None or self.settings.thresholds == "dev")
+
+    def tuned(self, score: Score[ManyLabelled]) -> MultiLabelClassification:
+        """The task with the threshold of each label that gives it the highest F1, if `task.thresholds` is `dev`."""
+        if self.settings.thresholds != "dev":
+            return self
+        assert isinstance(score, LabelSetScore)
+        return replace(self, settings=self.settings.model_copy(update={"thresholds": score.best_thresholds()}))
+
+    def with_mean_thresholds(self, tasks: Sequence[MultiLabelClassification]) -> MultiLabelClassification:
+        """The task of several models together, this one's among them."""
+        every = [each.settings.thresholds for each in tasks]
+        if not any(isinstance(given, dict) for given in every):
+            return self
+        its = [given if isinstance(given, dict) else {} for given in every]
+        means = {label: sum(given.get(label, 0.5) for given in its) / len(its) for label in self.labels}
+        return replace(self, settings=self.settings.model_copy(update={"thresholds": means}))
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: for F1 always predicting every label; for accuracy always predicting the labels that at least
@@ -158,7 +186,13 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         }
 
     def remembered(self) -> dict[str, Any]:
-        return {**super().remembered(), **self.settings.model_dump(include={"multi_label", "label_separator"})}
+        given = self.settings.thresholds
+        thresholds = {"thresholds": given} if isinstance(given, dict) else {}
+        return {
+            **super().remembered(),
+            **self.settings.model_dump(include={"multi_label", "label_separator"}),
+            **thresholds,
+        }
 
 
 def _counts(examples: EncodedExamples) -> NDArray[np.int64]:

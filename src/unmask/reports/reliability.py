@@ -1,0 +1,51 @@
+"""A reliability picture: how often predictions are right against how sure they are, as inline SVG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from unmask.reports.figure import INKS, inline
+
+_FAINTEST = 0.25
+"""The strength of a bar with hardly any predictions, where the fullest has 1."""
+
+
+def draw_reliability(bins: Sequence[Mapping[str, Any]], width: int, height: int) -> Markup:
+    """A bar for each range of certainty, as high as its predictions are right, beside the line on which they would be
+    as right as they are sure.
+
+    Args:
+        bins: those that hold predictions, each with `from`, `to`, `count` and `accuracy`.
+        width, height: in CSS pixels.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    ink = {name: drawn for name, (drawn, _) in INKS.items()}
+    most = max((each["count"] for each in bins), default=1)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "reliability", "font.family": "sans-serif"}):
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        axes = figure.add_subplot()
+        for each in bins:
+            axes.bar(
+                (each["from"] + each["to"]) / 2,
+                each["accuracy"],
+                0.9 * (each["to"] - each["from"]),
+                color=ink["training"],
+                alpha=_FAINTEST + (1 - _FAINTEST) * each["count"] / most,
+            )
+        axes.plot([0, 1], [0, 1], color=ink["floor"], linewidth=1.3, linestyle=(0, (5, 4)))
+        axes.set_xlim(min((each["from"] for each in bins), default=0.0), 1)
+        axes.set_ylim(0, 1)
+        axes.tick_params(length=0, pad=6, labelsize=11, labelcolor=ink["axes"])
+        axes.grid(axis="y", color=ink["grid"], linewidth=1)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["bottom"].set_color(ink["grid"])
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    return inline(drawn.getvalue(), "Accuracy by certainty")

@@ -1,0 +1,113 @@
+"""Reliability, temperatures and thresholds, beside SciPy, scikit-learn and trying every threshold."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from sklearn.metrics import f1_score
+
+from support.tasks import new_task
+from unmask.errors import SettingsError
+from unmask.tasks.settings import TaskSettings
+from unmask.tasks.text.calibration import Reliability, best_temperature, best_thresholds
+
+
+def test_the_expected_calibration_error_is_that_of_its_definition() -> None:
+    generator = np.random.default_rng(0)
+    certainty = generator.uniform(0.3, 1, 500)
+    is_right = generator.uniform(size=500) < certainty**2
+    reliability = Reliability()
+    for start in range(0, 500, 70):
+        reliability.add(list(zip(certainty[start : start + 70], is_right[start : start + 70], strict=True)))
+    edges = np.linspace(0, 1, 16)
+    inside = [(certainty >= low) & (certainty < high) for low, high in pairwise(edges)]
+    expected = sum(abs(certainty[each].mean() - is_right[each].mean()) * each.mean() for each in inside if each.any())
+    assert reliability.error == pytest.approx(expected)
+    assert reliability.error > 0.1, "it is surer than right"
+    figures = reliability.figures()
+    assert sum(each["count"] for each in figures["bins"]) == reliability.num_decisions == 500
+    assert figures["bins"][0]["from"] == pytest.approx(4 / 15)
+    assert figures["bins"][-1]["to"] == 1
+
+
+def test_a_certainty_of_one_and_no_decision() -> None:
+    assert Reliability().error == 0
+    assert Reliability().figures()["bins"] == []
+    sure = Reliability()
+    sure.add([(1.0, True), (1.0, False)])
+    assert sure.error == 0.5
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 6.0])
+def test_the_temperature_is_the_one_that_a_minimiser_finds(scale: float) -> None:
+    generator = np.random.default_rng(1)
+    logits = generator.normal(size=(800, 4))
+    labels = np.array([generator.choice(4, p=row) for row in softmax(logits, 1)])
+    given = softmax(scale * logits, 1)
+
+    def loss(temperature: float) -> float:
+        return -float(log_softmax(np.log(given) / temperature, 1)[np.arange(800), labels].mean())
+
+    found = best_temperature(given, labels)
+    expected = minimize_scalar(loss, bounds=(1 / 32, 32), method="bounded", options={"xatol": 1e-7}).x
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert found == pytest.approx(scale, rel=0.2), "the logits were drawn so"
+
+
+def test_a_model_that_is_always_right_stays_finite() -> None:
+    certain = np.array([[0.9, 0.1], [0.1, 0.9]])
+    assert 1 / 32 <= best_temperature(certain, np.array([0, 1])) < 0.1
+    assert best_temperature(certain, np.array([1, 0])) == pytest.approx(32)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.05, 0.2, 0.2, 0.7, 0.9, 1.0]), st.booleans()), min_size=1, max_size=12))
+def test_no_threshold_gives_a_higher_f1(decisions: list[tuple[float, bool]]) -> None:
+    probabilities, present = np.array(decisions, dtype=np.float64).T
+    [threshold] = best_thresholds(probabilities[:, None], present[:, None].astype(bool))
+    if not present.any():
+        assert threshold == 0.5
+        return
+    scores = [
+        f1_score(present, probabilities >= each, zero_division=0) for each in (0.01, 0.1, 0.3, 0.8, 0.95, threshold)
+    ]
+    assert scores[-1] == max(scores)
+    assert 0 < threshold <= 1
+
+
+MANY = {"name": "classification", "multi_label": True, "labels": ["a", "b"]}
+
+
+def test_thresholds_decide_and_are_remembered() -> None:
+    import torch
+
+    task = new_task(**MANY, thresholds={"a": 0.7, "b": 0.2})
+    logits = torch.logit(torch.tensor([[0.69, 0.21], [0.71, 0.19]], dtype=torch.float64))
+    assert [each["labels"] for each in task.decode([], None, logits)] == [["b"], ["a"]]  # type: ignore[arg-type]
+    assert task.remembered()["thresholds"] == {"a": 0.7, "b": 0.2}
+    assert "thresholds" not in new_task(**MANY).remembered()
+    both = task.with_mean_thresholds([task, new_task(**MANY)])  # type: ignore[attr-defined]
+    assert both.settings.thresholds == pytest.approx({"a": 0.6, "b": 0.35})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"thresholds": "dev"}, "set multi_label to true"),
+        ({"multi_label": True, "thresholds": {"a": 1.5}}, "less than 1"),
+        ({"name": "regression", "calibration": "temperature"}, "calibration is for classification"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        TaskSettings(**given)  # type: ignore[arg-type]
+
+
+def test_a_threshold_of_no_label_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"task\.thresholds names 'c', which is none of the labels"):
+        new_task(**MANY, thresholds={"c": 0.5})
