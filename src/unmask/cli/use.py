@@ -341,3 +341,21 @@ def info_command(
 
     description = describe(path)
     print(json.dumps(description, ensure_ascii=False) if as_json else format_description(description))
+
+
+@app.command("card")
+def card_command(
+    model: Model,
+    license: Annotated[str | None, typer.Option("--license", help="an id of the Hub's, such as apache-2.0")] = None,
+    languages: Annotated[list[str] | None, typer.Option("--language", help="an ISO 639 code, such as en")] = None,
+    datasets: Annotated[list[str] | None, typer.Option("--dataset", help="an id of the Hub's")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="the model's; else that of its directory")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a model card (README.md) beside a model, filled from its run, as the Hugging Face Hub reads it."""
+    from unmask.card import Stated, write_card
+
+    stated = Stated(license, tuple(languages or ()), tuple(datasets or ()), name)
+    print(write_card(model, stated, overwrite=overwrite))
+    if license is None:
+        print("the card states no licence: --license, such as apache-2.0, does", file=sys.stderr)

@@ -1,0 +1,290 @@
+"""A model card: the README.md of a model directory, filled from the run that made it, in the layout that the Hugging
+Face Hub reads, so that the directory is ready to upload.
+
+Nothing is made up. What the run does not know (the licence, the language, the Hub's name of the data) is asked for by
+options, and the card says where it was not given. Torch is not imported.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from unmask.errors import OutputError
+from unmask.info import describe, read_recipe
+from unmask.io.json_text import read_object
+from unmask.io.paths import CONFIGS, SUMMARY, model_directory
+from unmask.io.writing import write_text
+from unmask.models.hub.config import TRAINED_LENGTH
+from unmask.models.hub.uses import MASKED, use_of
+from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
+from unmask.reports.run_page import flatten, number
+from unmask.store.manifest import read_manifest
+from unmask.tasks.settings import kind_of
+from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
+
+CARD = "README.md"
+
+_HUB_TASKS = {
+    "classification": "text-classification",
+    "regression": "text-classification",
+    "qa": "question-answering",
+    "tagging": "token-classification",
+    "choice": "multiple-choice",
+}
+"""The Hub's `pipeline_tag` of each kind of task."""
+_NOT_METRICS = ("loss",)
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the author says of a model.
+
+    Attributes:
+        license: an id of the Hub's, such as `apache-2.0`.
+        languages: ISO 639 codes.
+        datasets: ids of the Hub's.
+        name: the model's; the name of its directory where left out.
+    """
+
+    license: str | None = None
+    languages: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
+    name: str | None = None
+
+
+def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool = False) -> Path:
+    """Writes `README.md` into a model's directory.
+
+    Args:
+        model: the directory of a run, of a search, or of a model; the more of the run is there, the more is said.
+        overwrite: True replaces a card that is there.
+
+    Returns:
+        The card's path.
+
+    Raises:
+        ModelError: there is no model.
+        OutputError: there is a card, or the place cannot be written.
+    """
+    directory = model_directory(model)
+    path = directory / CARD
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} is there already: --overwrite replaces it")
+    write_text(path, card_of(directory, stated))
+    return path
+
+
+def card_of(directory: Path, stated: Stated = Stated()) -> str:
+    """The card of a model directory, as Markdown."""
+    config = read_object(next(directory / name for name in CONFIGS if (directory / name).is_file()))
+    run = directory.parent
+    made_here = (run / "recipe.yaml").is_file() or (run / SUMMARY).is_file()
+    recipe = read_recipe(run / "recipe.yaml") if (run / "recipe.yaml").is_file() else None
+    if recipe is None and (directory / "recipe.yaml").is_file():
+        recipe = read_recipe(directory / "recipe.yaml")
+    name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
+    results = _results(run) if made_here else []
+    description = describe(directory)
+    sessions = read_sessions(run / ENVIRONMENT) if made_here else []
+    use = use_of(config)
+    task = config.get("unmask_task", {}).get("name")
+    pipeline = _HUB_TASKS[kind_of(task)] if task else "fill-mask" if use is not None and use.kind == MASKED else None
+    front = {
+        "license": stated.license,
+        "language": list(stated.languages),
+        "datasets": list(stated.datasets),
+        "library_name": None if config.get("architectures", [""])[0].startswith("Elmo") else "transformers",
+        "pipeline_tag": pipeline,
+        "tags": ["unmask"],
+        "model-index": _model_index(name, recipe, pipeline, results),
+    }
+    text: str = _template().render(
+        front=yaml.safe_dump(
+            {key: value for key, value in front.items() if value}, sort_keys=False, allow_unicode=True
+        ),
+        name=name,
+        architecture=(config.get("architectures") or ["model"])[0],
+        num_parameters=number(description["num_parameters"]),
+        sizes=_sizes(description),
+        pipeline=pipeline,
+        task=task,
+        labels=description.get("labels") if task and kind_of(task) in ("classification", "tagging") else None,
+        init_from=_origin(recipe),
+        from_scratch=getattr(recipe, "from_scratch", False),
+        data=list(_data(recipe)),
+        results=results,
+        command=_command(sessions),
+        machine=sessions[-1].get("device") if sessions else None,
+        versions=sessions[-1].get("versions", {}) if sessions else {},
+        trained=_trained(run / METRICS),
+        settings=None if recipe is None else _own_settings(recipe),
+        max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
+        degenerate=_degenerate(run),
+        calibration=_calibration(run),
+        stated=stated,
+    )
+    return text
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("unmask.reports"),
+        autoescape=False,  # Markdown: the cells of tables are escaped, one by one
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["cell"] = lambda value: " ".join(str(value).replace("|", "\\|").split())
+    environment.filters["number"] = number
+    return environment.get_template("card.md")
+
+
+def _sizes(description: Mapping[str, Any]) -> str:
+    known = {"num_hidden_layers": "layers", "hidden_size": "units", "vocab_size": "entries"}
+    return ", ".join(f"{description[key]:,} {word}" for key, word in known.items() if description.get(key))
+
+
+def _origin(recipe: PretrainRecipe | FinetuneRecipe | None) -> str | None:
+    """The model that was started from, without its place on the machine."""
+    given = None if recipe is None else recipe.init_from
+    return None if given is None else _shown_path(given)
+
+
+def _shown_path(text: str) -> str:
+    """A path as a reader elsewhere needs it: one that begins at the root shows its end alone."""
+    path = Path(text)
+    if not path.is_absolute():
+        return text
+    return "/".join(path.parts[-2:] if path.name == "model" else path.parts[-1:])
+
+
+def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str, str]]:
+    """Rows of what the model has read: what it was for, and what it was."""
+    if isinstance(recipe, FinetuneRecipe):
+        for split in ("train", "dev", "test"):
+            given = getattr(recipe.data, split)
+            if given is not None:
+                files = [given] if isinstance(given, str) else given
+                yield split, ", ".join(map(_shown_path, files))
+        return
+    if recipe is None:
+        return
+    if recipe.store is not None and (Path(recipe.store) / "manifest.json").is_file():
+        manifest = read_manifest(Path(recipe.store))
+        for source in manifest["sources"]:
+            yield "text", _shown_path(source["file"])
+        yield "in all", f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens"
+    elif recipe.corpus:
+        files = [recipe.corpus] if isinstance(recipe.corpus, str) else recipe.corpus
+        yield "text", ", ".join(_shown_path(str(each)) for each in files)
+
+
+def _results(run: Path) -> list[dict[str, Any]]:
+    """Every figure: on which examples, its value, of how many runs it is the mean and how far they spread, and what to
+    compare it with."""
+    if (run / SUMMARY).is_file():
+        every = read_object(run / SUMMARY)["best_on_dev"]["all_runs_of_it"]
+        return [
+            {"split": split, "metric": metric, "value": each["mean"], "sd": each["sd"], "n": every["n"], "floors": {}}
+            for split in ("dev", "test")
+            for metric, each in every.get(split, {}).items()
+            if metric not in _NOT_METRICS and each["mean"] is not None
+        ]
+    if not (run / "results.json").is_file():
+        return []
+    content = read_object(run / "results.json")
+    floors = content.get("floors", {})
+    found = []
+    for split in ("dev", "test"):
+        for metric, value in content.get(split, {}).items():
+            if metric not in _NOT_METRICS and value is not None:
+                its_floors = floors.get(f"dev.{metric}", {}) if split == "dev" else {}
+                found.append(
+                    {"split": split, "metric": metric, "value": value, "sd": None, "n": 1, "floors": its_floors}
+                )
+    if found:
+        return found
+    rows = read_metrics(run / METRICS) if (run / METRICS).is_file() else []
+    held_out = {key: value for row in rows for key, value in row.items() if key.startswith("eval/")}
+    return [
+        {
+            "split": "held-out text",
+            "metric": key.removeprefix("eval/"),
+            "value": value,
+            "sd": None,
+            "n": 1,
+            "floors": {},
+        }
+        for key, value in held_out.items()
+        if value is not None
+    ]
+
+
+def _model_index(
+    name: str,
+    recipe: PretrainRecipe | FinetuneRecipe | None,
+    pipeline: str | None,
+    results: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]] | None:
+    """The results as the Hub reads them, one entry for each file that was measured."""
+    if not isinstance(recipe, FinetuneRecipe) or pipeline is None or not results:
+        return None
+    entries = []
+    for split in dict.fromkeys(each["split"] for each in results):
+        file = getattr(recipe.data, split)
+        shown = _shown_path(file if isinstance(file, str) else file[0])
+        metrics = [
+            {"type": each["metric"], "value": round(float(each["value"]), 4)}
+            for each in results
+            if each["split"] == split
+        ]
+        dataset = {"name": shown, "type": recipe.task.name, "split": "validation" if split == "dev" else split}
+        entries.append({"task": {"type": pipeline}, "dataset": dataset, "metrics": metrics})
+    return [{"name": name, "results": entries}]
+
+
+def _command(sessions: Sequence[Mapping[str, Any]]) -> str | None:
+    """The command of the run, without places on the machine."""
+    if not sessions:
+        return None
+    shown = []
+    for word in sessions[0].get("command", []):
+        key, is_setting, value = word.partition("=")
+        shown.append(f"{key}={_shown_path(value)}" if is_setting else _shown_path(word))
+    return shlex.join(shown)
+
+
+def _trained(metrics: Path) -> dict[str, int]:
+    rows = read_metrics(metrics) if metrics.is_file() else []
+    return {name: max((row.get(name, 0) for row in rows), default=0) for name in ("step", "tokens")}
+
+
+def _own_settings(recipe: PretrainRecipe | FinetuneRecipe) -> dict[str, Any]:
+    """The recipe's settings that are not those of an empty recipe, flat, without places on the machine."""
+    given = recipe.model_dump(
+        mode="json", exclude_defaults=True, exclude_none=True, exclude={"data", "corpus", "store"}
+    )
+    return {
+        key: _shown_path(value) if isinstance(value, str) and value.startswith("/") else value
+        for key, value in flatten(given).items()
+    }
+
+
+def _degenerate(run: Path) -> str | None:
+    path = run / "results.json"
+    return read_object(path).get("degenerate") if path.is_file() else None
+
+
+def _calibration(run: Path) -> dict[str, Any] | None:
+    path = run / "results.json"
+    return read_object(path).get("calibration") if path.is_file() else None

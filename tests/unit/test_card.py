@@ -1,0 +1,121 @@
+"""Model cards: what the Hub reads of them, what they say, and what they leave out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from unmask.card import Stated, write_card
+from unmask.errors import ModelError, OutputError
+from unmask.store.preparation import prepare
+
+STATED = Stated("apache-2.0", ("en", "ko"), ("me/reviews",), "reviews")
+
+
+def a_run(place: Path, model: Path, **results: Any) -> Path:
+    """The directory of a fine-tuning run, with a model that classifies."""
+    shutil.copytree(model, place / "model")
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    config |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "bad", "1": "a | b"}}
+    config |= {"unmask_task": {"name": "classification", "max_length": 64, "columns": {}}}
+    (place / "model" / "config.json").write_text(json.dumps(config), "utf-8")
+    (place / "recipe.yaml").write_text(
+        "init_from: /home/ada/models/bert\ndata: {train: [/home/ada/a.csv, b.csv], dev: /home/ada/dev.csv}\n"
+        "task: {name: classification}\ntrain: {epochs: 3, batch_size: 16}\n"
+    )
+    (place / "metrics.jsonl").write_text('{"step": 30, "tokens": 12345, "loss": 1}\n')
+    session = {"started": "2026", "device": "a CPU", "command": ["unmask", "finetune", "init_from=/home/ada/m/bert"]}
+    (place / "environment.json").write_text(json.dumps({"sessions": [session]}))
+    if results:
+        (place / "results.json").write_text(json.dumps(results))
+    return place
+
+
+@pytest.fixture
+def run(tmp_path: Path, tiny_model: Path) -> Path:
+    return a_run(
+        tmp_path / "run",
+        tiny_model,
+        dev={"loss": 0.5, "accuracy": 0.87654321, "f1": 0.9},
+        floors={"dev.accuracy": {"most frequent label": 0.51}},
+        degenerate=None,
+        calibration={"expected_calibration_error": 0.031, "bins": []},
+    )
+
+
+def test_the_hub_reads_it(run: Path) -> None:
+    card = ModelCard.load(write_card(run, STATED))
+    data = card.data
+    assert (data.license, data.language, data.datasets) == ("apache-2.0", ["en", "ko"], ["me/reviews"])
+    assert (data.library_name, data.pipeline_tag, data.model_name) == ("transformers", "text-classification", "reviews")
+    [accuracy, f1] = data.eval_results
+    assert (accuracy.task_type, accuracy.dataset_name, accuracy.dataset_split) == (
+        "text-classification",
+        "dev.csv",
+        "validation",
+    )
+    assert (accuracy.metric_type, accuracy.metric_value, f1.metric_value) == ("accuracy", 0.8765, 0.9)
+
+
+def test_it_says_what_the_run_knows(run: Path) -> None:
+    text = write_card(run, STATED).read_text("utf-8")
+    for told in (
+        "`bert`, fine-tuned",
+        "labels bad, a \\| b",
+        "| train | a.csv, b.csv |",
+        "30 steps, 12,345 tokens",
+        "| dev | accuracy | 0.8765 | most frequent label 0.51 |",
+        "error on dev 0.031",
+        "up to 64 tokens",
+        "| `train.epochs` | 3.0 |",
+        "One run:",
+    ):
+        assert told in text, told
+    assert "/home" not in text, "where things were on the machine is nobody's business"
+
+
+def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:
+    run = a_run(tmp_path / "search", tiny_model)
+    every = {"n": 3, "dev": {"loss": {"mean": 1.0, "sd": 0.1}, "accuracy": {"mean": 0.8, "sd": 0.012}}, "test": {}}
+    (run / "summary.json").write_text(json.dumps({"best_on_dev": {"all_runs_of_it": every}}))
+    text = write_card(run).read_text("utf-8")
+    assert "| dev | accuracy | 0.8 ± 0.012 (3 runs) |" in text
+    assert "One run:" not in text
+
+
+def test_a_pre_trained_model_names_its_text(tmp_path: Path, tiny_model: Path) -> None:
+    (tmp_path / "books.txt").write_text("A man is outside. He plays.\n\nTwo dogs run.\n", encoding="utf-8")
+    prepare([tmp_path / "books.txt"], tiny_model, tmp_path / "store")
+    run = tmp_path / "run"
+    shutil.copytree(tiny_model, run / "model")
+    (run / "recipe.yaml").write_text(f"store: {tmp_path / 'store'}\ntrain: {{steps: 9}}\n")
+    (run / "metrics.jsonl").write_text('{"step": 9, "tokens": 80}\n{"step": 9, "eval/mlm_loss": 4.5}\n')
+    (run / "results.json").write_text("{}")
+    text = write_card(run).read_text("utf-8")
+    assert "| text | books.txt |" in text
+    assert "2 documents" in text
+    assert "| held-out text | mlm_loss | 4.5 |" in text
+    assert "Not stated." in text
+    assert str(tmp_path) not in text
+
+
+def test_a_model_without_its_run_says_so(tmp_path: Path, tiny_model: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    text = write_card(tmp_path / "model").read_text("utf-8")
+    assert text.count("Not recorded beside the model.") == 2
+    assert "Not measured." in text
+
+
+def test_a_card_that_is_there_stays(run: Path) -> None:
+    (run / "model" / "README.md").write_text("by hand")
+    with pytest.raises(OutputError, match=r"README\.md is there already: --overwrite replaces it"):
+        write_card(run)
+    write_card(run, overwrite=True)
+    assert (run / "model" / "README.md").read_text("utf-8") != "by hand"
+    with pytest.raises(ModelError, match="no such directory"):
+        write_card(run / "nothing")
