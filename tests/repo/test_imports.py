@@ -24,7 +24,8 @@ FIRST = ("errors", "batch", "chance", "yaml_text", "config")
 """Modules at the top that every folder may import; they import no folder."""
 
 PROGRAMS = ("info", "export", "card")
-"""Modules at the top that import from the folders before `inference`, and that this folder and later ones import."""
+"""Modules at the top that import from the folders before `inference`, and each from those before it; `inference` and
+later folders import them."""
 
 NEVER = {
     "tokenization": {"torch"},
@@ -56,7 +57,7 @@ def rank(name: str) -> float:
     if name in FIRST:
         return -1
     if name in PROGRAMS:
-        return FOLDERS.index("inference") - 0.5
+        return FOLDERS.index("inference") - 0.5 + 0.1 * PROGRAMS.index(name)
     return FOLDERS.index(name) if name in FOLDERS else len(FOLDERS)
 
 

@@ -25,11 +25,11 @@ def a_run(place: Path, model: Path, **results: Any) -> Path:
     config |= {"unmask_task": {"name": "classification", "max_length": 64, "columns": {}}}
     (place / "model" / "config.json").write_text(json.dumps(config), "utf-8")
     (place / "recipe.yaml").write_text(
-        "init_from: /home/ada/models/bert\ndata: {train: [/home/ada/a.csv, b.csv], dev: /home/ada/dev.csv}\n"
+        "init_from: /srv/ada/models/bert\ndata: {train: [/srv/ada/a.csv, b.csv], dev: /srv/ada/dev.csv}\n"
         "task: {name: classification}\ntrain: {epochs: 3, batch_size: 16}\n"
     )
     (place / "metrics.jsonl").write_text('{"step": 30, "tokens": 12345, "loss": 1}\n')
-    session = {"started": "2026", "device": "a CPU", "command": ["unmask", "finetune", "init_from=/home/ada/m/bert"]}
+    session = {"started": "2026", "device": "a CPU", "command": ["unmask", "finetune", "init_from=/srv/ada/m/bert"]}
     (place / "environment.json").write_text(json.dumps({"sessions": [session]}))
     if results:
         (place / "results.json").write_text(json.dumps(results))
@@ -76,7 +76,7 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
         "One run:",
     ):
         assert told in text, told
-    assert "/home" not in text, "where things were on the machine is nobody's business"
+    assert "/srv" not in text, "where things were on the machine is nobody's business"
 
 
 def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:
