@@ -17,6 +17,7 @@ from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
+from unmask.tasks.pairs.scorers import score_sentences
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
@@ -71,7 +72,7 @@ def test_pseudo_log_likelihoods(tmp_path: Path, architecture: str, kind: str, pl
     save_masked_lm(tmp_path, architecture, kind)
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    found = open_scorer(tmp_path, pll=pll).score(SENTENCES)
+    found = score_sentences(open_scorer(tmp_path, pll=pll), SENTENCES)
     expected = [expected_score(model, tokenizer, sentence, pll != "original") for sentence in SENTENCES]
     np.testing.assert_allclose(found, expected, atol=1e-3)
     assert len({round(score, 2) for score in found}) == len(SENTENCES)
@@ -92,4 +93,4 @@ def test_log_likelihoods_from_left_to_right(tmp_path: Path) -> None:
         with torch.no_grad():
             logits = model(ids[None]).logits[0, :-1].double()
         expected.append(-float(functional.cross_entropy(logits, ids[1:], reduction="sum")))
-    np.testing.assert_allclose(open_scorer(tmp_path).score(SENTENCES), expected, atol=1e-3)
+    np.testing.assert_allclose(score_sentences(open_scorer(tmp_path), SENTENCES), expected, atol=1e-3)

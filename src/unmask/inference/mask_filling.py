@@ -58,6 +58,9 @@ class MaskFiller:
     Args:
         model: a model's directory, or that of the run that made it.
 
+    Attributes:
+        tokenizer, encoder, head: of the model, in eval mode.
+
     Raises:
         ModelError: there is no such model, it has no masked-LM head, or it does not load.
     """
@@ -65,12 +68,12 @@ class MaskFiller:
     def __init__(self, model: str | Path) -> None:
         directory = model_directory(model)
         _check(directory)
-        self._tokenizer = load_tokenizer(directory)
+        self.tokenizer = load_tokenizer(directory)
         loaded = load_masked_lm(directory)
         assert loaded.masked_lm_head is not None
-        check_entries(self._tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
-        self._encoder = loaded.encoder.eval()
-        self._head = loaded.masked_lm_head.eval()
+        check_entries(self.tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
+        self.encoder = loaded.encoder.eval()
+        self.head = loaded.masked_lm_head.eval()
 
     def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
         """See `fill_mask`; `source` says where the text is, for messages."""
@@ -87,7 +90,7 @@ class MaskFiller:
         where = f"{source}: " if source else ""
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise InputError(f"{where}the text is not UTF-8: expected text in UTF-8")
-        tokenizer = self._tokenizer
+        tokenizer = self.tokenizer
         ids = tokenizer.encode_inputs([(text, None)])[0].input_ids
         places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
         if not places:
@@ -95,7 +98,7 @@ class MaskFiller:
             raise InputError(
                 f"{where}no {mask} in {text[:80]!r}: put {mask} where a word is wanted, as in 'the sky is {mask} .'"
             )
-        limit = self._encoder.settings.num_positions
+        limit = self.encoder.settings.num_positions
         if len(ids) > limit:
             raise InputError(f"{where}the text has {len(ids)} tokens and the model takes {limit}: shorten it")
         return MaskedText(ids, places)
@@ -123,8 +126,8 @@ class MaskFiller:
         batch = pack([text.ids for text in texts])
         starts = batch.bounds.tolist()
         places = [start + place for start, text in zip(starts, texts, strict=False) for place in text.places]
-        hidden = self._encoder(batch, torch.tensor(places))
-        probabilities = torch.softmax(self._head(hidden, self._encoder.word_embeddings), -1)  # (masks, vocabulary)
+        hidden = self.encoder(batch, torch.tensor(places))
+        probabilities = torch.softmax(self.head(hidden, self.encoder.word_embeddings), -1)  # (masks, vocabulary)
         if not probabilities.isfinite().all():
             raise ModelError(NOT_FINITE)
         scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
@@ -141,8 +144,8 @@ class MaskFiller:
                 answer = {
                     "score": score,
                     "token": token,
-                    "token_str": self._tokenizer.decode([token]),
-                    "sequence": self._tokenizer.decode(filled, skip_specials=is_single),
+                    "token_str": self.tokenizer.decode([token]),
+                    "sequence": self.tokenizer.decode(filled, skip_specials=is_single),
                 }
                 answers.append(answer if is_single else {"mask": number, **answer})
         return answers

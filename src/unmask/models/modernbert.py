@@ -63,10 +63,13 @@ class RotaryAttention(nn.Module):
         self.window = window
         self.theta = theta
 
+    def parts(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(rows, 3, heads, head_size): queries, keys and values, the first two turned by their positions."""
+        return rotate(self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1)), layout, self.theta)
+
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
         """(rows, hidden), or (positions, hidden) where only those are wanted."""
-        parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (rows, 3, heads, head_size)
-        parts = rotate(parts, layout, self.theta)
+        parts = self.parts(hidden, layout)
         context = attend(parts, layout, self.dropout_prob, self.training, window=self.window).flatten(1)
         output: Tensor = self.output(context if positions is None else context[positions])
         return output

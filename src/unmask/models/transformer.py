@@ -31,9 +31,14 @@ class SelfAttention(nn.Module):
         self.dropout_prob = settings.attention_probs_dropout_prob
         self.causal = causal
 
+    def parts(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(rows, 3, heads, head_size): queries, keys and values."""
+        parts: Tensor = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))
+        return parts
+
     def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
         """(rows, hidden), or (positions, hidden) where only those are wanted."""
-        parts = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))  # (rows, 3, heads, head_size)
+        parts = self.parts(hidden, layout)
         context = attend(parts, layout, self.dropout_prob, self.training, self.causal).flatten(1)  # (rows, hidden)
         output: Tensor = self.output(context if positions is None else context[positions])
         return output

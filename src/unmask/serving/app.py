@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from unmask import __version__
 from unmask.errors import ModelError, UserError
-from unmask.serving import compatible, endpoints
+from unmask.serving import compatible, endpoints, inspecting
 from unmask.serving.batching import Batcher, Busy, Stopping, TooMuch, TooSlow
 from unmask.serving.guards import Guards
 from unmask.serving.metrics import Metrics
@@ -44,6 +44,7 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
     )
     app.state.service = service
     app.include_router(endpoints.router)
+    app.include_router(inspecting.router)
     app.include_router(compatible.router)
 
     @app.get("/health", summary="Whether the server runs")

@@ -22,8 +22,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN_PATHS = ("/health", "/ready")
-"""Anyone may ask these, so that a load balancer needs no token."""
+OPEN_PATHS = ("/health", "/ready", "/")
+"""Anyone may ask these: a load balancer has no token, and the page asks for it. The page's files are open too."""
 
 HEADERS = {
     b"x-content-type-options": b"nosniff",
@@ -106,7 +106,7 @@ class Guards:
         return f"the body is over {self._limits.body_bytes:,} bytes: send fewer or shorter inputs at once"
 
     def _is_allowed(self, path: str, authorization: bytes) -> bool:
-        if self._token is None or path in OPEN_PATHS:
+        if self._token is None or path in OPEN_PATHS or path.startswith("/page/"):
             return True
         kind, _, given = authorization.partition(b" ")
         return hmac.compare_digest(given.strip(), self._token) and kind.lower() == b"bearer"
@@ -121,6 +121,7 @@ def _endpoint(path: str) -> str:
 _KNOWN = {
     *("classify", "regress", "answer", "choose", "tag", "fill-mask", "features", "similarity", "tokenize"),
     *("generate", "score", "pairs", "embeddings", "embed", "predict"),
+    *("attention", "layers", "words", "spans", "token-scores", "checkpoints"),
 }
 
 

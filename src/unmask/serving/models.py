@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,10 +12,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unmask.errors import ModelError, SettingsError
+from unmask.inference.mask_filling import MaskFiller
+from unmask.io.json_text import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
+from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import MASKED, Use, use_of
+from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, VectorUse
+from unmask.training.run.checkpoint import list_steps
 
 TASK_ENDPOINTS = {
     "classification": "classify",
@@ -24,6 +32,9 @@ TASK_ENDPOINTS = {
     "tagging": "tag",
 }
 """The endpoint of each kind of task."""
+
+MOST_CHECKPOINTS = 24
+"""How many of a run's are kept in memory, to show how a word is learnt."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -63,6 +74,17 @@ class ServedModel:
     @cached_property
     def generation(self) -> GenerationUse:
         return GenerationUse(self.directory, self.precision)
+
+    @cached_property
+    def fillers(self) -> dict[int, MaskFiller]:
+        """What fills masks at each checkpoint of the run that made the model, by its step; of many, some."""
+        steps = list_steps(self.directory.parent / "checkpoints")
+        chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, MOST_CHECKPOINTS)})
+        found = {}
+        for step in chosen:
+            with tempfile.TemporaryDirectory() as place:
+                found[step] = MaskFiller(save_checkpoint_model(self.directory.parent, Path(place) / "model", step))
+        return found
 
     def use(self, name: str) -> Any:
         """The attribute of that name, loaded by one thread alone."""
@@ -104,7 +126,26 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     else:
         model.use("vectors")
         model.endpoints = (*rest, *(["score", "pairs"] if "evaluate --pairs" in commands else []))
+    model.endpoints += _looks(model)
     return model
+
+
+def _looks(model: ServedModel) -> tuple[str, ...]:
+    """The endpoints of `unmask.serving.inspecting` that a model has."""
+    main = model.endpoints[0]
+    found = find_class(read_object(model.directory / "config.json").get("architectures", [""])[0])
+    attends = found is not None and not found[0].is_recurrent
+    run = model.directory.parent
+    has_checkpoints = (run / "recipe.yaml").is_file() and bool(list_steps(run / "checkpoints"))
+    looks = {
+        "attention": attends,
+        "token-scores": "pairs" in model.endpoints,
+        "layers": main == "fill-mask" and attends,
+        "checkpoints": main == "fill-mask" and has_checkpoints,
+        "words": main == "classify",
+        "spans": main == "answer",
+    }
+    return tuple(name for name, is_there in looks.items() if is_there)
 
 
 def _use(directory: Path) -> Use | None:

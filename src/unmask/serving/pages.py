@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -14,21 +16,25 @@ from fastapi import FastAPI, Request, Response
 from unmask.reports.layout import render, style_sheet
 from unmask.serving.models import ServedModel
 
-_SCRIPTS = ("endpoints.js",)
+_KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def _policy() -> str:
-    """The style sheet stands inside a page, and is named by its hash; scripts are files of ours."""
+    """The style sheet of all pages stands inside each, and is named by its hash; everything else is files of ours."""
     style = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
     return (
-        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'self'; connect-src 'self'; form-action 'self'; "
-        "base-uri 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src 'self' 'sha256-{style}'; script-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
 
 
 def add_pages(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
-    """Adds `/docs`, and the scripts that it runs, to an application."""
+    """Adds the pages `/` and `/docs`, and the files that they load, to an application."""
     headers = {"content-security-policy": _policy()}
+
+    @app.get("/", include_in_schema=False)
+    async def playground() -> Response:
+        return Response(render("playground.html"), media_type="text/html", headers=headers)
 
     @app.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
@@ -36,16 +42,23 @@ def add_pages(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
         page = render("endpoints.html", title="Endpoints of this server", above="unmask serve", groups=groups)
         return Response(page, media_type="text/html", headers=headers)
 
-    for name in _SCRIPTS:
-        _add_script(app, name)
+    for name, content in _files(files("unmask.serving").joinpath("page")):
+        _add_file(app, name, content)
 
 
-def _add_script(app: FastAPI, name: str) -> None:
-    content = files("unmask.serving").joinpath("page", name).read_bytes()
+def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    """The scripts and style sheets of a folder and those inside it, with their paths."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _files(each, f"{prefix}{each.name}/")
+        elif Path(each.name).suffix in _KINDS:
+            yield f"{prefix}{each.name}", each.read_bytes()
 
+
+def _add_file(app: FastAPI, name: str, content: bytes) -> None:
     @app.get(f"/page/{name}", include_in_schema=False, name=name)
-    async def script() -> Response:
-        return Response(content, media_type="text/javascript")
+    async def file() -> Response:
+        return Response(content, media_type=_KINDS[Path(name).suffix])
 
 
 def describe_endpoints(

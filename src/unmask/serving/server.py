@@ -62,7 +62,11 @@ def serve(
         backlog=_BACKLOG,
     )
     place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    print(f"{place} answers for {', '.join(models)}; {place}/docs lists the endpoints", file=sys.stderr, flush=True)
+    print(
+        f"{place} answers for {', '.join(models)}; open it in a browser, or see {place}/docs for the endpoints",
+        file=sys.stderr,
+        flush=True,
+    )
     try:
         uvicorn.Server(settings).run(sockets=[listener])
     finally:

@@ -30,7 +30,7 @@ from unmask.io.rows import Row
 from unmask.serving.batching import Work
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
-from unmask.tasks.pairs.scorers import SentenceScorer
+from unmask.tasks.pairs.scorers import SentenceScorer, score_sentences
 
 Fields = Mapping[str, Any]
 
@@ -42,17 +42,17 @@ class TaskUse:
     """Predictions of a fine-tuned model: `unmask predict`."""
 
     def __init__(self, directory: Path, precision: str) -> None:
-        self._predictor: Predictor = load_predictor(directory, precision=precision)
+        self.predictor: Predictor = load_predictor(directory, precision=precision)
 
     @property
     def kind(self) -> str:
         """A key of `unmask.tasks.table.TASKS`."""
-        return str(self._predictor.task.kind)
+        return str(self.predictor.task.kind)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Of the task; empty if it has none."""
-        return tuple(self._predictor.task.labels)
+        return tuple(self.predictor.task.labels)
 
     def read(self, inputs: Sequence[Fields]) -> Work:
         """Tokenizes inputs, each by itself, so that it is known of each how much is left out.
@@ -60,7 +60,7 @@ class TaskUse:
         Raises:
             InputError: an input lacks its text, or is too long for a model that does not cut.
         """
-        predictor, task = self._predictor, self._predictor.task
+        predictor, task = self.predictor, self.predictor.task
         rows = [Row(fields, f"input {number}") for number, fields in enumerate(inputs, start=1)]
         examples = list(task.read_all(rows))
         left_out, parts = [], []
@@ -73,7 +73,7 @@ class TaskUse:
 
     def compute(self, options: None, payloads: Sequence[ExampleSet]) -> list[list[dict[str, Any]]]:
         examples = list(chain.from_iterable(each.examples for each in payloads))
-        answers = iter(self._predictor.answer(ExampleSet(examples, concatenate([each.encoded for each in payloads]))))
+        answers = iter(self.predictor.answer(ExampleSet(examples, concatenate([each.encoded for each in payloads]))))
         return [list(islice(answers, len(each.examples))) for each in payloads]
 
 
@@ -81,11 +81,11 @@ class MaskUse:
     """The likeliest tokens for each mask: `unmask fill-mask`."""
 
     def __init__(self, directory: Path) -> None:
-        self._filler = MaskFiller(directory)
+        self.filler = MaskFiller(directory)
 
     def read(self, texts: Sequence[str], top_k: int) -> Work:
         """Raises InputError for a text without a mask, or that is too long, and for too many answers."""
-        read = [self._filler.encode(text, f"input {number}") for number, text in enumerate(texts, start=1)]
+        read = [self.filler.encode(text, f"input {number}") for number, text in enumerate(texts, start=1)]
         if (answers := top_k * sum(len(text.places) for text in read)) > _MOST_ANSWERS:
             raise InputError(
                 f"{answers:,} answers, top_k for each mask: a request has at most {_MOST_ANSWERS:,}: lower top_k, "
@@ -94,7 +94,7 @@ class MaskUse:
         return Work(self, top_k, read, sum(len(text.ids) for text in read), [0] * len(read))
 
     def compute(self, options: int, payloads: Sequence[list[MaskedText]]) -> list[list[list[dict[str, Any]]]]:
-        answers = iter(self._filler.answer(list(chain.from_iterable(payloads)), options))
+        answers = iter(self.filler.answer(list(chain.from_iterable(payloads)), options))
         return [list(islice(answers, len(texts))) for texts in payloads]
 
 
@@ -111,23 +111,23 @@ class VectorUse:
     """One vector for each text: `unmask features`, `unmask similarity`."""
 
     def __init__(self, directory: Path, precision: str) -> None:
-        self._model: FeatureModel = load_embedder(directory, precision=precision)
+        self.model: FeatureModel = load_embedder(directory, precision=precision)
 
     def read(self, texts: Sequence[str], reading: Reading) -> Work:
         """Raises SettingsError for layers or a pool that do not exist."""
         pool = check_pool(reading.pool)
         if pool == "none":
             raise InputError("pool=none gives a vector for each token: choose mean, max or cls")
-        choose_layers(reading.layers, self._model)
+        choose_layers(reading.layers, self.model)
         inputs = [
             read_feature_input(Row({"text": text}, f"input {number}")) for number, text in enumerate(texts, start=1)
         ]
-        counts, coverage = ExampleCounts(), Coverage(self._model.tokenizer, "inputs")
-        [read] = encode_inputs(self._model, inputs, pool, counts, coverage)
+        counts, coverage = ExampleCounts(), Coverage(self.model.tokenizer, "inputs")
+        [read] = encode_inputs(self.model, inputs, pool, counts, coverage)
         left_out = (
             [
                 len(whole.ids) - len(kept.ids)
-                for whole, kept in zip(tokenize(inputs, self._model.tokenizer), read.tokens, strict=True)
+                for whole, kept in zip(tokenize(inputs, self.model.tokenizer), read.tokens, strict=True)
             ]
             if counts.num_cut
             else [0] * len(inputs)
@@ -135,7 +135,7 @@ class VectorUse:
         return Work(self, reading, read, len(read.rows.input_ids), left_out)
 
     def compute(self, options: Reading, payloads: Sequence[EncodedInputs]) -> list[NDArray[np.float32]]:
-        model = replace(self._model, choice=choose_layers(options.layers, self._model))
+        model = replace(self.model, choice=choose_layers(options.layers, self.model))
         inputs = list(chain.from_iterable(each.inputs for each in payloads))
         tokens = list(chain.from_iterable(each.tokens for each in payloads))
         together = EncodedInputs(inputs, tokens, _chained(payloads))
@@ -150,11 +150,11 @@ class VectorUse:
         inputs = [FeatureInput(text, None, None, None, f"input {number}") for number, text in enumerate(texts, start=1)]
         return [
             {
-                "tokens": self._model.tokenizer.tokens(its.ids),
+                "tokens": self.model.tokenizer.tokens(its.ids),
                 "ids": its.ids,
                 **({} if its.offsets is None else {"offsets": its.offsets}),
             }
-            for its in tokenize(inputs, self._model.tokenizer)
+            for its in tokenize(inputs, self.model.tokenizer)
         ]
 
     def framed_tokens(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
@@ -167,11 +167,11 @@ class VectorUse:
                 for index, token, (start, stop) in zip(told["ids"], told["tokens"], offsets, strict=True)
             ]
             row: list[dict[str, Any]] = []
-            for piece in self._model.tokenizer.template.single:
+            for piece in self.model.tokenizer.template.single:
                 if piece.text:
                     row += own
                 elif add_special_tokens:
-                    names = self._model.tokenizer.tokens(piece.ids)
+                    names = self.model.tokenizer.tokens(piece.ids)
                     row += [
                         {"id": index, "text": name, "special": True, "start": None, "stop": None}
                         for index, name in zip(piece.ids, names, strict=True)
@@ -201,15 +201,15 @@ class LikelihoodUse:
     """How likely texts are to a language model: for minimal pairs, as `unmask evaluate --pairs`."""
 
     def __init__(self, directory: Path, precision: str) -> None:
-        self._scorer: SentenceScorer = open_scorer(directory, precision=precision)
+        self.scorer: SentenceScorer = open_scorer(directory, precision=precision)
 
     def read(self, texts: Sequence[str]) -> Work:
         """Raises InputError for a text that is too long, or has no token to score."""
-        lengths = [len(ids) for ids in self._scorer.encode(texts)]
+        lengths = [len(ids) for ids in self.scorer.encode(texts)]
         return Work(self, None, list(texts), sum(length**2 for length in lengths), [0] * len(lengths))
 
     def compute(self, options: None, payloads: Sequence[list[str]]) -> list[list[float]]:
-        scores = iter(self._scorer.score(list(chain.from_iterable(payloads))).tolist())
+        scores = iter(score_sentences(self.scorer, list(chain.from_iterable(payloads))).tolist())
         return [list(islice(scores, len(texts))) for texts in payloads]
 
 

@@ -22,6 +22,7 @@ from unmask.inference.predictor import predict
 from unmask.serving.app import build_app
 from unmask.serving.models import TASK_ENDPOINTS, ServedModel
 from unmask.serving.settings import Limits
+from unmask.tasks.pairs.scorers import score_sentences
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -93,7 +94,7 @@ def test_texts_are_continued_as_by_generate(client: TestClient, model_directorie
 @pytest.mark.parametrize("model", ["masked", "causal"])
 def test_pairs_are_scored_as_by_evaluate(model: str, client: TestClient, model_directories: Directories) -> None:
     good, bad = "the sky is blue", "the sky are blue"
-    expected = open_scorer(model_directories[model]).score([good, bad])
+    expected = score_sentences(open_scorer(model_directories[model]), [good, bad])
     [told] = ask(client, f"/v1/models/{model}/pairs", inputs=[{"good": good, "bad": bad}])["predictions"]
     assert [told["score_good"], told["score_bad"]] == pytest.approx(expected.tolist(), abs=1e-5)
     assert told["prefers"] == ("good" if expected[0] > expected[1] else "bad")

@@ -59,7 +59,7 @@ def test_a_tokenizer_with_more_entries_than_the_model_is_refused(tiny_model: Pat
 
 def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> None:
     filler = MaskFiller(tiny_model)
-    next(filler._encoder.parameters()).data[:] = torch.nan
+    next(filler.encoder.parameters()).data[:] = torch.nan
     with pytest.raises(ModelError, match="what the model computes is not finite"):
         filler.fill("[MASK]")
 

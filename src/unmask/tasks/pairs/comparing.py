@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.tasks.pairs.reading import Paradigm
-from unmask.tasks.pairs.scorers import SentenceScorer
+from unmask.tasks.pairs.scorers import SentenceScorer, score_sentences
 
 _PAIRS_AT_ONCE = 500
 """Pairs whose sentences are sorted by length together."""
@@ -68,7 +68,7 @@ def compare_pairs(
         sentences = [text for number in numbers for text in (pairs[number].good, pairs[number].bad)]
         ids = scorer.encode(sentences)
         differ = [not np.array_equal(good, bad) for good, bad in zip(ids[0::2], ids[1::2], strict=True)]
-        scores = scorer.score(sentences)
+        scores = score_sentences(scorer, sentences)
         right[numbers] = (scores[0::2] > scores[1::2]) & differ  # equal ids may get scores that differ in a digit
         num_alike += differ.count(False)
         advance(len(numbers))

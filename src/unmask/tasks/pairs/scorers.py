@@ -52,6 +52,14 @@ class Compute(Protocol):
     def autocast(self) -> AbstractContextManager[Any]: ...
 
 
+@dataclass(frozen=True)
+class TokenScores:
+    """The tokens of a sentence that count, (tokens,) each: ids, and natural logarithms of how likely each is."""
+
+    ids: Ids
+    scores: Scores
+
+
 class SentenceScorer(Protocol):
     """A model that scores how likely sentences are."""
 
@@ -63,10 +71,18 @@ class SentenceScorer(Protocol):
         """
         ...
 
-    def score(self, sentences: Sequence[str]) -> Scores:
-        """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.
-        Raises InputError as `encode`."""
+    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
+        """Of each sentence the natural logarithm of each token that counts. Raises InputError as `encode`."""
         ...
+
+
+def score_sentences(scorer: SentenceScorer, sentences: Sequence[str]) -> Scores:
+    """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.
+
+    Raises:
+        InputError: as `SentenceScorer.encode`.
+    """
+    return np.array([each.scores.sum() for each in scorer.token_scores(sentences)])
 
 
 @dataclass(frozen=True)
@@ -83,21 +99,22 @@ class MaskedScorer:
         return _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
 
     @torch.no_grad()
-    def score(self, sentences: Sequence[str]) -> Scores:
+    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
         encoded = self.encode(sentences)
-        scores = np.zeros(len(sentences))
+        found = [np.zeros(len(ids)) for ids in encoded]
         by_length = sorted(range(len(sentences)), key=lambda number: len(encoded[number]))
         copies: list[_Copy] = []
         num_tokens, most = 0, BATCH_TOKENS[self.compute.device.type]
         for number in by_length:
             for copy in self._masked(number, sentences[number], encoded[number]):
                 if num_tokens + len(copy.ids) > most and copies:
-                    self._add(copies, scores)
+                    self._score(copies, found)
                     copies, num_tokens = [], 0
                 copies.append(copy)
                 num_tokens += len(copy.ids)
-        self._add(copies, scores)
-        return scores
+        self._score(copies, found)
+        spans = [slice(*_text_span(self.tokenizer, ids)) for ids in encoded]
+        return [TokenScores(ids[span], each[span]) for ids, each, span in zip(encoded, found, spans, strict=True)]
 
     def _masked(self, number: int, sentence: str, ids: Ids) -> list[_Copy]:
         """A copy of a sentence for each token that counts."""
@@ -117,8 +134,8 @@ class MaskedScorer:
             copies.append(_Copy(masked, place, int(ids[place]), number))
         return copies
 
-    def _add(self, copies: Sequence[_Copy], scores: Scores) -> None:
-        """Adds the log-probabilities of the masked tokens to the scores of their sentences."""
+    def _score(self, copies: Sequence[_Copy], found: Sequence[Scores]) -> None:
+        """Writes the log-probabilities of the masked tokens at their places in their sentences."""
         if not copies:
             return
         batch = _packed([copy.ids for copy in copies]).to(self.compute.device)
@@ -128,7 +145,8 @@ class MaskedScorer:
         with self.compute.autocast():
             hidden = self.encoder(batch, places)
             losses = score_decoder(next_token_decoder(self.encoder, self.head, hidden), labels).losses
-        np.add.at(scores, [copy.sentence for copy in copies], -losses.cpu().numpy().astype(np.float64))
+        for copy, loss in zip(copies, losses.tolist(), strict=True):
+            found[copy.sentence][copy.place] = -loss
 
 
 @dataclass(frozen=True)
@@ -162,15 +180,16 @@ class LeftToRightScorer:
         return encoded
 
     @torch.no_grad()
-    def score(self, sentences: Sequence[str]) -> Scores:
-        scores = np.zeros(len(sentences))
-        for numbers, batch in _batches(self.encode(sentences), self.compute.device):
+    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
+        encoded = self.encode(sentences)
+        found: dict[int, TokenScores] = {}
+        for numbers, batch in _batches(encoded, self.compute.device):
             labels = batch.input_ids.roll(-1)
             with self.compute.autocast():
                 losses = score_decoder(next_token_decoder(self.encoder, self.head, self.encoder(batch)), labels).losses
             for number, part in zip(numbers, torch.split(losses.double().cpu(), list(batch.lengths)), strict=True):
-                scores[number] = -float(part[:-1].sum())
-        return scores
+                found[number] = TokenScores(encoded[number][1:], -part[:-1].numpy())
+        return [found[number] for number in range(len(encoded))]
 
 
 @dataclass(frozen=True)
@@ -187,9 +206,9 @@ class ElmoScorer:
         return [np.array(each.input_ids, dtype=np.int64) for each in inputs]
 
     @torch.no_grad()
-    def score(self, sentences: Sequence[str]) -> Scores:
-        scores = np.zeros(len(sentences))
+    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
         encoded = self.encode(sentences)
+        found: dict[int, TokenScores] = {}
         for numbers, batch in _batches(encoded, self.compute.device):
             words = [self.tokenizer.vocabulary_ids(self.tokenizer.tokens(encoded[number])) for number in numbers]
             labels = torch.tensor([word for ids in words for word in ids], device=batch.bounds.device)
@@ -205,9 +224,11 @@ class ElmoScorer:
                 losses[:-1][follows] += score_decoder(
                     Decoder(backward[1:][follows], weight, bias), labels[:-1][follows]
                 ).losses
-            sums = torch.zeros(len(numbers), dtype=torch.float64).index_add_(0, sequences.cpu(), losses.double().cpu())
-            scores[numbers] = -sums.numpy()
-        return scores
+            parts = torch.split(losses.double().cpu(), list(batch.lengths))
+            found |= {
+                number: TokenScores(encoded[number], -part.numpy()) for number, part in zip(numbers, parts, strict=True)
+            }
+        return [found[number] for number in range(len(encoded))]
 
 
 @dataclass(frozen=True)
@@ -223,17 +244,17 @@ class DiscriminatorScorer:
         return _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
 
     @torch.no_grad()
-    def score(self, sentences: Sequence[str]) -> Scores:
-        scores = np.zeros(len(sentences))
+    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
         encoded = self.encode(sentences)
+        found: dict[int, TokenScores] = {}
         for numbers, batch in _batches(encoded, self.compute.device):
             with self.compute.autocast():
                 logits = self.head(self.encoder(batch)).float()  # that a token was replaced
             parts = torch.split(functional.logsigmoid(-logits).double().cpu(), list(batch.lengths))
             for number, part in zip(numbers, parts, strict=True):
-                start, stop = _text_span(self.tokenizer, encoded[number])
-                scores[number] = float(part[start:stop].sum())
-        return scores
+                span = slice(*_text_span(self.tokenizer, encoded[number]))
+                found[number] = TokenScores(encoded[number][span], part[span].numpy())
+        return [found[number] for number in range(len(encoded))]
 
 
 def new_scorer(

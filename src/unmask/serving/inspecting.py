@@ -1,0 +1,164 @@
+"""Endpoints for looking inside a model, which the page at `/` draws; one text a request.
+
+They wait in the same queue as all other work and are computed by the same thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from fastapi import APIRouter, Request
+from pydantic import Field
+
+from unmask.errors import InputError
+from unmask.inference.inspection import answers_of_layers, attention_weights, chances_of_spans, weigh_tokens
+from unmask.inference.windows import run_module
+from unmask.io.rows import Row
+from unmask.serving.batching import Work
+from unmask.serving.endpoints import FAILURES, example, service_of
+from unmask.serving.models import ServedModel
+from unmask.serving.schemas import Fields, Schema, Text
+from unmask.tasks.base import ExampleCounts
+
+router = APIRouter(prefix="/v1/models", responses=FAILURES)
+
+MOST_TOKENS = 64
+"""Of a text that is looked at: attention of 12 layers of 12 heads is then half a million numbers."""
+
+
+class Looking:
+    """One look, as the batcher computes it; looks are never computed together."""
+
+    def compute(self, options: Callable[[], Any], payloads: Sequence[None]) -> list[Any]:
+        return [options() for _ in payloads]
+
+
+_LOOKING = Looking()
+
+
+async def _look(request: Request, name: str, endpoint: str, num_tokens: int, look: Callable[[ServedModel], Any]) -> Any:
+    service = service_of(request)
+    model = service.model(name, endpoint)
+    result, _ = await service.compute(request, lambda: Work(_LOOKING, lambda: look(model), None, num_tokens, []))
+    return {"model": name, **result}
+
+
+class LookRequest(Schema):
+    text: Text
+
+
+class MaskLookRequest(LookRequest):
+    top_k: int = Field(5, ge=1, le=20)
+
+
+class WordsRequest(Schema):
+    input: Fields
+    method: Literal["erasure", "integrated_gradients"] = "erasure"
+
+
+class SpansRequest(Schema):
+    question: Text
+    context: Text
+
+
+@router.post("/{name}/attention", summary="How much each token attends to each, by layer and head")
+async def attention(request: Request, name: str, body: Annotated[LookRequest, example(text="The cats sleep.")]) -> Any:
+    def look(model: ServedModel) -> dict[str, Any]:
+        encoder, tokenizer = model.use("vectors").model.encoder, model.use("vectors").model.tokenizer
+        [encoded] = tokenizer.encode_inputs([(body.text, None)])
+        _check_length(encoded.input_ids, encoder)
+        weights = attention_weights(encoder, encoded.input_ids)
+        return {"tokens": tokenizer.tokens(encoded.input_ids), "weights": (weights * 1000).round().int().tolist()}
+
+    return await _look(request, name, "attention", MOST_TOKENS, look)
+
+
+@router.post("/{name}/layers", summary="What each layer would put in place of the first [MASK]")
+async def layers(
+    request: Request, name: str, body: Annotated[MaskLookRequest, example(text="The sky is [MASK] .")]
+) -> Any:
+    def look(model: ServedModel) -> dict[str, Any]:
+        filler = model.use("masks").filler
+        masked = filler.encode(body.text)
+        _check_length(masked.ids)
+        place = masked.places[0]
+        found = answers_of_layers(filler.encoder, filler.head, filler.tokenizer, masked.ids, place, body.top_k)
+        return {"layers": [{"layer": each.layer, "tokens": each.tokens, "scores": each.scores} for each in found]}
+
+    return await _look(request, name, "layers", MOST_TOKENS, look)
+
+
+@router.post("/{name}/words", summary="Which tokens the label of a text rests on")
+async def words(
+    request: Request, name: str, body: Annotated[WordsRequest, example(input="a gripping , beautifully acted film")]
+) -> Any:
+    def look(model: ServedModel) -> dict[str, Any]:
+        found = weigh_tokens(model.use("task").predictor, Row(body.input, "input"), body.method)
+        return {
+            "label": found.label,
+            "tokens": found.tokens,
+            "weights": found.weights.tolist(),
+            "difference": found.difference,
+        }
+
+    return await _look(request, name, "words", 32 * MOST_TOKENS, look)
+
+
+@router.post("/{name}/spans", summary="Where in a passage an answer may begin and end")
+async def spans(
+    request: Request,
+    name: str,
+    body: Annotated[SpansRequest, example(question="Who wrote it?", context="The book was written by Ada in London.")],
+) -> Any:
+    def look(model: ServedModel) -> dict[str, Any]:
+        predictor = model.use("task").predictor
+        [read] = predictor.task.read_all([Row(body.model_dump(), "input")])
+        encoded = predictor.task.encode([read], predictor.tokenizer, ExampleCounts(), predictor.num_segments)
+        with torch.inference_mode():
+            logits = run_module(predictor.task, predictor.module, encoded, predictor.compute)
+        found = chances_of_spans(encoded, logits)
+        return {"starts": found.starts, "ends": found.ends, "begins": found.begins, "stops": found.stops}
+
+    return await _look(request, name, "spans", MOST_TOKENS, look)
+
+
+@router.post("/{name}/token-scores", summary="How likely each token of a text is: the natural logarithm")
+async def token_scores(
+    request: Request, name: str, body: Annotated[LookRequest, example(text="The cats sleep.")]
+) -> Any:
+    def look(model: ServedModel) -> dict[str, Any]:
+        scorer = model.use("likelihoods").scorer
+        _check_length(scorer.encode([body.text])[0])
+        [found] = scorer.token_scores([body.text])
+        return {"tokens": scorer.tokenizer.tokens(found.ids.tolist()), "scores": found.scores.tolist()}
+
+    return await _look(request, name, "token-scores", MOST_TOKENS**2, look)
+
+
+@router.post("/{name}/checkpoints", summary="What each checkpoint of the model's run puts in place of the first [MASK]")
+async def checkpoints(
+    request: Request, name: str, body: Annotated[MaskLookRequest, example(text="The sky is [MASK] .")]
+) -> Any:
+    def look(model: ServedModel) -> dict[str, Any]:
+        answers = []
+        for step, filler in model.use("fillers").items():
+            masked = filler.encode(body.text)
+            [found] = filler.answer([masked], body.top_k)
+            answers.append(
+                {
+                    "step": step,
+                    "tokens": [each["token_str"] for each in found[: body.top_k]],
+                    "scores": [each["score"] for each in found[: body.top_k]],
+                }
+            )
+        return {"checkpoints": answers}
+
+    return await _look(request, name, "checkpoints", 32 * MOST_TOKENS, look)
+
+
+def _check_length(ids: Sequence[Any], encoder: Any = None) -> None:
+    most = MOST_TOKENS if encoder is None else min(MOST_TOKENS, encoder.settings.num_positions)
+    if len(ids) > most:
+        raise InputError(f"the text has {len(ids)} tokens: up to {most} can be looked at")

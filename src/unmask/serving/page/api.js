@@ -1,0 +1,37 @@
+// What the page asks of its server.
+
+const TOKEN = "token";
+
+/** The answer of an address as JSON. Raises an Error whose message is the server's. */
+async function ask(path, body) {
+  const request = { headers: { "content-type": "application/json" } };
+  if (body !== undefined) Object.assign(request, { method: "POST", body: JSON.stringify(body) });
+  const token = sessionStorage.getItem(TOKEN);
+  if (token) request.headers.authorization = `Bearer ${token}`;
+  let answer;
+  try {
+    answer = await fetch(path, request);
+  } catch {
+    throw new Error("no answer: is the server still running?");
+  }
+  if (answer.status === 401) {
+    const given = prompt("The server's token");
+    if (given) {
+      sessionStorage.setItem(TOKEN, given);
+      return ask(path, body);
+    }
+  }
+  const told = await answer.json();
+  if (!answer.ok) throw new Error(told.error?.message ?? `${answer.status} ${answer.statusText}`);
+  return told;
+}
+
+/** The models here: `id`, `uses`, and of fine-tuned ones `task` and `labels`. */
+export const listModels = async () => (await ask("/v1/models")).data;
+
+/** The answer of one use of a model. */
+export const askModel = (model, use, body) => ask(`/v1/models/${encodeURIComponent(model)}/${use}`, body);
+
+/** The only prediction of a use that takes a list of inputs. */
+export const predict = async (model, use, input, more = {}) =>
+  (await askModel(model, use, { inputs: [input], ...more })).predictions[0];

@@ -1,0 +1,141 @@
+// Figures as SVG. Colours are the page's variables, so that light and dark both work; a saved figure has their values.
+import { html } from "./html.js";
+
+const MARGIN = 4;
+const LINE = 30;
+const measured = document.createElement("canvas").getContext("2d");
+
+/** How wide a text is, in CSS pixels. */
+export function widthOf(text, size = 15) {
+  measured.font = `${size}px system-ui, "Noto Sans", "Noto Sans CJK KR", sans-serif`;
+  return measured.measureText(text).width;
+}
+
+/** A text, cut with an ellipsis to a width. */
+function fit(value, wide, size = 15) {
+  if (widthOf(value, size) <= wide) return value;
+  let kept = value;
+  while (kept && widthOf(`${kept}…`, size) > wide) kept = kept.slice(0, -1);
+  return `${kept}…`;
+}
+
+export const percent = (share) => (share >= 0.0995 ? `${Math.round(share * 100)} %` : `${(share * 100).toPrecision(2)} %`);
+
+const text = (x, y, value, more = {}) =>
+  html`<text x=${x} y=${y} fill="var(--ink)" font-size="15" ...${more}>${value}</text>`;
+
+function frame(width, height, label, content) {
+  return html`<svg
+    role="img" aria-label=${label} viewBox="0 0 ${width} ${height}" width=${width} height=${height}
+    font-family="system-ui, 'Noto Sans', 'Noto Sans CJK KR', sans-serif">${content}</svg>`;
+}
+
+/** Rows of `{label, values}`, each value in 0..1 with a bar; `names` say what the values are where there are several. */
+export function bars(rows, width, label, names = []) {
+  const inks = ["var(--training)", "var(--held-out)"];
+  const left = Math.min(width / 2.5, Math.max(60, ...rows.map((row) => widthOf(row.label))) + 14);
+  const scale = width - left - 62;
+  const thick = names.length > 1 ? 11 : 18;
+  const step = names.length > 1 ? 36 : 28;
+  const top = names.length > 1 ? 24 : 0;
+  const legend = names.length > 1
+    ? names.map((name, place) => html`<rect x=${left + place * (scale / 2)} y="4" width="12" height="12" fill=${inks[place]} />
+        ${text(left + 18 + place * (scale / 2), 15, name, { "font-size": 13 })}`)
+    : "";
+  const drawn = rows.map((row, number) => {
+    const y = top + number * step;
+    return html`<g><title>${row.label}</title>${text(left - 10, y + step / 2 + 4, fit(row.label, left - 14), { "text-anchor": "end" })}
+      ${row.values.map((value, place) => html`
+        <rect x=${left} y=${y + 5 + place * (thick + 2)} height=${thick} width=${Math.max(1, value * scale)} rx="2" fill=${inks[place]} />
+        ${text(left + value * scale + 6, y + 4 + place * (thick + 2) + thick / 2 + 5, percent(value), { "font-size": 12, fill: "var(--muted)" })}`)}</g>`;
+  });
+  return frame(width, top + rows.length * step + 4, label, html`${legend}${drawn}`);
+}
+
+/** Pieces of a text one after another, each `{text, ink, strength, note}`: a ground of a colour, a word below it. */
+export function flow(pieces, width, label) {
+  const noted = pieces.some((piece) => piece.note);
+  const line = noted ? LINE + 16 : LINE;
+  let x = 0;
+  let y = 0;
+  const drawn = pieces.map((piece) => {
+    const own = widthOf(piece.text);
+    const wide = Math.max(own + (piece.gap === 0 ? MARGIN : 2 * MARGIN), piece.note ? widthOf(piece.note, 11) + 6 : 0);
+    if (x > 0 && x + wide > width) [x, y] = [0, y + line];
+    const at = x;
+    x += wide + (piece.gap ?? 2);
+    return html`<g>
+      ${piece.note || piece.title ? html`<title>${piece.title ?? piece.note}</title>` : ""}
+      <rect x=${at} y=${y + 3} width=${wide} height="24" rx="4" fill=${piece.ink ?? "none"} fill-opacity=${piece.strength ?? 1} />
+      ${text(at + (wide - own) / 2, y + 20, piece.text)}
+      ${piece.note ? text(at + wide / 2, y + 39, piece.note, { "font-size": 11, "text-anchor": "middle", fill: "var(--muted)" }) : ""}
+    </g>`;
+  });
+  return frame(width, y + line + 2, label, drawn);
+}
+
+/** A square of numbers in 0..1 with a name for each row and column. */
+export function grid(names, values, width, label) {
+  const numbered = names.map((name, number) => `${number + 1}  ${name}`);
+  const left = Math.min(width * 0.42, Math.max(...numbered.map((name) => widthOf(name, 13))) + 12);
+  const short = numbered.map((name) => fit(name, left - 12, 13));
+  const cell = Math.min(64, (width - left) / names.length);
+  const cells = values.flatMap((row, y) => row.map((value, x) => html`<g>
+      <title>${`${names[y]} – ${names[x]}: ${value.toFixed(3)}`}</title>
+      <rect x=${left + x * cell} y=${22 + y * cell} width=${cell - 2} height=${cell - 2} rx="3" fill="var(--training)" fill-opacity=${Math.max(0.04, value)} />
+      ${cell > 34 ? text(left + (x + 0.5) * cell - 1, 22 + (y + 0.5) * cell + 4, value.toFixed(2), { "font-size": 12, "text-anchor": "middle", fill: value > 0.55 ? "var(--card)" : "var(--ink)" }) : ""}
+    </g>`));
+  const titles = short.map((name, place) => html`
+    ${text(left - 8, 22 + (place + 0.5) * cell + 4, name, { "font-size": 13, "text-anchor": "end" })}
+    ${text(left + (place + 0.5) * cell, 14, place + 1, { "font-size": 12, "text-anchor": "middle", fill: "var(--muted)" })}`);
+  return frame(width, 24 + names.length * cell, label, html`${titles}${cells}`);
+}
+
+/** Lines over steps, each `{name, values}` in 0..1, with a mark at one of the steps. */
+export function lines(steps, series, at, width, label) {
+  const [left, right, top, bottom] = [44, 110, 10, 26];
+  const height = 240;
+  const most = Math.max(0.05, ...series.flatMap((each) => each.values));
+  const x = (place) => left + (steps.length < 2 ? 0 : (place / (steps.length - 1)) * (width - left - right));
+  const y = (value) => height - bottom - (value / most) * (height - top - bottom);
+  const inks = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--floor)"];
+  const ends = series.map((each, place) => ({ place, y: y(each.values.at(-1)) })).sort((one, other) => one.y - other.y);
+  for (let place = 1; place < ends.length; place++) ends[place].y = Math.max(ends[place].y, ends[place - 1].y + 16);
+  const rules = [0, 0.5, 1].map((share) => html`
+    <line x1=${left} x2=${width - right} y1=${y(share * most)} y2=${y(share * most)} stroke="var(--line)" />
+    ${text(left - 6, y(share * most) + 4, percent(share * most), { "font-size": 11, "text-anchor": "end", fill: "var(--muted)" })}`);
+  const curves = series.map((each, place) => html`<polyline fill="none" stroke-width="2" stroke=${inks[place % inks.length]}
+    points=${each.values.map((value, step) => `${x(step)},${y(value)}`).join(" ")} />`);
+  const named = ends.map((end) => text(width - right + 8, end.y + 4, series[end.place].name, { fill: inks[end.place % inks.length], "font-size": 14 }));
+  return frame(width, height, label, html`${rules}
+    <line x1=${x(at)} x2=${x(at)} y1=${top} y2=${height - bottom} stroke="var(--muted)" stroke-dasharray="4 3" />
+    ${curves}${named}
+    ${text(left, height - 6, `step ${steps[0].toLocaleString("en")}`, { "font-size": 11, fill: "var(--muted)" })}
+    ${text(width - right, height - 6, `step ${steps.at(-1).toLocaleString("en")}`, { "font-size": 11, "text-anchor": "end", fill: "var(--muted)" })}`);
+}
+
+/** Tokens on both sides, a line from each to those that it attends to by at least `least`. */
+export function links(tokens, weights, least, width, label) {
+  const step = 24;
+  const side = Math.min(width / 3, Math.max(...tokens.map((token) => widthOf(token))) + 12);
+  const drawn = weights.flatMap((row, from) => row.map((value, to) => ({ from, to, value })).filter((each) => each.value >= least));
+  const y = (place) => place * step + 16;
+  return frame(width, tokens.length * step + 6, label, html`
+    ${drawn.map((each) => html`<line x1=${side + 4} x2=${width - side - 4} y1=${y(each.from)} y2=${y(each.to)}
+      stroke="var(--training)" stroke-width=${0.5 + 4 * each.value} stroke-opacity=${0.15 + 0.85 * each.value}><title>${`${tokens[each.from]} → ${tokens[each.to]}: ${percent(each.value)}`}</title></line>`)}
+    ${tokens.map((token, place) => html`
+      ${text(side - 4, y(place) + 5, token, { "text-anchor": "end" })}${text(width - side + 4, y(place) + 5, token)}`)}`);
+}
+
+/** Saves a figure as a file that needs no style sheet. */
+export function saveFigure(svg, name) {
+  const style = getComputedStyle(document.documentElement);
+  const copy = svg.cloneNode(true);
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  const whole = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([whole], { type: "image/svg+xml" }));
+  link.download = `${name}.svg`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

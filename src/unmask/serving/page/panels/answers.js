@@ -1,0 +1,55 @@
+// A question about a passage: the answer marked, and where it may begin and end.
+import { askModel, predict } from "../api.js";
+import { bars, flow } from "../figures.js";
+import { html } from "../html.js";
+import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { field } from "../state.js";
+
+const model = field("answers", "model", "");
+const question = field("answers", "question", "Where was the book written?");
+const context = field("answers", "context", "The book was written by Ada in London, and printed in Paris two years later.");
+
+const SAMPLES = [
+  ["a place", { question: "Where was the book written?", context: "The book was written by Ada in London, and printed in Paris two years later." }],
+  ["a person", { question: "Who wrote the book?", context: "The book was written by Ada in London, and printed in Paris two years later." }],
+  ["한국어", { question: "책은 어디에서 쓰였나?", context: "그 책은 1840년에 런던에서 쓰였고 2년 뒤에 파리에서 출판되었다." }],
+];
+
+const answer = answering(async () => {
+  const its = chosen(model, "answer");
+  const asked = { question: question.value, context: context.value };
+  const [found, spans] = await Promise.all([predict(its, "answer", asked), askModel(its, "spans", asked)]);
+  return { found, spans, context: context.value };
+});
+
+function show({ found, spans, context }) {
+  const pieces = spans.starts.map((start, place) => {
+    const inside = found.start !== null && start >= found.start && spans.ends[place] <= found.end;
+    return {
+      text: context.slice(start, spans.ends[place]),
+      ink: spans.begins[place] >= spans.stops[place] ? "var(--training)" : "var(--held-out)",
+      strength: Math.min(0.85, Math.max(spans.begins[place], spans.stops[place])),
+      note: inside ? "▔▔" : undefined,
+      gap: spans.starts[place + 1] === spans.ends[place] ? 0 : 4,
+      title: `begins here: ${spans.begins[place].toPrecision(2)}, ends here: ${spans.stops[place].toPrecision(2)}`,
+    };
+  });
+  const best = found.n_best.slice(0, 6).map((each) => ({ label: each.answer ?? each.text, values: [each.probability] }));
+  return html`<p class="big">${found.answer || "no answer"}</p>
+    <${Figure} title="Where it may begin (blue) and end (orange); the answer is underlined">${flow(pieces, width.value, "The passage with the answer")}<//>
+    ${best.length ? html`<${Figure} title="The best answers">${bars(best, width.value, "The best answers")}<//>` : ""}`;
+}
+
+export const answers = {
+  id: "answers",
+  name: "Answer a question",
+  uses: ["answer"],
+  missing: "Serve a model of finetune/qa to see it answer questions.",
+  view: () => html`<${Panel} title="Answer a question" answer=${answer} show=${show}
+    about="The part of a passage that answers a question, and how probable each beginning and each end is.">
+    <${TextBox} field=${question} label="Question" />
+    <${TextBox} field=${context} label="Passage" rows="5" />
+    <${ModelChoice} model=${model} use="answer" />
+    <${Samples} samples=${SAMPLES} model=${model} use="answer" fields=${{ question, context }} run=${answer.run} />
+  <//>`,
+};

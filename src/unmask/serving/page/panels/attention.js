@@ -1,0 +1,47 @@
+// How much each token attends to each, by layer and head.
+import { askModel } from "../api.js";
+import { links } from "../figures.js";
+import { html } from "../html.js";
+import { answering, Choice, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { field } from "../state.js";
+
+const model = field("attention", "model", "");
+const text = field("attention", "text", "The dog that chased the cats was tired .");
+const layer = field("attention", "layer", 0);
+const head = field("attention", "head", 0);
+const least = field("attention", "least", 0.1);
+
+const SAMPLES = [
+  ["agreement", { text: "The dog that chased the cats was tired ." }],
+  ["a pronoun", { text: "Anna told Tom that she was late ." }],
+  ["한국어", { text: "선생님께서 학생들에게 책을 주셨다 ." }],
+];
+
+const answer = answering(() => askModel(chosen(model, "attention"), "attention", { text: text.value }));
+
+function show({ tokens, weights }) {
+  const its = weights[Math.min(layer.value, weights.length - 1)];
+  const rows = (head.value < 0
+    ? its[0].map((row, from) => row.map((_, to) => its.reduce((sum, one) => sum + one[from][to], 0) / its.length))
+    : its[Math.min(head.value, its.length - 1)]
+  ).map((row) => row.map((value) => value / 1000));
+  return html`<div class="row">
+      <${Choice} field=${layer} label="Layer" options=${weights.map((_, number) => [number, number + 1])} />
+      <${Choice} field=${head} label="Head" options=${[[-1, "mean of all"], ...its.map((_, number) => [number, number + 1])]} />
+      <label class="slider">At least ${Math.round(least.value * 100)} %
+        <input type="range" min="0" max="0.9" step="0.05" value=${least.value} onInput=${(event) => (least.value = Number(event.target.value))} /></label>
+    </div>
+    <${Figure} title="From each token (left) to those it attends to (right)">${links(tokens, rows, least.value, width.value, "Attention")}<//>`;
+}
+
+export const attention = {
+  id: "attention",
+  name: "Attention",
+  uses: ["attention"],
+  view: () => html`<${Panel} title="Attention" answer=${answer} show=${show}
+    about="Where each head of each layer looks. Many look at one place for want of a better one: what it looks at is not yet why it answers.">
+    <${TextBox} field=${text} label="Text" />
+    <${ModelChoice} model=${model} use="attention" />
+    <${Samples} samples=${SAMPLES} model=${model} use="attention" fields=${{ text }} run=${answer.run} />
+  <//>`,
+};

@@ -1,0 +1,59 @@
+// The label of a text with its probabilities and, if asked, the words that it rests on.
+import { askModel, predict } from "../api.js";
+import { bars, flow } from "../figures.js";
+import { html } from "../html.js";
+import { answering, Choice, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { field } from "../state.js";
+
+const model = field("classes", "model", "");
+const text = field("classes", "text", "a gripping , beautifully acted film");
+const second = field("classes", "second", "");
+const method = field("classes", "method", "erasure");
+
+const SAMPLES = [
+  ["praise", { text: "a gripping , beautifully acted film", second: "" }],
+  ["blame", { text: "too long , and not funny for a minute", second: "" }],
+  ["a pair", { text: "A man plays the guitar on a stage .", second: "A man is asleep ." }],
+  ["한국어", { text: "정말 재미있게 본 영화입니다", second: "" }],
+];
+
+/** The fields as the model reads them: one text, or two under the names that its message asks for. */
+const input = () => (second.value ? { text_a: text.value, text_b: second.value, premise: text.value, hypothesis: second.value } : text.value);
+
+const answer = answering(async () => {
+  const its = chosen(model, "classify");
+  const found = await predict(its, "classify", input());
+  const words = method.value === "none" ? null : await askModel(its, "words", { input: input(), method: method.value });
+  return { found, words };
+});
+
+function show({ found, words }) {
+  const rows = Object.entries(found.probabilities)
+    .map(([label, value]) => ({ label, values: [value] }))
+    .sort((one, other) => other.values[0] - one.values[0])
+    .slice(0, 20);
+  const most = words ? Math.max(1e-9, ...words.weights.map(Math.abs)) : 1;
+  return html`<${Figure} title="Probabilities">${bars(rows, width.value, "Probabilities of labels")}<//>
+    ${words && html`<${Figure} title=${`What speaks for (blue) and against (orange) “${words.label}”`}>
+      ${flow(words.tokens.map((token, place) => ({
+        text: token,
+        ink: words.weights[place] >= 0 ? "var(--training)" : "var(--held-out)",
+        strength: (0.75 * Math.abs(words.weights[place])) / most,
+        title: `${token}: ${words.weights[place].toPrecision(3)}`,
+      })), width.value, "The words that the label rests on")}<//>`}`;
+}
+
+export const classes = {
+  id: "classes",
+  name: "Classify",
+  uses: ["classify"],
+  missing: "Serve a model of finetune/classification to see it label a text.",
+  view: () => html`<${Panel} title="Classify" answer=${answer} show=${show}
+    about="The label of a text, how probable each is, and which words carried it: hidden one at a time, or by integrated gradients.">
+    <${TextBox} field=${text} label="Text" rows="2" />
+    <${TextBox} field=${second} label="Second text, for models of pairs" />
+    <${ModelChoice} model=${model} use="classify" />
+    <${Choice} field=${method} label="Words" options=${[["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"], ["none", "no"]]} />
+    <${Samples} samples=${SAMPLES} model=${model} use="classify" fields=${{ text, second }} run=${answer.run} />
+  <//>`,
+};

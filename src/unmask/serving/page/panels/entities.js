@@ -1,0 +1,50 @@
+// Entities coloured in a text.
+import { predict } from "../api.js";
+import { flow } from "../figures.js";
+import { html } from "../html.js";
+import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { field } from "../state.js";
+
+const model = field("entities", "model", "");
+const text = field("entities", "text", "Anna Schmidt works for Siemens in Berlin.");
+
+const SAMPLES = [
+  ["English", { text: "Anna Schmidt works for Siemens in Berlin." }],
+  ["한국어", { text: "이순신 장군은 1545년 서울에서 태어났다." }],
+];
+const INKS = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--wrong)", "var(--floor)"];
+
+const answer = answering(async () => ({
+  found: await predict(chosen(model, "tag"), "tag", { text: text.value }),
+  text: text.value,
+}));
+
+function show({ found, text }) {
+  const kinds = [...new Set(found.entities.map((each) => each.label))];
+  const pieces = [];
+  let at = 0;
+  const plain = (end) => text.slice(at, end).split(/\s+/).filter(Boolean).forEach((word) => pieces.push({ text: word }));
+  for (const each of found.entities) {
+    plain(each.start);
+    pieces.push({ text: text.slice(each.start, each.end), note: each.label, ink: INKS[kinds.indexOf(each.label) % INKS.length], strength: 0.35 });
+    at = each.end;
+  }
+  plain(text.length);
+  return html`<${Figure} title=${found.entities.length ? "The entities that were found" : "No entity was found"}>${flow(pieces, width.value, "The text with its entities")}<//>
+    ${found.entities.length ? html`<table><thead><tr><th>entity</th><th>kind</th><th>characters</th></tr></thead><tbody>
+      ${found.entities.map((each) => html`<tr><td>${text.slice(each.start, each.end)}</td><td>${each.label}</td><td>${each.start}–${each.end}</td></tr>`)}
+    </tbody></table>` : ""}`;
+}
+
+export const entities = {
+  id: "entities",
+  name: "Find entities",
+  uses: ["tag"],
+  missing: "Serve a model of finetune/tagging to see it find entities.",
+  view: () => html`<${Panel} title="Find entities" answer=${answer} show=${show}
+    about="Names and other spans, with their characters in the text as you wrote it.">
+    <${TextBox} field=${text} label="Text" rows="3" />
+    <${ModelChoice} model=${model} use="tag" />
+    <${Samples} samples=${SAMPLES} model=${model} use="tag" fields=${{ text }} run=${answer.run} />
+  <//>`,
+};

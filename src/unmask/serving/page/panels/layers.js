@@ -1,0 +1,45 @@
+// What each layer would put in place of [MASK], as if it were the last.
+import { askModel } from "../api.js";
+import { flow, percent } from "../figures.js";
+import { html } from "../html.js";
+import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { field } from "../state.js";
+
+const model = field("layers", "model", "");
+const text = field("layers", "text", "He was born in the [MASK] of London .");
+
+const SAMPLES = [
+  ["a city", { text: "He was born in the [MASK] of London ." }],
+  ["a verb", { text: "They [MASK] to the station every day ." }],
+  ["한국어", { text: "그는 [MASK]에서 태어났다 ." }],
+];
+
+const answer = answering(() => askModel(chosen(model, "layers"), "layers", { text: text.value, top_k: 5 }));
+
+const show = ({ layers }) => html`<${Figure} title="From the embeddings (0) to the last layer, whose answer is the model's">
+  ${flow(
+    layers.flatMap(({ layer, tokens, scores }) => [
+      { text: String(layer), gap: 10 },
+      ...tokens.map((token, place) => ({
+        text: token,
+        note: percent(scores[place]),
+        ink: "var(--training)",
+        strength: 0.06 + 0.6 * scores[place],
+        gap: place === tokens.length - 1 ? width.value : 4,
+      })),
+    ]),
+    width.value,
+    "The likeliest words of each layer",
+  )}<//>`;
+
+export const layers = {
+  id: "layers",
+  name: "Layer by layer",
+  uses: ["layers"],
+  view: () => html`<${Panel} title="Layer by layer" answer=${answer} show=${show}
+    about="What the head for masked words makes of each layer's output: where in the model an answer comes up.">
+    <${TextBox} field=${text} label="Text" />
+    <${ModelChoice} model=${model} use="layers" />
+    <${Samples} samples=${SAMPLES} model=${model} use="layers" fields=${{ text }} run=${answer.run} />
+  <//>`,
+};

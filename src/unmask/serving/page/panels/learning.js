@@ -1,0 +1,51 @@
+// A masked word being learnt: what each checkpoint of a run expects.
+import { askModel } from "../api.js";
+import { bars, lines } from "../figures.js";
+import { html } from "../html.js";
+import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { field } from "../state.js";
+
+const model = field("learning", "model", "");
+const text = field("learning", "text", "The king and the [MASK] went to London .");
+const at = field("learning", "at", 1000);
+
+const SAMPLES = [
+  ["a queen", { text: "The king and the [MASK] went to London ." }],
+  ["a number", { text: "He was [MASK] years old ." }],
+  ["한국어", { text: "그는 서울에서 [MASK] ." }],
+];
+
+const answer = answering(() => askModel(chosen(model, "checkpoints"), "checkpoints", { text: text.value, top_k: 20 }));
+
+/** The words that are among the first three at the end or at the beginning, with their probabilities at every step. */
+function followed(checkpoints) {
+  const words = [...checkpoints.at(-1).tokens.slice(0, 3), ...checkpoints[0].tokens.slice(0, 2)];
+  return [...new Set(words)].map((name) => ({
+    name,
+    values: checkpoints.map((each) => each.scores[each.tokens.indexOf(name)] ?? 0),
+  }));
+}
+
+function show({ checkpoints }) {
+  const place = Math.min(at.value, checkpoints.length - 1);
+  const now = checkpoints[place];
+  const rows = now.tokens.slice(0, 8).map((label, number) => ({ label, values: [now.scores[number]] }));
+  return html`
+    <label class="slider">Checkpoint: step ${now.step.toLocaleString("en")}
+      <input type="range" min="0" max=${checkpoints.length - 1} value=${place} onInput=${(event) => (at.value = Number(event.target.value))} /></label>
+    <${Figure} title="The likeliest words at this checkpoint">${bars(rows, width.value, "The likeliest words")}<//>
+    <${Figure} title="How likely words have become">${lines(checkpoints.map((each) => each.step), followed(checkpoints), place, width.value, "Probabilities by step")}<//>`;
+}
+
+export const learning = {
+  id: "learning",
+  name: "Watch it learn",
+  uses: ["checkpoints"],
+  missing: "Serve a run of unmask pretrain with its checkpoints (train.keep_last=20) to see how a word is learnt.",
+  view: () => html`<${Panel} title="Watch it learn" answer=${answer} show=${show}
+    about="What a model expected at [MASK] at each checkpoint of its run. Move the slider, by arrow keys too.">
+    <${TextBox} field=${text} label="Text" />
+    <${ModelChoice} model=${model} use="checkpoints" />
+    <${Samples} samples=${SAMPLES} model=${model} use="checkpoints" fields=${{ text }} run=${answer.run} />
+  <//>`,
+};

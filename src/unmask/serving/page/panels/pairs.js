@@ -1,0 +1,50 @@
+// Two sentences: which of them a model finds likelier, and where.
+import { askModel } from "../api.js";
+import { flow } from "../figures.js";
+import { html } from "../html.js";
+import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { field } from "../state.js";
+
+const model = field("pairs", "model", "");
+const first = field("pairs", "first", "The cats near the door sleep .");
+const second = field("pairs", "second", "The cats near the door sleeps .");
+
+const SAMPLES = [
+  ["agreement", { first: "The cats near the door sleep .", second: "The cats near the door sleeps ." }],
+  ["reflexive", { first: "The girl saw herself .", second: "The girl saw himself ." }],
+  ["한국어", { first: "할아버지께서 집에 가신다 .", second: "할아버지께서 집에 간다 ." }],
+];
+
+const answer = answering(async () => {
+  const its = chosen(model, "token-scores");
+  return Promise.all([first.value, second.value].map((text) => askModel(its, "token-scores", { text })));
+});
+
+function show(found) {
+  const sums = found.map((each) => each.scores.reduce((sum, score) => sum + score, 0));
+  const worst = Math.min(-1, ...found.flatMap((each) => each.scores));
+  const pieces = (each) => each.tokens.map((token, place) => ({
+    text: token,
+    note: each.scores[place].toFixed(1),
+    ink: "var(--held-out)",
+    strength: (0.8 * each.scores[place]) / worst,
+    gap: 4,
+  }));
+  const preferred = sums[0] > sums[1] ? "first" : "second";
+  const verdict = sums[0] === sums[1] ? "Both are equally likely" : `It prefers the ${preferred}, by ${Math.abs(sums[0] - sums[1]).toFixed(1)}`;
+  return html`<p class="big">${verdict}</p>
+    ${found.map((each, place) => html`<${Figure} title=${`${place ? "Second" : "First"} sentence: ${sums[place].toFixed(1)}`}>${flow(pieces(each), width.value, "How likely each token is")}<//>`)}`;
+}
+
+export const pairs = {
+  id: "pairs",
+  name: "Which is likelier",
+  uses: ["token-scores"],
+  view: () => html`<${Panel} title="Which is likelier" answer=${answer} show=${show}
+    about="Natural logarithms of how likely each token is, the others given; the more colour, the more surprising. A masked model hides each token in turn.">
+    <${TextBox} field=${first} label="First sentence" />
+    <${TextBox} field=${second} label="Second sentence" />
+    <${ModelChoice} model=${model} use="token-scores" />
+    <${Samples} samples=${SAMPLES} model=${model} use="token-scores" fields=${{ first, second }} run=${answer.run} />
+  <//>`,
+};

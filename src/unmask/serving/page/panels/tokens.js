@@ -1,0 +1,38 @@
+// How two tokenizers cut a text.
+import { predict } from "../api.js";
+import { flow } from "../figures.js";
+import { html } from "../html.js";
+import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { field } from "../state.js";
+
+const model = field("tokens", "model", "");
+const other = field("tokens", "other", "");
+const text = field("tokens", "text", "The unaffable mathematician overslept.");
+
+const SAMPLES = [
+  ["English", { text: "The unaffable mathematician overslept." }],
+  ["한국어", { text: "졸업한 학생들이 도서관에서 공부하고 있었다." }],
+];
+const INKS = ["var(--training)", "var(--held-out)"];
+
+const answer = answering(async () => {
+  const names = [chosen(model, "tokenize"), ...(other.value ? [other.value] : [])];
+  const found = await Promise.all(names.map((name) => predict(name, "tokenize", text.value)));
+  return names.map((name, place) => ({ name, ...found[place] }));
+});
+
+const show = (found) => found.map(({ name, tokens, ids }) => html`<${Figure} title=${`${name}: ${tokens.length} tokens`}>
+  ${flow(tokens.map((token, place) => ({ text: token, note: String(ids[place]), ink: INKS[place % 2], strength: 0.22 })), width.value, `The tokens of ${name}`)}<//>`);
+
+export const tokens = {
+  id: "tokens",
+  name: "Tokens",
+  uses: ["tokenize"],
+  view: () => html`<${Panel} title="Tokens" answer=${answer} show=${show}
+    about="How tokenizers cut a text, with the number of each entry.">
+    <${TextBox} field=${text} label="Text" rows="2" />
+    <${ModelChoice} model=${model} use="tokenize" />
+    <${ModelChoice} model=${other} use="tokenize" label="Beside it" none="no other" />
+    <${Samples} samples=${SAMPLES} model=${model} use="tokenize" fields=${{ text }} run=${answer.run} />
+  <//>`,
+};

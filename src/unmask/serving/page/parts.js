@@ -1,0 +1,109 @@
+// What every panel is made of: a choice of a model, a text to edit, samples, a button, a figure.
+import { signal } from "./vendor/signals.js";
+import { useEffect, useRef } from "./vendor/hooks.js";
+import { predict } from "./api.js";
+import { saveFigure } from "./figures.js";
+import { html } from "./html.js";
+import { modelsFor, panel } from "./state.js";
+
+/** How wide a figure may be, in CSS pixels. */
+export const width = signal(680);
+
+/** The model that a field names, or the first that has the use. */
+export function chosen(model, use) {
+  const there = modelsFor(use).map((each) => each.id);
+  return there.includes(model.value) ? model.value : (there[0] ?? "");
+}
+
+export function ModelChoice({ model, use, label = "Model", none }) {
+  const there = modelsFor(use);
+  const value = none && !model.value ? "" : chosen(model, use);
+  return html`<label class="choice">${label}
+    <select value=${value} onChange=${(event) => (model.value = event.target.value)}>
+      ${none ? html`<option value="">${none}</option>` : ""}
+      ${there.map((each) => html`<option value=${each.id}>${each.id}</option>`)}
+    </select></label>`;
+}
+
+export function Choice({ field, label, options }) {
+  return html`<label class="choice">${label}
+    <select value=${String(field.value)} onChange=${(event) => {
+      field.value = typeof field.peek() === "number" ? Number(event.target.value) : event.target.value;
+    }}>
+      ${options.map(([value, name]) => html`<option value=${String(value)}>${name}</option>`)}
+    </select></label>`;
+}
+
+export function TextBox({ field, label, rows = 1, lang }) {
+  const put = (event) => (field.value = event.target.value);
+  return html`<label class="text">${label}
+    ${rows === 1
+      ? html`<input value=${field.value} onInput=${put} spellcheck="false" lang=${lang} autocomplete="off" />`
+      : html`<textarea rows=${rows} value=${field.value} onInput=${put} spellcheck="false" lang=${lang}></textarea>`}</label>`;
+}
+
+/** Buttons that put texts into fields: each sample is `[name, {field: value}]` with the signals of `fields`. A model that
+ * cannot read the text gives way to the one that knows most of it. */
+export function Samples({ samples, fields, model, use, run }) {
+  const put = async (values) => {
+    for (const [name, value] of Object.entries(values)) if (fields[name]) fields[name].value = value;
+    model.value = await bestReader(chosen(model, use), use, Object.values(values).join(" "));
+    run();
+  };
+  return html`<p class="samples">Try ${samples.map(([name, values]) => html`<button type="button" onClick=${() => put(values)}>${name}</button>`)}</p>`;
+}
+
+/** The model with the fewest unknown tokens in a text; `current` if no other has fewer. */
+async function bestReader(current, use, text) {
+  const names = [current, ...modelsFor(use).map((each) => each.id).filter((id) => id !== current)];
+  const unknown = await Promise.all(names.map(async (name) => {
+    const { tokens } = await predict(name, "tokenize", text);
+    return tokens.filter((token) => /^[[<]unk[\]>]$/i.test(token)).length;
+  }));
+  return names[unknown.indexOf(Math.min(...unknown))];
+}
+
+/** What a panel has been answered: `{waiting, error, value}` as a signal, and how it is asked again. */
+export function answering(look) {
+  const state = signal({});
+  let turn = 0;
+  const run = async () => {
+    const own = ++turn;
+    state.value = { ...state.value, waiting: true, error: "" };
+    try {
+      const value = await look();
+      if (own === turn) state.value = { value };
+    } catch (error) {
+      if (own === turn) state.value = { error: error.message };
+    }
+  };
+  return { state, run };
+}
+
+/** A panel: what it is for, its fields in a form (Enter or Ctrl+Enter asks), and below it what came out. */
+export function Panel({ title, about, answer, children, show, action = "Show" }) {
+  const { waiting, error, value } = answer.state.value;
+  useEffect(() => {
+    answer.run();
+  }, []);
+  const keys = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) answer.run();
+  };
+  return html`<section aria-labelledby="title">
+    <h2 id="title" tabindex="-1">${title}</h2>
+    <p class="about">${about}</p>
+    <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys}>${children}
+      <button class="main" disabled=${waiting}>${waiting ? "…" : action}</button></form>
+    <div class="answer" aria-live="polite" aria-busy=${Boolean(waiting)}>
+      ${error ? html`<p class="error" role="alert">${error}</p>` : value ? show(value) : ""}
+    </div></section>`;
+}
+
+/** A figure with its title and the button that saves it. */
+export function Figure({ title, children }) {
+  const place = useRef(null);
+  const save = () => saveFigure(place.current.querySelector("svg"), `unmask-${panel.value}`);
+  return html`<figure ref=${place}><figcaption><b>${title}</b>
+    <button type="button" class="quiet" onClick=${save}>Save as SVG</button></figcaption>
+    <div class="scroll" tabindex="0" role="group" aria-label=${title}>${children}</div></figure>`;
+}

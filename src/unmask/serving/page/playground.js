@@ -1,0 +1,67 @@
+// The page at /: a panel for each thing that can be done with a model.
+import { render } from "./vendor/preact.js";
+import { listModels } from "./api.js";
+import { html } from "./html.js";
+import { answers } from "./panels/answers.js";
+import { attention } from "./panels/attention.js";
+import { classes } from "./panels/classes.js";
+import { entities } from "./panels/entities.js";
+import { fill } from "./panels/fill.js";
+import { layers } from "./panels/layers.js";
+import { learning } from "./panels/learning.js";
+import { matrix } from "./panels/matrix.js";
+import { pairs } from "./panels/pairs.js";
+import { tokens } from "./panels/tokens.js";
+import { width } from "./parts.js";
+import { models, modelsFor, panel, readAddress, writeAddress } from "./state.js";
+
+const PANELS = [fill, learning, layers, pairs, classes, entities, answers, matrix, attention, tokens];
+
+const isThere = (each) => each.uses.every((use) => modelsFor(use).length);
+
+function open(id) {
+  panel.value = id;
+  requestAnimationFrame(() => document.getElementById("title")?.focus({ preventScroll: true }));
+}
+
+async function copyLink(event) {
+  await navigator.clipboard.writeText(location.href);
+  event.target.textContent = "Copied";
+  setTimeout(() => (event.target.textContent = "Copy link"), 1500);
+}
+
+function App() {
+  const shown = PANELS.find((each) => each.id === panel.value) ?? PANELS.find(isThere);
+  return html`<nav aria-label="What to look at"><ul>
+      ${PANELS.map((each) => html`<li><a href=${`#${each.id}`} aria-current=${each === shown ? "page" : undefined}
+        class=${isThere(each) ? "" : "absent"} onClick=${(event) => { event.preventDefault(); open(each.id); }}>${each.name}</a></li>`)}
+    </ul></nav>
+    <main id="main">${!shown ? html`<p>This server has no model.</p>`
+      : isThere(shown) ? html`<${shown.view} key=${shown.id} /><p class="foot"><button type="button" class="quiet" onClick=${copyLink}>Copy link</button></p>`
+      : html`<section><h2 id="title" tabindex="-1">${shown.name}</h2><p class="about">${shown.missing ?? "No model of this server can do this."}</p></section>`}</main>`;
+}
+
+function measure() {
+  const main = document.getElementById("main");
+  if (main) width.value = Math.max(280, Math.min(760, main.clientWidth - 34));
+}
+
+async function start() {
+  const place = document.getElementById("app");
+  try {
+    models.value = await listModels();
+  } catch (error) {
+    place.textContent = error.message;
+    return;
+  }
+  readAddress();
+  if (!PANELS.some((each) => each.id === panel.value)) panel.value = PANELS.find(isThere)?.id ?? "tokens";
+  place.textContent = "";
+  render(html`<${App} />`, place);
+  measure();
+  writeAddress();
+  addEventListener("resize", measure);
+  addEventListener("hashchange", readAddress);
+}
+
+start();

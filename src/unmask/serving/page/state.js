@@ -1,0 +1,43 @@
+// What is shown: the panel, and the fields of each panel. All of it stands in the address, so that a link restores it.
+import { effect, signal } from "./vendor/signals.js";
+
+/** The models of the server. */
+export const models = signal([]);
+
+/** The id of the panel that is shown. */
+export const panel = signal("");
+
+const fields = new Map();
+
+/** A signal that stands in the address while its panel is shown; `initial` where the address says nothing. */
+export function field(panelId, name, initial) {
+  const key = `${panelId}.${name}`;
+  if (!fields.has(key)) fields.set(key, signal(initial));
+  return fields.get(key);
+}
+
+/** The models that have a use. */
+export const modelsFor = (use) => models.value.filter((model) => model.uses.includes(use));
+
+/** Reads the address: `#panel?name=value&...`. */
+export function readAddress() {
+  const [id, query = ""] = location.hash.slice(1).split("?");
+  panel.value = decodeURIComponent(id);
+  for (const [name, value] of new URLSearchParams(query)) {
+    const known = field(panel.value, name, value);
+    known.value = typeof known.peek() === "number" ? Number(value) : value;
+  }
+}
+
+/** Keeps the address up to date, without a step in the browser's history for each letter. */
+export function writeAddress() {
+  effect(() => {
+    if (!panel.value) return;
+    const query = new URLSearchParams();
+    for (const [key, value] of fields) {
+      const [id, name] = key.split(".");
+      if (id === panel.value && value.value !== "") query.set(name, value.value);
+    }
+    history.replaceState(null, "", `#${panel.value}?${query}`);
+  });
+}

@@ -1,0 +1,119 @@
+"""What can be seen inside a model over HTTP agrees with what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from unmask.pretraining.run import pretrain
+from unmask.serving.app import build_app
+from unmask.serving.models import open_models
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SKY = "the [MASK] is blue and the sea is green"
+
+
+def ask(client: TestClient, model: str, what: str, status: int = 200, **body: Any) -> Any:
+    answer = client.post(f"/v1/models/{model}/{what}", json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_models_list_what_can_be_seen_of_them(client: TestClient) -> None:
+    uses = {each["id"]: each["uses"] for each in client.get("/v1/models").json()["data"]}
+    assert {"attention", "layers", "token-scores"} <= set(uses["masked"])
+    assert {"attention", "words"} <= set(uses["classification"])
+    assert {"attention", "spans"} <= set(uses["qa"])
+    assert "checkpoints" not in uses["masked"], "it is no run's"
+    assert "words" not in uses["regression"]
+
+
+def test_attention_has_a_square_for_each_layer_and_head(client: TestClient) -> None:
+    seen = ask(client, "classification", "attention", text="she wrote a warm letter")
+    assert seen["tokens"][0] == "[CLS]"
+    size = len(seen["tokens"])
+    for layer in seen["weights"]:
+        for head in layer:
+            assert len(head) == size
+            assert all(sum(row) == pytest.approx(1000, abs=size) for row in head)
+
+
+def test_the_last_layer_and_the_model_agree(client: TestClient) -> None:
+    [filled] = ask(client, "masked", "fill-mask", inputs=[SKY], top_k=3)["predictions"]
+    last = ask(client, "masked", "layers", text=SKY, top_k=3)["layers"][-1]
+    assert last["tokens"] == [each["token_str"] for each in filled]
+    assert last["scores"] == pytest.approx([each["score"] for each in filled], abs=1e-5)
+
+
+@pytest.mark.parametrize("model", ["masked", "causal"])
+def test_scores_of_tokens_add_up_to_the_text_s(client: TestClient, model: str) -> None:
+    text = "the sky is blue"
+    [whole] = ask(client, model, "score", inputs=[text])["predictions"]
+    seen = ask(client, model, "token-scores", text=text)
+    assert sum(seen["scores"]) == pytest.approx(whole["score"], abs=1e-4)
+    assert len(seen["tokens"]) == len(seen["scores"])
+
+
+@pytest.mark.parametrize("method", ["erasure", "integrated_gradients"])
+def test_words_carry_the_label(client: TestClient, method: str) -> None:
+    text = "Ada Lovelace wrote a warm paper in London"
+    [label] = ask(client, "classification", "classify", inputs=[text])["predictions"]
+    seen = ask(client, "classification", "words", input=text, method=method)
+    assert seen["label"] == label["label"]
+    assert len(seen["tokens"]) == len(seen["weights"])
+    assert any(seen["weights"])
+
+
+def test_an_answer_s_place_is_seen(client: TestClient) -> None:
+    seen = ask(client, "qa", "spans", question="Where did Ada write?", context="Ada wrote a warm paper in Bath")
+    assert len(seen["starts"]) == len(seen["begins"]) == len(seen["stops"])
+    assert 0 < sum(seen["begins"]) <= 1.0001
+
+
+@pytest.mark.parametrize(
+    ("model", "what", "body", "status", "told"),
+    [
+        ("masked", "layers", {"text": "no mask"}, 422, "no [MASK] in 'no mask'"),
+        ("masked", "attention", {"text": "sky " * 50}, 422, "tokens"),
+        ("masked", "words", {"input": "a"}, 409, "is not for words"),
+        ("classification", "words", {"input": "a", "method": "guess"}, 422, "erasure"),
+        ("masked", "checkpoints", {"text": SKY}, 409, "is not for checkpoints"),
+        ("masked", "token-scores", {"text": ""}, 422, "too few tokens"),
+        ("qa", "spans", {"question": "who"}, 422, "context"),
+    ],
+)
+def test_what_cannot_be_seen_is_refused(
+    client: TestClient, model: str, what: str, body: dict[str, Any], status: int, told: str
+) -> None:
+    import re
+
+    message = ask(client, model, what, status, **body)["error"]["message"]
+    assert re.search(told.replace("[", r"\[").replace("]", r"\]"), message), message
+
+
+@pytest.fixture(scope="module")
+def learning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    place = tmp_path_factory.mktemp("learning")
+    text = place / "text.txt"
+    text.write_text("\n\n".join(["the sky is blue and the sea is green.", "she wrote a letter."] * 30), "utf-8")
+    words = [f"corpus={text}", "tokenizer.vocab_size=150", "train.tokens=null", "train.epochs=null", "train.steps=6"]
+    words += ["train.save_every=2", "train.keep_last=5", "train.eval_every=100", "model.hidden_size=16"]
+    words += ["model.num_hidden_layers=2", "model.num_attention_heads=2", "model.intermediate_size=32", "device=cpu"]
+    pretrain("pretrain/modern_tiny", words, out=place / "run")
+    app = build_app(open_models([f"run={place / 'run'}"], "fp32"))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+    app.service.batcher.close()
+
+
+def test_every_checkpoint_answers_and_the_last_as_the_model(learning: TestClient) -> None:
+    seen = ask(learning, "run", "checkpoints", text="the [MASK] is blue .", top_k=2)["checkpoints"]
+    assert [each["step"] for each in seen] == [2, 4, 6]
+    [filled] = ask(learning, "run", "fill-mask", inputs=["the [MASK] is blue ."], top_k=2)["predictions"]
+    assert seen[-1]["tokens"] == [each["token_str"] for each in filled]
+    assert seen[-1]["scores"] == pytest.approx([each["score"] for each in filled], abs=1e-5)
+    assert seen[0]["scores"] != seen[-1]["scores"]

@@ -1,0 +1,152 @@
+"""The page at `/`: what it loads is there and nothing else is, and each panel works by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from unmask.serving.app import build_app
+from unmask.serving.models import ServedModel
+
+PAGE = Path(str(files("unmask.serving"))) / "page"
+PANELS = {
+    "fill": "Text",
+    "layers": "Text",
+    "pairs": "First sentence",
+    "classes": "Text",
+    "entities": "Text",
+    "answers": "Question",
+    "matrix": "Sentences, one a line",
+    "attention": "Text",
+    "tokens": "Text",
+}
+"""Each with the field that is typed into."""
+
+
+def test_it_loads_only_what_the_server_has(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    policy = page.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    waiting, seen = re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text), set()
+    while waiting:
+        address = waiting.pop()
+        if address in seen:
+            continue
+        seen.add(address)
+        answer = client.get(address)
+        assert answer.status_code == 200, address
+        if address.endswith(".js"):
+            assert answer.headers["content-type"].startswith("text/javascript")
+            for imported in re.findall(r'from ?"([^"]+)"', answer.text):
+                assert imported.startswith("."), f"{address} imports {imported}"
+                waiting.append(str(Path(address).parent / imported).replace("panels/../", ""))
+    there = {f"/page/{path.relative_to(PAGE).as_posix()}" for path in PAGE.rglob("*") if path.is_file()}
+    unused = {address for address in there - seen if not address.endswith((".txt", "endpoints.js"))}
+    assert not unused, unused
+
+
+def test_nothing_of_ours_names_another_place() -> None:
+    for path in [*PAGE.glob("*.*"), *PAGE.glob("panels/*")]:
+        places = re.findall(r"https?://[\w./-]+", path.read_text("utf-8"))
+        assert set(places) <= {"http://www.w3.org/2000/svg"}, path
+
+
+def test_every_panel_asks_for_a_use_that_there_is(client: TestClient) -> None:
+    known = {address.rpartition("/")[2] for address in client.get("/openapi.json").json()["paths"]}
+    for path in PAGE.glob("panels/*.js"):
+        for use in re.findall(r'use(?:s: \[|=)"([\w-]+)"', path.read_text("utf-8")):
+            assert use in known, (path.name, use)
+
+
+def test_a_token_is_asked_for_by_the_page_itself(served_models: dict[str, ServedModel]) -> None:
+    app = build_app(served_models, token="secret")
+    with TestClient(app) as client:
+        assert client.get("/").status_code == 200
+        assert client.get("/page/playground.js").status_code == 200
+        assert client.get("/v1/models").status_code == 401
+    app.service.batcher.close()
+
+
+@pytest.fixture(scope="module")
+def address(served_models: dict[str, ServedModel]) -> Iterator[str]:
+    """Of a real server, in a thread."""
+    import uvicorn
+
+    app = build_app(served_models)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+    app.service.batcher.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("needs a browser: install chromium")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
+def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) -> None:
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(address)
+    for panel, field in PANELS.items():
+        page.locator(f'nav a[href="#{panel}"]').click()
+        page.locator(".answer svg").first.wait_for()
+        box = page.get_by_label(field, exact=True).first
+        box.press("End")
+        box.type(" warm" if panel != "fill" else " [MASK]")
+        box.press("Control+Enter")
+        page.locator(".answer[aria-busy=false] svg").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{panel} is wider than the window"
+        assert "warm" in page.url or "MASK" in page.url
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as SVG").first.click()
+    figure = Path(saved.value.path()).read_text("utf-8")
+    assert figure.startswith("<svg")
+    assert "var(" not in figure, "its colours are those of a style sheet that is not there"
+    again = context.new_page()
+    again.goto(page.url)
+    again.locator(".answer svg").first.wait_for()
+    assert again.get_by_label("Text", exact=True).first.input_value().endswith(" warm"), "a link restores the state"
+    again.locator('nav a[href="#learning"]').click()
+    again.get_by_text("Serve a run of unmask pretrain").wait_for()
+    assert faults == []
+    context.close()
+
+
+def test_a_refusal_is_told_where_it_was_asked(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{address}/#layers?text=no+blank")
+    page.get_by_role("alert").wait_for()
+    assert "no [MASK] in 'no blank'" in page.get_by_role("alert").inner_text()
+    page.close()
