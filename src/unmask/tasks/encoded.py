@@ -195,6 +195,21 @@ def encoded(
     )
 
 
+def window_bounds(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int]]:
+    """Where the windows over a long text begin and end.
+
+    Args:
+        num_tokens: of the text; 0 gives one empty window.
+        capacity: most tokens of a window, at least 1.
+        stride: from one beginning to the next; if it exceeds the window, windows are adjacent.
+    """
+    bounds = [(0, min(capacity, num_tokens))]
+    while bounds[-1][1] < num_tokens:
+        start = bounds[-1][0] + min(capacity, stride)
+        bounds.append((start, min(start + capacity, num_tokens)))
+    return bounds
+
+
 @dataclass(frozen=True)
 class UnitPosition:
     """A place in the order of all units: the next one to be shown.

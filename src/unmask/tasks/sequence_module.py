@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 import torch
@@ -44,18 +45,25 @@ class SequenceModule(nn.Module):
             `ElmoClassifier` those of all layers; a `TwoOrderClassifier` adds the summaries of a unit's two rows.
         summed_loss: the loss of the term `task`, from outputs and the column `labels`.
         auxiliary_lm_weight: coefficient of the term `lm`; 0 leaves it out.
+        window_pooling: how the outputs of the rows of a unit become one; None: a unit is one row, or the head's two.
     """
 
     _label_weights: Tensor
 
     def __init__(
-        self, encoder: Encoder, head: nn.Module, summed_loss: SummedLoss, auxiliary_lm_weight: float = 0.0
+        self,
+        encoder: Encoder,
+        head: nn.Module,
+        summed_loss: SummedLoss,
+        auxiliary_lm_weight: float = 0.0,
+        window_pooling: Literal["mean", "max"] | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
         self._summed_loss = summed_loss
         self._auxiliary_lm_weight = auxiliary_lm_weight
+        self._window_pooling = window_pooling
         self._mean, self._deviation = 0.0, 1.0
         self._learned_loss: WeightedLoss | None = None
         self.register_buffer("_label_weights", None, persistent=False)
@@ -117,7 +125,7 @@ class SequenceModule(nn.Module):
     @property
     def paddings(self) -> Paddings | None:
         """How the columns that `forward` reads are padded to a bucket; None if it needs the lengths."""
-        if isinstance(self.head, BiLstmHead | ElmoClassifier | TwoOrderClassifier):
+        if isinstance(self.head, BiLstmHead | ElmoClassifier | TwoOrderClassifier) or self._window_pooling:
             return None
         paddings = {"labels": Padding(SEQUENCES, NO_LABEL)}
         return paddings | {IS_PADDING: Padding(TOKENS, True)} if self._auxiliary_lm_weight else paddings
@@ -131,22 +139,29 @@ class SequenceModule(nn.Module):
         return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]
 
     def outputs(self, batch: Batch) -> Tensor:
-        """(units, outputs); a unit is a sequence, or the two orders of a pair."""
+        """(units, outputs); a unit is a sequence, the two orders of a pair, or the windows of a text."""
         if isinstance(self.head, BiLstmHead):
             return self._read(self.encoder(batch), batch)
         if isinstance(self.head, ElmoClassifier):
-            return self.head(self.encoder.hidden_states(batch), batch)  # type: ignore[no-any-return]
+            return self._of_units(self.head(self.encoder.hidden_states(batch), batch), batch)
         return self._of_units(self.head(self.encoder.summary(batch)), batch)
 
     def _read(self, hidden: Tensor, batch: Batch) -> Tensor:
         """The outputs from hidden states (tokens, hidden): of a causal encoder, or of any with a BiLSTM head."""
         if isinstance(self.head, BiLstmHead):
-            return self.head(hidden, batch.lengths)  # type: ignore[no-any-return]
+            return self._of_units(self.head(hidden, batch.lengths), batch)
         return self._of_units(self.head(hidden[batch.last_tokens]), batch)
 
     def _of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """The outputs of units, from what the head gives for their sequences."""
-        return outputs
+        """(units, outputs) from what the head gives for their sequences."""
+        if self._window_pooling is None or "unit_bounds" not in batch.columns:
+            return outputs
+        sizes = batch.columns["unit_bounds"].diff()  # (units,)
+        units = torch.repeat_interleave(torch.arange(len(sizes), device=outputs.device), sizes)
+        index = units[:, None].expand_as(outputs)
+        pooled = outputs.new_zeros(len(sizes), outputs.shape[1])
+        how = "mean" if self._window_pooling == "mean" else "amax"
+        return pooled.scatter_reduce(0, index, outputs, how, include_self=False)
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """The term `task` alone, as measured; `lm` is used only in training."""
@@ -246,7 +261,8 @@ def new_sequence_module(
             )
         assert isinstance(head, Classifier), "every causal encoder has it"
         head = TwoOrderClassifier(head)
-    return SequenceModule(encoder, head, summed_loss, settings.auxiliary_lm_weight)
+    pooling = settings.window_pooling if settings.long_text == "windows" else None
+    return SequenceModule(encoder, head, summed_loss, settings.auxiliary_lm_weight, pooling)
 
 
 def new_bilstm_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings: TaskSettings) -> BiLstmHead:

@@ -95,7 +95,13 @@ class TaskSettings(Settings):
     """`temperature`: after training, logits are divided by the number that makes the dev file's labels most probable
     (Guo et al. 2017); the saved head answers so."""
 
-    # Question answering, and tagging's windows.
+    # Classification and regression.
+    long_text: Literal["cut", "windows"] = "cut"
+    """`windows`: a text over max_length is read in windows of that length, and their outputs are put together."""
+    window_pooling: Literal["mean", "max"] = "mean"
+    """How the outputs of windows become one: the mean of their logits or values, or the largest of each."""
+
+    # Windows of any kind.
     doc_stride: int = Field(128, ge=1)
     """Tokens from one window's beginning to the next one's."""
 
@@ -159,6 +165,15 @@ class TaskSettings(Settings):
             raise ValueError(
                 "thresholds are for labels of which a text may have many: set multi_label to true, or leave them out"
             )
+        of_windows = {"window_pooling": "mean", "doc_stride": 128}
+        for field, usual in of_windows.items():
+            is_text = kind in ("classification", "regression")
+            if is_text and self.long_text != "windows" and getattr(self, field) != usual:
+                raise ValueError(
+                    f"{field} is for texts that are read in windows: set long_text to windows, or leave it out"
+                )
+        if self.long_text == "windows" and self.two_orders:
+            raise ValueError("long_text windows is for single texts, and two_orders for pairs: keep one")
         if self.feature_layers != "last" and self.tagging_head != "bilstm":
             raise ValueError("feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out")
         if self.bilstm_size != 768 and "bilstm" not in (self.tagging_head, self.encoder_top):
@@ -198,7 +213,9 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "class_weights": ("classification",),
     "label_smoothing": ("classification",),
     "calibration": ("classification",),
-    "doc_stride": ("qa", "tagging"),
+    "long_text": ("classification", "regression"),
+    "window_pooling": ("classification", "regression"),
+    "doc_stride": ("classification", "regression", "qa", "tagging"),
     "max_question_length": ("qa",),
     "max_answer_length": ("qa",),
     "n_best": ("qa",),

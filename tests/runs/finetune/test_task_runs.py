@@ -355,3 +355,14 @@ def test_nothing_is_chosen_without_a_dev_file(unmask: Command, place: Path, task
         2,
         "error: task.calibration=temperature is chosen on a dev file: give data.dev too",
     )
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_long_texts_are_read_in_windows(unmask: Command, finetune: Callable[..., Path], kind: str) -> None:
+    """Trained, measured and predicted alike; regression reads the one text that it has."""
+    columns = () if kind == "classification" else ("data.columns.text=text_a",)
+    words = ("task.long_text=windows", "task.max_length=6", "task.doc_stride=2", "task.window_pooling=max", *columns)
+    run = finetune(kind, "run", *LONGER, *FAST, *words)
+    dev = run.parent / f"{kind}-dev.jsonl"
+    assert measured(unmask, "run", "--data", dev)["metrics"] == of_dev(run)
+    assert "cut" not in (run / "log.txt").read_text("utf-8")

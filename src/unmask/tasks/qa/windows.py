@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import SettingsError
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.encoded import EncodedExamples, encoded, window_bounds
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.settings import TaskSettings
 from unmask.tokenization.offsets import AlignedText, align, pair_template
@@ -28,21 +28,6 @@ NO_TOKENS = "answers that no token of the tokenizer represents: not learned"
 
 NOT_PASSAGE = -1
 """The place of tokens that are not in the passage."""
-
-
-def window_bounds(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int]]:
-    """Where the windows over a passage begin and end.
-
-    Args:
-        num_tokens: of the passage; 0 gives one empty window.
-        capacity: most tokens of a window, at least 1.
-        stride: from one beginning to the next; if it exceeds the window, windows are adjacent.
-    """
-    bounds = [(0, min(capacity, num_tokens))]
-    while bounds[-1][1] < num_tokens:
-        start = bounds[-1][0] + min(capacity, stride)
-        bounds.append((start, min(start + capacity, num_tokens)))
-    return bounds
 
 
 def max_context_window(num_tokens: int, bounds: Sequence[tuple[int, int]]) -> NDArray[np.int64]:

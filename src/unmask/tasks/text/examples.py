@@ -11,7 +11,7 @@ from unmask.io.input_files import DataPath
 from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import read_rows
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import Columns, EncodedExamples, encoded
+from unmask.tasks.encoded import Columns, EncodedExamples, encoded, window_bounds
 from unmask.tasks.rows import check_columns, checked_text, choose_layout, listed
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
@@ -184,13 +184,15 @@ def encode_texts(
     settings: TaskSettings,
     unit_columns: Columns,
 ) -> EncodedExamples:
-    """Encodes texts and pairs; each is a unit of one row, or of two if both orders of a pair are read; see
-    `Task.encode`.
+    """Encodes texts and pairs; each is a unit of one row, of two if both orders of a pair are read, or of its windows
+    if long texts are read so; see `Task.encode`.
 
     Raises:
         InputError: an example is longer than `settings.max_length` and may not be cut, has no token at all, or is not a
-            pair though both orders are to be read.
+            pair though both orders are to be read, or a pair though texts are to be read in windows.
     """
+    if settings.long_text == "windows":
+        return _encode_windows(examples, tokenizer, counts, settings, unit_columns)
     limit = settings.max_length if settings.truncation else None
     inputs = tokenizer.encode_inputs([(example.text_a, example.text_b) for example in examples], limit)
     two_orders = settings.reads_both_orders(num_segments)
@@ -222,6 +224,39 @@ def encode_texts(
         rows_of_units=[2] * len(inputs) if two_orders else None,
         unit_columns=unit_columns,
     )
+
+
+def _encode_windows(
+    examples: Sequence[TextExample[Any]],
+    tokenizer: Tokenizer,
+    counts: ExampleCounts,
+    settings: TaskSettings,
+    unit_columns: Columns,
+) -> EncodedExamples:
+    """Every text in as many rows as it takes, special tokens around each; nothing is cut."""
+    pieces = tokenizer.template.single
+    text = next(number for number, piece in enumerate(pieces) if piece.text)
+    before, after = ([token for piece in some for token in piece.ids] for some in (pieces[:text], pieces[text + 1 :]))
+    capacity = settings.max_length - len(before) - len(after)
+    rows: list[list[int]] = []
+    sizes = []
+    for example, whole in zip(
+        examples, tokenizer.encode_inputs([(example.text_a, None) for example in examples]), strict=True
+    ):
+        if example.text_b is not None:
+            raise InputError(
+                f"{example.source}: a pair, and task.long_text=windows reads single texts: leave it out, so that the "
+                "end of the longer text is cut"
+            )
+        ids = whole.input_ids[len(before) : len(whole.input_ids) - len(after)]
+        if not whole.input_ids:
+            raise InputError(f"{example.source}: the text holds no token: take the row out")
+        bounds = window_bounds(len(ids), capacity, settings.doc_stride)
+        rows += [[*before, *ids[start:end], *after] for start, end in bounds]
+        sizes.append(len(bounds))
+        counts.empty += not ids
+    counts.examples += len(examples)
+    return encoded(rows, [len(row) for row in rows], rows_of_units=sizes, unit_columns=unit_columns)
 
 
 def _swapped(example: TextExample[Any]) -> tuple[str, str]:

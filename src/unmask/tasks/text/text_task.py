@@ -79,6 +79,9 @@ class TextTask(ABC, Generic[LabelT]):
     def remembered(self) -> dict[str, Any]:
         return {
             **self.settings.model_dump(include={"name", "max_length", "truncation"}),
-            **self.settings.model_dump(include={"encoder_top", "two_orders", "bilstm_size"}, exclude_defaults=True),
+            **self.settings.model_dump(
+                include={"encoder_top", "two_orders", "bilstm_size", "long_text", "window_pooling", "doc_stride"},
+                exclude_defaults=True,
+            ),
             "columns": self.files.columns.model_dump(exclude_none=True),
         }

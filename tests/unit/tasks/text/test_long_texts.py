@@ -1,0 +1,112 @@
+"""Texts that are read in windows: nothing is cut, and their outputs are put together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.tasks import new_task
+from support.untrained import save_bert, save_task_model
+from unmask.errors import InputError
+from unmask.inference.predictor import Predictor, load_predictor
+from unmask.io.rows import Row
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.settings import TaskSettings
+
+WORDS = [
+    "she",
+    "wrote",
+    "a",
+    "warm",
+    "letter",
+    "to",
+    "a",
+    "dull",
+    "man",
+    "in",
+    "london",
+    "and",
+    "the",
+    "sky",
+    "is",
+    "blue",
+]
+SETTINGS: dict[str, Any] = {"name": "classification", "labels": ["dull", "warm"], "max_length": 8}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("long")
+    return save_bert(place / "base", [" ".join(WORDS)] * 20, initializer_range=0.2)
+
+
+def opened(place: Path, base: Path, **settings: Any) -> Predictor:
+    return load_predictor(save_task_model(place, base, std=0.5, **{**SETTINGS, **settings}))
+
+
+def encode(predictor: Predictor, *texts: str) -> Any:
+    counts = ExampleCounts()
+    task = predictor.task
+    examples = [task.read(Row({"text": text}, "here")) for text in texts]
+    return task.encode(examples, predictor.tokenizer, counts, predictor.num_segments), counts
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_outputs_are_those_of_the_windows_together(tmp_path: Path, base: Path, pooling: str) -> None:
+    windows = opened(tmp_path / "w", base, long_text="windows", doc_stride=4, window_pooling=pooling)
+    cut = opened(tmp_path / "c", base)  # the same weights
+    texts = [" ".join(WORDS), "the sky is blue", ""]
+    encoded, counts = encode(windows, *texts)
+    assert (counts.truncated, counts.num_cut, counts.examples, counts.empty) == (0, 0, 3, 1)
+    assert encoded.row_lengths.max() == 8
+    starts = [0, 4, 8, 12]
+    assert encoded.unit_bounds.tolist() == [0, 4, 5, 6], "16 words, six of them a window, each begins four later"
+    pieces = [" ".join(WORDS[start : start + 6]) for start in starts]
+    with torch.no_grad():
+        found = windows.module.outputs(encoded.batch([0, 1, 2]))
+        alone = cut.module.outputs(encode(cut, *pieces, *texts[1:])[0].batch(range(6)))
+    together = alone[:4].mean(0) if pooling == "mean" else alone[:4].amax(0)
+    torch.testing.assert_close(found, torch.stack([together, alone[4], alone[5]]), atol=1e-5, rtol=0)
+
+
+def test_the_end_of_a_text_counts(tmp_path: Path, base: Path) -> None:
+    windows = opened(tmp_path / "w", base, long_text="windows", doc_stride=6)
+    cut = opened(tmp_path / "c", base)
+    one, other = (" ".join([*WORDS[:-1], last]) for last in ("blue", "dull"))
+    answers = [list(predictor([Row({"text": each}, "") for each in (one, other)])) for predictor in (windows, cut)]
+    assert answers[0][0]["probabilities"] != answers[0][1]["probabilities"]
+    assert answers[1][0]["probabilities"] == pytest.approx(answers[1][1]["probabilities"]), "it is cut off"
+
+
+def test_a_model_remembers_how_it_reads(tmp_path: Path, base: Path) -> None:
+    remembered = opened(tmp_path / "w", base, long_text="windows", window_pooling="max", doc_stride=4).task.remembered()
+    assert {name: remembered[name] for name in ("long_text", "window_pooling", "doc_stride")} == {
+        "long_text": "windows",
+        "window_pooling": "max",
+        "doc_stride": 4,
+    }
+    assert "long_text" not in new_task(**SETTINGS).remembered()
+
+
+def test_pairs_are_refused(tmp_path: Path, base: Path) -> None:
+    predictor = opened(tmp_path / "w", base, long_text="windows")
+    pairs = predictor.with_options(type(predictor.task.files.columns)(text_a="a", text_b="b"))  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"a pair, and task\.long_text=windows reads single texts"):
+        list(pairs([Row({"a": "she wrote", "b": "a letter"}, "here")]))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"window_pooling": "max"}, "window_pooling is for texts that are read in windows"),
+        ({"doc_stride": 4}, "doc_stride is for texts that are read in windows"),
+        ({"name": "regression", "long_text": "windows", "two_orders": True}, "two_orders for pairs"),
+        ({"name": "tagging", "long_text": "windows"}, "long_text is for classification and regression"),
+    ],
+)
+def test_settings_that_do_not_go_together(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        TaskSettings(**given)
