@@ -17,22 +17,24 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import TaskSettings
 
 WORDS = [
-    "she",
-    "wrote",
-    "a",
-    "warm",
-    "letter",
-    "to",
-    "a",
-    "dull",
-    "man",
-    "in",
-    "london",
-    "and",
-    "the",
-    "sky",
-    "is",
-    "blue",
+    *[
+        "she",
+        "wrote",
+        "a",
+        "warm",
+        "letter",
+        "to",
+        "a",
+        "dull",
+        "man",
+        "in",
+        "london",
+        "and",
+        "the",
+        "sky",
+        "is",
+        "blue",
+    ]
 ]
 SETTINGS: dict[str, Any] = {"name": "classification", "labels": ["dull", "warm"], "max_length": 8}
 
