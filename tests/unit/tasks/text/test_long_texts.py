@@ -16,7 +16,8 @@ from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import TaskSettings
 
-WORDS = [
+TEXT = "she wrote a warm letter to a dull man in london and the sky is blue"
+WORDS = TEXT.split()
     *[
         "she",
         "wrote",
