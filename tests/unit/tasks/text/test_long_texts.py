@@ -18,25 +18,6 @@ from unmask.tasks.settings import TaskSettings
 
 TEXT = "she wrote a warm letter to a dull man in london and the sky is blue"
 WORDS = TEXT.split()
-    *[
-        "she",
-        "wrote",
-        "a",
-        "warm",
-        "letter",
-        "to",
-        "a",
-        "dull",
-        "man",
-        "in",
-        "london",
-        "and",
-        "the",
-        "sky",
-        "is",
-        "blue",
-    ]
-]
 SETTINGS: dict[str, Any] = {"name": "classification", "labels": ["dull", "warm"], "max_length": 8}
 
 
