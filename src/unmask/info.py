@@ -31,6 +31,7 @@ SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
     *("projection_size", "cell_size"),  # ELMo's
 )
+ONNX_COMMANDS = ["predict", "evaluate", "serve"]
 SPAN_BOUNDARY = "span_boundary.safetensors"
 """SpanBERT's file in a model directory; the module that writes it imports torch."""
 
@@ -162,12 +163,14 @@ def _describe_model(path: Path) -> dict[str, Any]:
     config = read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
     is_google = not (path / CONFIGS[0]).is_file()
     use = use_of({"architectures": ["BertForPreTraining"]} if is_google else config)
+    in_onnx = (path / "model.onnx").is_file() and not any(path.glob("*.safetensors"))
     description: dict[str, Any] = {
         "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
         if is_google
         else config.get("architectures"),
         "model_type": "bert" if is_google else config.get("model_type"),
-        **({} if use is None else {"is": use.kind, "commands": list(use.commands)}),
+        **({} if use is None else {"is": use.kind, "commands": ONNX_COMMANDS if in_onnx else list(use.commands)}),
+        **({"format": "ONNX"} if in_onnx else {}),
         "num_parameters": _num_parameters(sorted(path.glob("*.safetensors"))),
         "vocab_size": config.get("vocab_size"),
         **{name: config[name] for name in SIZES if name in config},

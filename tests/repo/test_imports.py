@@ -16,14 +16,25 @@ import pytest
 
 FOLDERS = (
     *("io", "corpus", "tokenization", "store", "packing", "models", "objectives", "tasks", "training"),
-    *("recipe", "reports", "pretraining", "inference", "finetuning", "doctor", "experiments", "serving", "cli"),
+    *(
+        "recipe",
+        "reports",
+        "pretraining",
+        "inference",
+        "exporting",
+        "finetuning",
+        "doctor",
+        "experiments",
+        "serving",
+        "cli",
+    ),
 )
 """The folders of `src/unmask` in the order of the data: each imports only from those before it."""
 
 FIRST = ("errors", "batch", "chance", "yaml_text", "config")
 """Modules at the top that every folder may import; they import no folder."""
 
-PROGRAMS = ("info", "export", "card")
+PROGRAMS = ("info", "card")
 """Modules at the top that import from the folders before `inference`, and each from those before it; `inference` and
 later folders import them."""
 

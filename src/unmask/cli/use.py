@@ -359,3 +359,31 @@ def card_command(
     print(write_card(model, stated, overwrite=overwrite))
     if license is None:
         print("the card states no licence: --license, such as apache-2.0, does", file=sys.stderr)
+
+
+@app.command("export")
+def export_command(
+    model: Model,
+    check: Annotated[Path, typer.Option("--check", help="labelled examples, on which it is measured before and after")],
+    out: Annotated[Path, typer.Option("--out", help="the directory to write")],
+    format: Annotated[str, typer.Option("--format", help="onnx, or onnx-int8")] = "onnx",
+    max_loss: Annotated[
+        float, typer.Option("--max-loss", help="how much worse the task's first metric may be, in its own units")
+    ] = 0.01,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Write a fine-tuned model as ONNX, with a certificate of what it answers, or refuse."""
+    from unmask.exporting.export import export
+
+    told = export(model, out, check, format=format, max_loss=max_loss, overwrite=overwrite)
+    if as_json:
+        print(json.dumps(told, ensure_ascii=False))
+        return
+    measured = {told["metric"]: {when: each[told["metric"]] for when, each in told["metrics"].items()}}
+    for name, each in {**measured, "ms of one example": told["latency_ms"], "bytes": told["size_bytes"]}.items():
+        print(f"  {name:<24} {each['before']:,.4g} before, {each['after']:,.4g} after")
+    print(
+        f"  {'largest difference':<24} {told['largest_logit_difference']:.2g} of a logit, {told['examples']:,} examples"
+    )
+    print(out)

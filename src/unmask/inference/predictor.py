@@ -16,6 +16,7 @@ from unmask.inference.answer_table import table_lines
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
 from unmask.inference.inputs import having_field, read_task_inputs
+from unmask.inference.onnx_model import OnnxModule, blank_finetuned, is_onnx
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import (
     NOTHING_SAID,
@@ -188,7 +189,8 @@ def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any
 
 
 def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
-    loaded = load_finetuned(directory)
+    in_onnx = is_onnx(directory)
+    loaded = blank_finetuned(directory) if in_onnx else load_finetuned(directory)
     try:
         recalled = recall_task(loaded, task)
     except ModelError as error:
@@ -196,6 +198,8 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     tokenizer = open_tokenizer(directory)
     attach_tokenizer(loaded.encoder, tokenizer, directory)
     module: Any = recalled.module(loaded.encoder, loaded.head)
+    if in_onnx:
+        return Predictor(recalled, OnnxModule(module, directory, compute), tokenizer, compute)
     if loaded.head_weights is not None:
         module.head.load_state_dict(loaded.head_weights)
     trained = (loaded.config or {}).get(TRAINED_LENGTH)

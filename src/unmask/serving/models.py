@@ -16,6 +16,7 @@ import numpy as np
 
 from unmask.errors import ModelError, SettingsError
 from unmask.inference.mask_filling import MaskFiller
+from unmask.inference.onnx_model import is_onnx
 from unmask.io.json_text import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.models.hub.config import find_class
@@ -115,6 +116,9 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     use = _use(directory)
     commands = use.commands if use is not None else ()
     rest = ["features", "similarity", "tokenize"]
+    if is_onnx(directory):
+        model.endpoints = (TASK_ENDPOINTS[model.task.kind],)
+        return model
     if "predict" in commands:
         model.endpoints = (TASK_ENDPOINTS[model.task.kind], *rest)
     elif "generate" in commands:

@@ -143,16 +143,16 @@ class SequenceModule(nn.Module):
         if isinstance(self.head, BiLstmHead):
             return self._read(self.encoder(batch), batch)
         if isinstance(self.head, ElmoClassifier):
-            return self._of_units(self.head(self.encoder.hidden_states(batch), batch), batch)
-        return self._of_units(self.head(self.encoder.summary(batch)), batch)
+            return self.of_units(self.head(self.encoder.hidden_states(batch), batch), batch)
+        return self.of_units(self.head(self.encoder.summary(batch)), batch)
 
     def _read(self, hidden: Tensor, batch: Batch) -> Tensor:
         """The outputs from hidden states (tokens, hidden): of a causal encoder, or of any with a BiLSTM head."""
         if isinstance(self.head, BiLstmHead):
-            return self._of_units(self.head(hidden, batch.lengths), batch)
-        return self._of_units(self.head(hidden[batch.last_tokens]), batch)
+            return self.of_units(self.head(hidden, batch.lengths), batch)
+        return self.of_units(self.head(hidden[batch.last_tokens]), batch)
 
-    def _of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
+    def of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(units, outputs) from what the head gives for their sequences."""
         if self._window_pooling is None or "unit_bounds" not in batch.columns:
             return outputs

@@ -264,12 +264,29 @@ def _assemble(
     source: ModelSource, weights: Mapping[str, Tensor], parts: frozenset[Part], may_be_left: tuple[str, ...]
 ) -> LoadedModel:
     """Builds the encoder and `parts` without initialising them, and gives them the weights."""
+    model = _blank(source, parts)
+    places = hub_names(model.encoder, model.heads)
+    unused = fill_weights([model.encoder, *model.heads.values()], places, weights, source.directory, may_be_left)
+    return replace(model, unused=unused)
+
+
+def blank_model(directory: Path) -> LoadedModel:
+    """A model without weights, on PyTorch's meta device: what a directory says of it, for what computes elsewhere.
+
+    Raises:
+        ModelError: `config.json` is missing or damaged, or its class or one of its settings is not supported.
+    """
+    source = open_source(directory)
+    return _blank(source, source.model_class.parts)
+
+
+def _blank(source: ModelSource, parts: frozenset[Part]) -> LoadedModel:
     kind = head_kind_in(parts)
     labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     with torch.device("meta"):
         encoder = new_encoder(source.settings, pooler="pooler" in parts)
         heads: dict[str, Any] = {part: new(source.settings) for part, new in PRETRAINING_HEADS.items() if part in parts}
-        model = LoadedModel(
+        return LoadedModel(
             architecture=source.class_name,
             encoder=encoder,
             head=None if kind is None else _blank_head(source, kind, labels),
@@ -279,9 +296,6 @@ def _assemble(
             config=source.config,
             **heads,
         )
-    places = hub_names(encoder, model.heads)
-    unused = fill_weights([encoder, *model.heads.values()], places, weights, source.directory, may_be_left)
-    return replace(model, unused=unused)
 
 
 def _blank_head(source: ModelSource, kind: HeadKind, labels: tuple[str, ...] | None) -> Classifier | DeepClassifier:

@@ -224,7 +224,7 @@ class ChoiceModule(SequenceModule):
         """None: the number of choices of each unit is needed."""
         return
 
-    def _of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
+    def of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(units, most choices of any unit), minus infinity where a unit has fewer."""
         bounds = batch.columns["unit_bounds"]  # always there: a unit has at least two rows
         sizes = bounds.diff()

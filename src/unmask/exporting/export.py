@@ -1,0 +1,165 @@
+"""`unmask export`: a fine-tuned model as an ONNX file, written with a certificate of what it answers, or not at all."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from unmask.card import CARD, card_of
+from unmask.errors import ModelError, SettingsError
+from unmask.exporting.certificate import compare, size_of
+from unmask.exporting.graph import OUTPUTS, PaddedModel
+from unmask.inference.onnx_model import ONNX, is_onnx
+from unmask.inference.predictor import load_predictor
+from unmask.io.input_files import as_files
+from unmask.io.paths import ENSEMBLE, model_directory
+from unmask.io.progress import human_bytes
+from unmask.io.writing import refuse_existing, remove_own, write_json, write_text
+from unmask.models.hub.directory import load_finetuned
+
+logger = logging.getLogger("unmask")
+
+Format = Literal["onnx", "onnx-int8"]
+CERTIFICATE = "certificate.json"
+
+_OPSET = 18
+_NOT_COPIED = ("*.safetensors", "*.bin", CARD)
+_LIBRARIES = ("onnx", "onnxruntime", "onnxscript", "torch", "unmask")
+
+
+def export(
+    model: str | Path,
+    out: str | Path,
+    check: str | Path,
+    *,
+    format: str = "onnx",
+    max_loss: float = 0.01,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Writes a fine-tuned model as ONNX, with its tokenizer, configuration, card and certificate.
+
+    Args:
+        model: the directory of a fine-tuned model, or of its run.
+        out: the directory to write.
+        check: labelled examples, as for `unmask evaluate`: the model is measured on them before and after.
+        format: `onnx` in fp32, or `onnx-int8`: weights of products in 8 bits, inputs quantized as they come.
+        max_loss: how much worse the task's first metric may be; beyond it nothing is written.
+        overwrite: True replaces a directory at `out`.
+
+    Returns:
+        What the certificate says.
+
+    Raises:
+        SettingsError: there is no such format, the model is of a kind that cannot be exported, or it answers too much
+            worse.
+        ModelError: there is no fine-tuned model.
+        InputError: the examples cannot be read.
+        OutputError: there is something at `out`.
+    """
+    if format not in get_args(Format):
+        raise SettingsError(f"--format {format}: expected {' or '.join(get_args(Format))}")
+    for library in ("onnx", "onnxruntime", "onnxscript"):
+        try:
+            import_module(library)
+        except ImportError as error:
+            raise SettingsError(f"exporting needs {library}: pip install 'unmask[onnx]'") from error
+    if (Path(model) / ENSEMBLE).is_file():
+        raise SettingsError(f"{model} is an ensemble: export its members, each by itself")
+    directory, out = model_directory(model), Path(out)
+    if is_onnx(directory):
+        raise ModelError(f"{directory} is an ONNX file already: export the directory that it was made from")
+    loaded = load_finetuned(directory)
+    assert loaded.head_kind is not None
+    padded = PaddedModel(loaded.encoder, loaded.head, loaded.head_kind)  # type: ignore[arg-type]
+    before = load_predictor(directory, device="cpu")
+    files = as_files(check)
+    refuse_existing(out, overwrite)
+    place = out.with_name(f".{out.name}.unfinished")
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        shutil.copytree(directory, place, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        write_graph(padded, place / ONNX)
+        if format == "onnx-int8":
+            _quantize(place / ONNX)
+        told = compare(before, load_predictor(place, device="cpu"), files)
+        if not told["loss"] <= max_loss:
+            raise SettingsError(
+                f"{told['metric']} on {check} is {told['metrics']['after'][told['metric']]:.4g} after exporting and "
+                f"{told['metrics']['before'][told['metric']]:.4g} before: worse by {told['loss']:.3g}, over --max-loss "
+                f"{max_loss:g}; nothing is written: take another --format, or allow more"
+            )
+        certificate = {
+            "format": format,
+            "opset": _OPSET,
+            "check": Path(check).name,
+            **told,
+            "size_bytes": {"before": size_of(directory, "*.safetensors"), "after": size_of(place, ONNX)},
+            "calibration_data": None,  # the range of every input of a product is taken from that input itself
+            "libraries": {name: metadata.version(name) for name in _LIBRARIES},
+        }
+        write_json(place / CERTIFICATE, certificate)
+        card = (directory / CARD).read_text("utf-8") if (directory / CARD).is_file() else card_of(directory)
+        write_text(place / CARD, f"{card.rstrip()}\n\n## Export\n\n{_sentence(certificate)}\n")
+        remove_own(out, (CERTIFICATE,), "an exported model")
+        place.rename(out)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return certificate
+
+
+def write_graph(model: PaddedModel, path: Path) -> None:
+    """Writes a model's graph; numbers of sequences and tokens are free."""
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if model.reads_segments else [])]
+    ids = torch.ones(2, 5, dtype=torch.long)
+    given = (ids, torch.ones_like(ids), *([torch.zeros_like(ids)] if model.reads_segments else []))
+    free = {0: torch.export.Dim("sequences"), 1: torch.export.Dim("tokens", max=model.encoder.settings.num_positions)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        torch.onnx.export(
+            model,
+            given,
+            str(path),
+            dynamo=True,
+            opset_version=_OPSET,
+            input_names=names,
+            output_names=list(OUTPUTS.get(model.kind, ("logits",))),
+            dynamic_shapes=(free,) * len(given),
+            external_data=False,
+            verbose=False,
+        )
+
+
+def _quantize(path: Path) -> None:
+    """Replaces a graph by one whose products have weights in 8 bits."""
+    quantization = import_module("onnxruntime.quantization")
+    whole = path.with_suffix(".fp32")
+    path.rename(whole)
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # it advises a step that graphs of fixed shapes need
+    try:
+        quantization.quantize_dynamic(whole, path, weight_type=quantization.QuantType.QInt8, per_channel=True)
+    finally:
+        root.setLevel(level)
+        whole.unlink()
+
+
+def _sentence(certificate: dict[str, Any]) -> str:
+    metric = certificate["metric"]
+    before, after = (certificate["metrics"][when][metric] for when in ("before", "after"))
+    size, latency = certificate["size_bytes"], certificate["latency_ms"]
+    return (
+        f"ONNX, {certificate['format'].replace('onnx-int8', 'int8').replace('onnx', 'fp32')}, opset "
+        f"{certificate['opset']}. On {certificate['examples']:,} examples of {certificate['check']}: {metric} "
+        f"{before:.4g} before, {after:.4g} after; the largest difference of a logit is "
+        f"{certificate['largest_logit_difference']:.2g}. {human_bytes(size['before'])} before, "
+        f"{human_bytes(size['after'])} after; one example {latency['before']:.2g} ms before, {latency['after']:.2g} ms "
+        f"after, {certificate['threads']} thread{'' if certificate['threads'] == 1 else 's'}."
+    )

@@ -1,0 +1,163 @@
+"""A model as other programs call it: padded rows with a mask in, logits out, in PyTorch's plainest operators.
+
+The layers are those of the packed model, with its weights; only how sequences lie in a batch differs. Inputs and
+outputs have the names and shapes of `transformers` and Optimum, so that what reads their ONNX files reads ours.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.errors import SettingsError
+from unmask.models.encoder import TokenEncoder
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import Classifier, DeepClassifier, MaskedLMHead
+from unmask.models.kernels.products import Linear
+from unmask.models.layers import ACTIVATIONS
+from unmask.models.modernbert import ModernBertBlock
+from unmask.models.settings import EncoderSettings
+
+OUTPUTS = {"question_answering": ("start_logits", "end_logits")}
+"""Names of outputs; all others have `logits`."""
+
+PER_TOKEN = ("token_classification", "question_answering", "masked_lm")
+"""Kinds of heads that answer for each token."""
+
+
+class PaddedModel(nn.Module):
+    """An encoder in eval mode with its head.
+
+    Args:
+        kind: of the head; `masked_lm` for the head of pre-training.
+
+    Raises:
+        SettingsError: an LSTM, ELMo, or a head that `transformers` does not have.
+    """
+
+    def __init__(self, encoder: TokenEncoder, head: nn.Module, kind: HeadKind | str) -> None:
+        super().__init__()
+        if encoder.reads_words or encoder.settings.family.is_recurrent:
+            raise SettingsError("an LSTM or ELMo cannot be exported: ONNX files are written of Transformers")
+        if not isinstance(head, Classifier | DeepClassifier | MaskedLMHead):
+            raise SettingsError("a BiLSTM on the encoder, or a pair read in both orders, cannot be exported")
+        self.encoder: Any = _plain(encoder)
+        self.head: Any = _plain(head)
+        self.kind = kind
+
+    @property
+    def reads_segments(self) -> bool:
+        """Whether `token_type_ids` are among the inputs."""
+        return bool(self.encoder.settings.type_vocab_size > 1)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """The logits.
+
+        Args:
+            input_ids, attention_mask, token_type_ids: (sequences, tokens) int64; the mask is 1 where there is a token.
+
+        Returns:
+            (sequences, labels); (sequences, tokens, labels or entries) of heads on tokens; start and end, (sequences,
+            tokens) each.
+        """
+        hidden = self._hidden(input_ids, attention_mask, token_type_ids)
+        if self.kind == "masked_lm":
+            decoder = self.head.decoder(self.encoder.word_embeddings)
+            return functional.linear(self.head.transform(hidden), decoder, self.head.bias)
+        if self.kind == "question_answering":
+            begins, ends = self.head(hidden).unbind(-1)
+            return begins, ends
+        if self.kind == "token_classification":
+            logits: Tensor = self.head(hidden)
+        else:
+            logits = self.head(self._summary(hidden, attention_mask))
+        return logits
+
+    def _summary(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """(sequences, hidden): as the encoder's `summary`."""
+        settings: EncoderSettings = self.encoder.settings
+        if settings.is_causal:
+            last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, hidden.shape[2])
+            return hidden.gather(1, last).squeeze(1)
+        if settings.architecture == "modernbert" and settings.classifier_pooling == "mean":
+            present = mask[..., None].to(hidden.dtype)
+            return (hidden * present).sum(1) / present.sum(1)
+        first = hidden[:, 0]
+        return first if self.encoder.pooler is None else torch.tanh(self.encoder.pooler.dense(first))
+
+    def _hidden(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
+        """(sequences, tokens, hidden)."""
+        places = torch.arange(ids.shape[1], device=ids.device)
+        hidden = self._embedded(ids, segments, places)
+        for block in self.encoder.blocks:
+            attention = block.attention
+            inner = isinstance(block, ModernBertBlock)
+            attended = self._attended(attention, block.attention_norm(hidden) if inner else hidden, mask, places)
+            if inner:
+                hidden = hidden + attended
+                inputs, gates = block.feed_forward.up(block.feed_forward_norm(hidden)).chunk(2, -1)
+                hidden = hidden + block.feed_forward.down(ACTIVATIONS[block.feed_forward.activation](inputs) * gates)
+                continue
+            hidden = block.attention_norm(hidden + attended)
+            transformed = block.feed_forward.down(block.feed_forward.activation(block.feed_forward.up(hidden)))
+            hidden = block.feed_forward_norm(hidden + transformed)
+        final_norm = getattr(self.encoder, "final_norm", None)
+        return hidden if final_norm is None else final_norm(hidden)
+
+    def _embedded(self, ids: Tensor, segments: Tensor | None, places: Tensor) -> Tensor:
+        embeddings = getattr(self.encoder.embeddings, "narrow", self.encoder.embeddings)
+        hidden: Tensor = embeddings.word(ids)
+        if getattr(embeddings, "position", None) is not None:
+            hidden = hidden + embeddings.position(places + getattr(embeddings, "first_position", 0))
+        if hasattr(embeddings, "token_type"):
+            hidden = hidden + embeddings.token_type(torch.zeros_like(ids) if segments is None else segments)
+        if hasattr(embeddings, "norm"):
+            hidden = embeddings.norm(hidden)
+        projection = getattr(self.encoder.embeddings, "projection", None)
+        return hidden if projection is None else projection(hidden)
+
+    def _attended(self, attention: Any, hidden: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+        parts = attention.query_key_value(hidden).unflatten(-1, (3, attention.num_heads, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)  # (sequences, heads, tokens, head_size)
+        if (theta := getattr(attention, "theta", None)) is not None:
+            query, key = (_rotated(each, places, theta) for each in (query, key))
+        ahead = places[None, :] - places[:, None]
+        seen = mask[:, None, None, :].bool()
+        if getattr(attention, "causal", False):
+            seen = seen & (ahead <= 0)
+        if (window := getattr(attention, "window", None)) is not None:
+            seen = seen & (ahead.abs() <= window)
+        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+        # A finite number: a token of the padding may see nothing, and its row must not become NaN.
+        weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
+        context = (weights @ value).transpose(1, 2).flatten(2)
+        output: Tensor = attention.output(context)
+        return output
+
+
+def _rotated(values: Tensor, places: Tensor, theta: float) -> Tensor:
+    half = values.shape[-1] // 2
+    frequencies = 1.0 / theta ** (torch.arange(half, device=places.device).float() / half)
+    angles = places[:, None].float() * frequencies  # (tokens, head_size / 2)
+    cos, sin = angles.cos(), angles.sin()
+    first, second = values.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """A copy whose linear layers are PyTorch's own, with the same weights."""
+    copied = copy.deepcopy(module).float().eval()
+    for part in list(copied.modules()):
+        for name, child in list(part.named_children()):
+            if isinstance(child, Linear):
+                plain = nn.Linear(1, 1, bias=child.bias is not None)
+                plain.weight, plain.bias = child.weight, child.bias
+                plain.in_features, plain.out_features = child.in_features, child.out_features
+                setattr(part, name, plain)
+    return copied

@@ -1,0 +1,67 @@
+"""The graph that is exported answers as the packed model does, for every family and head."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.family_parity import LENGTHS, draw, padded_inputs, settings_of
+from unmask.errors import SettingsError
+from unmask.exporting.graph import PER_TOKEN, PaddedModel
+from unmask.models.encoder import new_encoder
+from unmask.models.family import HeadKind
+from unmask.models.heads.bilstm import BiLstmHead
+from unmask.models.heads.heads import MaskedLMHead, needs_pooler, new_head
+
+FAMILIES = ("bert", "roberta", "electra", "gpt1", "modernbert")
+SIZES: dict[str, dict[str, Any]] = {
+    "roberta": {"max_position_embeddings": 22},
+    "modernbert": {"classifier_pooling": "mean", "max_position_embeddings": 20},
+}
+
+
+def unpadded(rows: Tensor, mask: Tensor) -> Tensor:
+    return rows[mask.bool()]
+
+
+@pytest.mark.parametrize("kind", [*get_args(HeadKind), "masked_lm"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padded_rows_give_what_packed_ones_do(family: Any, kind: Any) -> None:
+    settings = settings_of(family, **SIZES.get(family, {}))
+    if kind != "masked_lm" and kind not in settings.family.heads:
+        pytest.skip(f"{family} has no head for {kind}")
+    if kind == "masked_lm" and family == "gpt1":
+        pytest.skip("it predicts the next token")
+    torch.manual_seed(0)
+    pooled = kind != "masked_lm" and needs_pooler(settings, kind)
+    encoder: Any = new_encoder(settings, pooler=pooled).eval()
+    num_labels = {"question_answering": 2, "multiple_choice": 1}.get(kind, 3)
+    head: Any = MaskedLMHead(settings) if kind == "masked_lm" else new_head(kind, settings, num_labels)
+    for parameter in [*encoder.parameters(), *head.parameters()]:
+        if parameter.ndim == 1 or parameter.shape[1] == settings.hidden_size:
+            torch.nn.init.normal_(parameter, std=0.3)
+    head.eval()
+    batch = draw(settings, LENGTHS)
+    inputs = padded_inputs(batch, settings)
+    model = PaddedModel(encoder, head, kind)
+    with torch.no_grad():
+        found = model(inputs["input_ids"], inputs["attention_mask"], inputs.get("token_type_ids"))
+        if kind == "masked_lm":
+            expected = head(encoder(batch), encoder.word_embeddings)
+        else:
+            expected = head(encoder(batch) if kind in PER_TOKEN else encoder.summary(batch))
+    logits = torch.stack(found, -1) if isinstance(found, tuple) else found
+    if kind in PER_TOKEN:
+        logits = unpadded(logits, inputs["attention_mask"])
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    assert expected.std() > 1e-3, "all the same would prove nothing"
+
+
+def test_what_transformers_has_no_class_for_is_refused() -> None:
+    settings = settings_of("bert")
+    encoder: Any = new_encoder(settings, pooler=False)
+    with pytest.raises(SettingsError, match="a BiLSTM on the encoder"):
+        PaddedModel(encoder, BiLstmHead("sequence_classification", settings, 2, 0.0, 8), "sequence_classification")
