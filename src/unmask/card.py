@@ -7,6 +7,7 @@ options, and the card says where it was not given. Torch is not imported.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,10 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from unmask.errors import OutputError
+from unmask.errors import OutputError, SettingsError
 from unmask.info import describe, read_recipe
 from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, SUMMARY, model_directory
+from unmask.io.paths import CONFIGS, MODEL, SUMMARY, model_directory
 from unmask.io.writing import write_text
 from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.uses import MASKED, use_of
@@ -52,12 +53,20 @@ class Stated:
         languages: ISO 639 codes.
         datasets: ids of the Hub's.
         name: the model's; the name of its directory where left out.
+
+    Raises:
+        SettingsError: one of these is no line of text.
     """
 
     license: str | None = None
     languages: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        for what in (self.license, self.name, *self.languages, *self.datasets):
+            if what is not None and (not what.strip() or not what.isprintable()):
+                raise SettingsError(f"{what!r}: expected one line of text, without characters that cannot be seen")
 
 
 def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool = False) -> Path:
@@ -72,9 +81,12 @@ def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool 
 
     Raises:
         ModelError: there is no model.
+        SettingsError: the model is an ONNX file, whose card was written with it.
         OutputError: there is a card, or the place cannot be written.
     """
     directory = model_directory(model)
+    if (directory / "model.onnx").is_file():
+        raise SettingsError(f"{directory} was exported, with a card of its own: name the model that it was made from")
     path = directory / CARD
     if path.exists() and not overwrite:
         raise OutputError(f"{path} is there already: --overwrite replaces it")
@@ -82,28 +94,36 @@ def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool 
     return path
 
 
-def card_of(directory: Path, stated: Stated = Stated()) -> str:
-    """The card of a model directory, as Markdown."""
+def card_of(directory: Path, stated: Stated = Stated(), export: str | None = None) -> str:
+    """The card of a model directory, as Markdown.
+
+    Args:
+        export: what is to be said of the ONNX file that was made of the model; None: it is the model itself.
+    """
     config = read_object(next(directory / name for name in CONFIGS if (directory / name).is_file()))
     run = directory.parent
-    made_here = (run / "recipe.yaml").is_file() or (run / SUMMARY).is_file()
+    task = config.get("unmask_task", {}).get("name")
     recipe = read_recipe(run / "recipe.yaml") if (run / "recipe.yaml").is_file() else None
+    made_here = directory.name == MODEL and recipe is not None
+    made_here = made_here and isinstance(recipe, FinetuneRecipe) == (task is not None)
+    if not made_here:
+        recipe = None
     if recipe is None and (directory / "recipe.yaml").is_file():
         recipe = read_recipe(directory / "recipe.yaml")
+    architecture = (config.get("architectures") or ["model"])[0]
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
     results = _results(run) if made_here else []
     description = describe(directory)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else []
     use = use_of(config)
-    task = config.get("unmask_task", {}).get("name")
     pipeline = _HUB_TASKS[kind_of(task)] if task else "fill-mask" if use is not None and use.kind == MASKED else None
     front = {
         "license": stated.license,
         "language": list(stated.languages),
         "datasets": list(stated.datasets),
-        "library_name": None if config.get("architectures", [""])[0].startswith("Elmo") else "transformers",
+        "library_name": None if architecture.startswith("Elmo") or export else "transformers",
         "pipeline_tag": pipeline,
-        "tags": ["unmask"],
+        "tags": ["unmask", *(["onnx"] if export else [])],
         "model-index": _model_index(name, recipe, pipeline, results),
     }
     text: str = _template().render(
@@ -111,7 +131,8 @@ def card_of(directory: Path, stated: Stated = Stated()) -> str:
             {key: value for key, value in front.items() if value}, sort_keys=False, allow_unicode=True
         ),
         name=name,
-        architecture=(config.get("architectures") or ["model"])[0],
+        architecture=architecture,
+        export=export,
         num_parameters=number(description["num_parameters"]),
         sizes=_sizes(description),
         pipeline=pipeline,
@@ -124,11 +145,11 @@ def card_of(directory: Path, stated: Stated = Stated()) -> str:
         command=_command(sessions),
         machine=sessions[-1].get("device") if sessions else None,
         versions=sessions[-1].get("versions", {}) if sessions else {},
-        trained=_trained(run / METRICS),
-        settings=None if recipe is None else _own_settings(recipe),
+        trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},
+        settings=None if recipe is None else _own_settings(recipe) | _thresholds(config),
         max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
-        degenerate=_degenerate(run),
-        calibration=_calibration(run),
+        degenerate=_of_results(run, "degenerate") if made_here else None,
+        calibration=_of_results(run, "calibration") if made_here else None,
         stated=stated,
     )
     return text
@@ -145,6 +166,7 @@ def _template() -> Any:
         keep_trailing_newline=True,
     )
     environment.filters["cell"] = lambda value: " ".join(str(value).replace("|", "\\|").split())
+    environment.filters["plain"] = lambda value: re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(str(value).split()))
     environment.filters["number"] = number
     return environment.get_template("card.md")
 
@@ -157,15 +179,25 @@ def _sizes(description: Mapping[str, Any]) -> str:
 def _origin(recipe: PretrainRecipe | FinetuneRecipe | None) -> str | None:
     """The model that was started from, without its place on the machine."""
     given = None if recipe is None else recipe.init_from
-    return None if given is None else _shown_path(given)
+    return None if given is None else str(_shown(given))
 
 
-def _shown_path(text: str) -> str:
-    """A path as a reader elsewhere needs it: one that begins at the root shows its end alone."""
-    path = Path(text)
-    if not path.is_absolute():
-        return text
-    return "/".join(path.parts[-2:] if path.name == "model" else path.parts[-1:])
+_PLACE = re.compile(r"(?<![\w.~/])(?:~[\w-]*|(?:\.\.)(?:/\.\.)*)?/[^\s,:;=\[\]{}'\"]+")
+"""A path that begins at the root, at somebody's home or above: where it leads is known on one machine alone."""
+
+
+def _shown(value: Any) -> Any:
+    """A value, or a text, in which paths show their ends alone, as a reader elsewhere needs them."""
+    if isinstance(value, str):
+        return _PLACE.sub(lambda found: _end_of(found[0]), value)
+    if isinstance(value, Mapping):
+        return {key: _shown(one) for key, one in value.items()}
+    return [_shown(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _end_of(path: str) -> str:
+    parts = Path(path).parts
+    return "/".join(parts[-2:] if parts[-1] == MODEL and len(parts) > 2 else parts[-1:])
 
 
 def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str, str]]:
@@ -175,18 +207,18 @@ def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str,
             given = getattr(recipe.data, split)
             if given is not None:
                 files = [given] if isinstance(given, str) else given
-                yield split, ", ".join(map(_shown_path, files))
+                yield split, ", ".join(_shown(files))
         return
     if recipe is None:
         return
     if recipe.store is not None and (Path(recipe.store) / "manifest.json").is_file():
         manifest = read_manifest(Path(recipe.store))
         for source in manifest["sources"]:
-            yield "text", _shown_path(source["file"])
+            yield "text", _shown(source["file"])
         yield "in all", f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens"
     elif recipe.corpus:
         files = [recipe.corpus] if isinstance(recipe.corpus, str) else recipe.corpus
-        yield "text", ", ".join(_shown_path(str(each)) for each in files)
+        yield "text", ", ".join(_shown(str(each)) for each in files)
 
 
 def _results(run: Path) -> list[dict[str, Any]]:
@@ -207,7 +239,7 @@ def _results(run: Path) -> list[dict[str, Any]]:
     found = []
     for split in ("dev", "test"):
         for metric, value in content.get(split, {}).items():
-            if metric not in _NOT_METRICS and value is not None:
+            if metric not in _NOT_METRICS and isinstance(value, int | float):
                 its_floors = floors.get(f"dev.{metric}", {}) if split == "dev" else {}
                 found.append(
                     {"split": split, "metric": metric, "value": value, "sd": None, "n": 1, "floors": its_floors}
@@ -242,7 +274,7 @@ def _model_index(
     entries = []
     for split in dict.fromkeys(each["split"] for each in results):
         file = getattr(recipe.data, split)
-        shown = _shown_path(file if isinstance(file, str) else file[0])
+        shown = _shown(file if isinstance(file, str) else file[0])
         metrics = [
             {"type": each["metric"], "value": round(float(each["value"]), 4)}
             for each in results
@@ -257,11 +289,7 @@ def _command(sessions: Sequence[Mapping[str, Any]]) -> str | None:
     """The command of the run, without places on the machine."""
     if not sessions:
         return None
-    shown = []
-    for word in sessions[0].get("command", []):
-        key, is_setting, value = word.partition("=")
-        shown.append(f"{key}={_shown_path(value)}" if is_setting else _shown_path(word))
-    return shlex.join(shown)
+    return shlex.join(_shown(list(sessions[0].get("command", []))))
 
 
 def _trained(metrics: Path) -> dict[str, int]:
@@ -274,17 +302,17 @@ def _own_settings(recipe: PretrainRecipe | FinetuneRecipe) -> dict[str, Any]:
     given = recipe.model_dump(
         mode="json", exclude_defaults=True, exclude_none=True, exclude={"data", "corpus", "store"}
     )
-    return {
-        key: _shown_path(value) if isinstance(value, str) and value.startswith("/") else value
-        for key, value in flatten(given).items()
-    }
+    return dict(_shown(flatten(given)))
 
 
-def _degenerate(run: Path) -> str | None:
+def _thresholds(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were chosen for labels: other programs do not know them."""
+    chosen = config.get("unmask_task", {}).get("thresholds") or {}
+    return (
+        {"task.thresholds": ", ".join(f"{label}: {number(value)}" for label, value in chosen.items())} if chosen else {}
+    )
+
+
+def _of_results(run: Path, name: str) -> Any:
     path = run / "results.json"
-    return read_object(path).get("degenerate") if path.is_file() else None
-
-
-def _calibration(run: Path) -> dict[str, Any] | None:
-    path = run / "results.json"
-    return read_object(path).get("calibration") if path.is_file() else None
+    return read_object(path).get(name) if path.is_file() else None

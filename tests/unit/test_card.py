@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from unmask.card import Stated, write_card
-from unmask.errors import ModelError, OutputError
+from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.store.preparation import prepare
 
 STATED = Stated("apache-2.0", ("en", "ko"), ("me/reviews",), "reviews")
@@ -29,7 +30,19 @@ def a_run(place: Path, model: Path, **results: Any) -> Path:
         "task: {name: classification}\ntrain: {epochs: 3, batch_size: 16}\n"
     )
     (place / "metrics.jsonl").write_text('{"step": 30, "tokens": 12345, "loss": 1}\n')
-    session = {"started": "2026", "device": "a CPU", "command": ["unmask", "finetune", "init_from=/srv/ada/m/bert"]}
+    session = {
+        "started": "2026",
+        "device": "a CPU",
+        "command": [
+            *(
+                "unmask",
+                "finetune",
+                "init_from=/srv/ada/m/bert",
+                "data.train=[/srv/ada/a.csv,~/b.csv]",
+                "x=../../up/c.csv",
+            )
+        ],
+    }
     (place / "environment.json").write_text(json.dumps({"sessions": [session]}))
     if results:
         (place / "results.json").write_text(json.dumps(results))
@@ -66,17 +79,38 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
     text = write_card(run, STATED).read_text("utf-8")
     for told in (
         "`bert`, fine-tuned",
-        "labels bad, a \\| b",
+        r"labels bad, a \| b",
         "| train | a.csv, b.csv |",
         "30 steps, 12,345 tokens",
         "| dev | accuracy | 0.8765 | most frequent label 0.51 |",
         "error on dev 0.031",
         "up to 64 tokens",
-        "| `train.epochs` | 3.0 |",
+        "| train.epochs | 3.0 |",
         "One run:",
     ):
         assert told in text, told
-    assert "/srv" not in text, "where things were on the machine is nobody's business"
+    assert "'data.train=[a.csv,b.csv]' x=c.csv" in text
+    assert not {"/srv", "~/", "../"} & set(re.findall(r"/srv|~/|\.\./", text)), "where things were is nobody's business"
+
+
+def test_another_run_s_files_beside_a_model_are_not_its_own(run: Path, tiny_model: Path) -> None:
+    shutil.copytree(tiny_model, run / "somebert")
+    text = write_card(run / "somebert").read_text("utf-8")
+    assert "accuracy" not in text
+    assert text.count("Not recorded beside the model.") == 2
+    shutil.copytree(tiny_model, run.parent / "other" / "model")
+    (run.parent / "other" / "recipe.yaml").write_text((run / "recipe.yaml").read_text("utf-8"), "utf-8")
+    assert "Not recorded beside the model." in write_card(run.parent / "other").read_text("utf-8"), (
+        "it is fine-tuning's"
+    )
+
+
+@pytest.mark.parametrize(
+    "given", [{"name": "a\n# b"}, {"license": "mit\nfoo"}, {"languages": ("",)}, {"name": "\udcff"}]
+)
+def test_what_is_stated_is_one_line(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="expected one line of text"):
+        Stated(**given)
 
 
 def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:

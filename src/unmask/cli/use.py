@@ -368,7 +368,7 @@ def export_command(
     out: Annotated[Path, typer.Option("--out", help="the directory to write")],
     format: Annotated[str, typer.Option("--format", help="onnx, or onnx-int8")] = "onnx",
     max_loss: Annotated[
-        float, typer.Option("--max-loss", help="how much worse the task's first metric may be, in its own units")
+        float, typer.Option("--max-loss", help="how much worse the task's first metric may be, of 1")
     ] = 0.01,
     overwrite: Overwrite = False,
     as_json: Json = False,

@@ -30,7 +30,7 @@ def compare(before: Predictor, after: Predictor, check: DataPath) -> dict[str, A
     Returns:
         `examples`, `largest_logit_difference`, `metrics` and `latency_ms` (the median of single examples), each
         `before` and `after`, and of the first metric, by which models of the task are compared, `metric` and its
-        `loss`, positive where the exported model is worse.
+        `loss`, as a share of its range, positive where the exported model is worse.
 
     Raises:
         InputError: the file cannot be read, or has no labels.
@@ -58,15 +58,11 @@ def compare(before: Predictor, after: Predictor, check: DataPath) -> dict[str, A
         "largest_logit_difference": largest,
         "metrics": {"before": metrics[0], "after": metrics[1]},
         "metric": primary,
-        "loss": _worse(primary, metrics[0][primary], metrics[1][primary]),
+        "loss": (metrics[0][primary] - metrics[1][primary]) / (100 if task.kind == "qa" else 1),
         "latency_ms": {"before": _latency(before, timed), "after": _latency(after, timed)},
         "tokens_of_a_timed_example": median(len(each.encoded.input_ids) for each in timed),
         "threads": torch.get_num_threads(),
     }
-
-
-def _worse(metric: str, before: float, after: float) -> float:
-    return after - before if metric in ("mse", "loss") else before - after
 
 
 @torch.inference_mode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import warnings
 from importlib import import_module, metadata
@@ -12,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from unmask.card import CARD, card_of
-from unmask.errors import ModelError, SettingsError
+from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.exporting.certificate import compare, size_of
 from unmask.exporting.graph import OUTPUTS, PaddedModel
 from unmask.inference.onnx_model import ONNX, is_onnx
@@ -20,7 +21,7 @@ from unmask.inference.predictor import load_predictor
 from unmask.io.input_files import as_files
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.io.progress import human_bytes
-from unmask.io.writing import refuse_existing, remove_own, write_json, write_text
+from unmask.io.writing import refuse_existing, write_json, write_text, writing_directory
 from unmask.models.hub.directory import load_finetuned
 
 logger = logging.getLogger("unmask")
@@ -29,7 +30,8 @@ Format = Literal["onnx", "onnx-int8"]
 CERTIFICATE = "certificate.json"
 
 _OPSET = 18
-_NOT_COPIED = ("*.safetensors", "*.bin", CARD)
+_COPIED = (".json", ".txt", ".model")
+"""Suffixes of a model's configuration and tokenizer."""
 _LIBRARIES = ("onnx", "onnxruntime", "onnxscript", "torch", "unmask")
 
 
@@ -49,7 +51,8 @@ def export(
         out: the directory to write.
         check: labelled examples, as for `unmask evaluate`: the model is measured on them before and after.
         format: `onnx` in fp32, or `onnx-int8`: weights of products in 8 bits, inputs quantized as they come.
-        max_loss: how much worse the task's first metric may be; beyond it nothing is written.
+        max_loss: how much worse the task's first metric may be, as a share of its range: .01 is a point of accuracy, or
+            of F1 in per cent; beyond it nothing is written.
         overwrite: True replaces a directory at `out`.
 
     Returns:
@@ -64,6 +67,8 @@ def export(
     """
     if format not in get_args(Format):
         raise SettingsError(f"--format {format}: expected {' or '.join(get_args(Format))}")
+    if not math.isfinite(max_loss):
+        raise SettingsError(f"--max-loss {max_loss}: expected a number")
     for library in ("onnx", "onnxruntime", "onnxscript"):
         try:
             import_module(library)
@@ -80,10 +85,12 @@ def export(
     before = load_predictor(directory, device="cpu")
     files = as_files(check)
     refuse_existing(out, overwrite)
-    place = out.with_name(f".{out.name}.unfinished")
-    shutil.rmtree(place, ignore_errors=True)
-    try:
-        shutil.copytree(directory, place, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+    if out.is_dir() and any(out.iterdir()) and not (out / CERTIFICATE).is_file():
+        raise OutputError(f"{out} is no exported model, so --overwrite does not remove it: choose another name")
+    with writing_directory(out, overwrite) as place:
+        for path in directory.iterdir():
+            if path.is_file() and path.suffix in _COPIED and not path.name.endswith(".index.json"):
+                shutil.copy(path, place / path.name)
         write_graph(padded, place / ONNX)
         if format == "onnx-int8":
             _quantize(place / ONNX)
@@ -104,12 +111,7 @@ def export(
             "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         }
         write_json(place / CERTIFICATE, certificate)
-        card = (directory / CARD).read_text("utf-8") if (directory / CARD).is_file() else card_of(directory)
-        write_text(place / CARD, f"{card.rstrip()}\n\n## Export\n\n{_sentence(certificate)}\n")
-        remove_own(out, (CERTIFICATE,), "an exported model")
-        place.rename(out)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        write_text(place / CARD, card_of(directory, export=_sentence(certificate)))
     return certificate
 
 

@@ -50,6 +50,7 @@ from unmask.training.steps import Learner
 logger = logging.getLogger("unmask")
 
 _NUM_SAMPLES = 12
+_FEW_TO_CALIBRATE = 100
 
 
 def finetune(
@@ -185,6 +186,13 @@ class Measurement:
         temperature, before = self.score.best_temperature(), self.score.reliability.error
         self.module.cool(temperature)
         self()
+        if self.score.num_examples < _FEW_TO_CALIBRATE:
+            logger.warning(
+                "a temperature (%.3g) was chosen on %s examples: how sure the model is now rests on them alone; give "
+                "more, or leave out task.calibration",
+                temperature,
+                self.score.num_examples,
+            )
         self.calibration = {"temperature": temperature, "error_before": before}
         logger.info(
             "calibrated on %s: logits divided by %.3g; expected calibration error %.3f before, %.3f now",

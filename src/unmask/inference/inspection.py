@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from unmask.batch import pack
 from unmask.errors import InputError
+from unmask.inference.ensemble import EnsembleModule
 from unmask.inference.predictor import Predictor
 from unmask.models.encoder import TokenEncoder
 from unmask.models.heads.heads import MaskedLMHead
@@ -43,17 +44,17 @@ def attention_weights(encoder: TokenEncoder, ids: Sequence[int]) -> Tensor:
         hidden, layout = inputs[:2]
         query, key, _ = layout.leave(attention.parts(hidden, layout)).float().unbind(1)  # (tokens, heads, head_size)
         scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
-        places = torch.arange(len(ids))
+        places = torch.arange(len(ids), device=scores.device)
         ahead = places[None, :] - places[:, None]  # (tokens, tokens): how far the attended token is to the right
         unseen = ahead > 0 if getattr(attention, "causal", False) else torch.zeros_like(ahead, dtype=torch.bool)
         if (window := getattr(attention, "window", None)) is not None:
             unseen = unseen | (ahead.abs() > window)
-        layers.append(scores.masked_fill(unseen, float("-inf")).softmax(-1))
+        layers.append(scores.masked_fill(unseen, float("-inf")).softmax(-1).cpu())
 
     blocks: Any = encoder.blocks
     handles = [block.attention.register_forward_hook(keep) for block in blocks]
     try:
-        encoder(pack([list(ids)]))
+        encoder(pack([list(ids)]).to(encoder.word_embeddings.device))
     finally:
         for handle in handles:
             handle.remove()
@@ -77,7 +78,7 @@ def answers_of_layers(
 
     A ModernBERT's norm behind its last layer is applied to every layer's output, as the head expects it.
     """
-    *lower, last = encoder.hidden_states(pack([list(ids)]))
+    *lower, last = encoder.hidden_states(pack([list(ids)]).to(encoder.word_embeddings.device))
     norm = getattr(encoder, "final_norm", nn.Identity())
     found = []
     for layer, state in enumerate([*map(norm, lower), last]):
@@ -104,23 +105,30 @@ class TokenWeights:
     difference: float
 
 
-def weigh_tokens(predictor: Predictor, fields: Any, method: str) -> TokenWeights:
+def weigh_tokens(predictor: Predictor, fields: Any, method: str, most_tokens: int = 512) -> TokenWeights:
     """Which tokens the label of a text rests on.
 
     Args:
         fields: a row, as the task reads it.
         method: `erasure` or `integrated_gradients`.
+        most_tokens: that a text may have; each costs a pass of the model over all.
 
     Raises:
-        InputError: the model is an ensemble, reads pairs in both orders, has no `[MASK]`, or computes in bf16, in which
-            no gradient is taken.
+        InputError: the text is too long, or read in windows; or the model is an ensemble, reads words or pairs in both
+            orders, has no `[MASK]`, or computes in bf16, in which no gradient is taken.
     """
     task = predictor.task
     encoded = task.encode(list(task.read_all([fields])), predictor.tokenizer, ExampleCounts(), predictor.num_segments)
     encoder = predictor.module.encoder
     tokenizer = predictor.tokenizer
-    if len(encoded.bounds) != 2 or predictor.others or encoder.reads_words or tokenizer.reads_words:
-        raise InputError("an ensemble, a pair read in both orders, or ELMo: its tokens cannot be weighed")
+    if predictor.others or isinstance(predictor.module, EnsembleModule):
+        raise InputError("an ensemble answers by several models: look at one of its members")
+    if encoder.reads_words or tokenizer.reads_words:
+        raise InputError("ELMo reads whole words, and has no [MASK] to hide them behind")
+    if len(encoded.bounds) != 2:
+        raise InputError("this text is read in several rows, windows or both orders of a pair: give a shorter one")
+    if len(encoded.input_ids) > most_tokens:
+        raise InputError(f"the text has {len(encoded.input_ids):,} tokens: up to {most_tokens} can be weighed")
     if tokenizer.mask_id is None:
         raise InputError("the model has no [MASK] to hide tokens behind")
     if method != "erasure" and predictor.compute.dtype != torch.float32:
@@ -159,7 +167,9 @@ def _erasure(
 ) -> tuple[NDArray[np.float64], float]:
     mask = predictor.tokenizer.mask_id
     rows = [ids, *([*ids[:place], mask, *ids[place + 1 :]] for place in places)]
-    logits = _logits(predictor, rows, [segments] * len(rows))
+    logits = torch.cat(
+        [_logits(predictor, rows[at : at + 32], [segments] * len(rows[at : at + 32])) for at in range(0, len(rows), 32)]
+    )
     whole, *without = _probability(predictor, logits, answer).double().tolist()
     return whole - np.array(without), whole
 
@@ -173,7 +183,8 @@ def _integrated_gradients(
     for place in places:
         masked[place] = predictor.tokenizer.mask_id
     embedding = getattr(embeddings, "narrow", embeddings).word  # ELECTRA's may be narrower than its hidden states
-    start, end = (embedding.weight[torch.tensor(row)].detach().float() for row in (masked, ids))
+    device = embedding.weight.device
+    start, end = (embedding.weight[torch.tensor(row, device=device)].detach().float() for row in (masked, ids))
     shares = (torch.arange(NUM_STEPS) + 0.5) / NUM_STEPS
     points = torch.cat([start + share * (end - start) for share in shares]).requires_grad_()
     handle = embedding.register_forward_hook(lambda *_: points)
@@ -184,7 +195,7 @@ def _integrated_gradients(
     finally:
         handle.remove()
     mean = gradients.view(NUM_STEPS, len(ids), -1).mean(0)
-    weights = (mean * (end - start)).sum(-1).double().numpy()[places]
+    weights = (mean * (end - start)).sum(-1).double().cpu().numpy()[places]
     return weights, float(weights.sum())
 
 

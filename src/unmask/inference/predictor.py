@@ -199,6 +199,7 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     attach_tokenizer(loaded.encoder, tokenizer, directory)
     module: Any = recalled.module(loaded.encoder, loaded.head)
     if in_onnx:
+        compute = Compute(torch.device("cpu"), compute.dtype, "ONNX Runtime's build for processors computes")
         return Predictor(recalled, OnnxModule(module, directory, compute), tokenizer, compute)
     if loaded.head_weights is not None:
         module.head.load_state_dict(loaded.head_weights)

@@ -24,8 +24,9 @@ from unmask.tasks.base import ExampleCounts
 
 router = APIRouter(prefix="/v1/models", responses=FAILURES)
 
-MOST_TOKENS = 64
-"""Of a text that is looked at: attention of 12 layers of 12 heads is then half a million numbers."""
+MOST_TOKENS, MOST_WEIGHED, MOST_OF_PASSAGE = 64, 128, 4096
+"""Of a text that is looked at (attention of 12 layers of 12 heads is then half a million numbers), of one whose tokens
+are weighed, and of a passage with its question, windows counted."""
 
 
 class Looking:
@@ -95,7 +96,7 @@ async def words(
     request: Request, name: str, body: Annotated[WordsRequest, example(input="a gripping , beautifully acted film")]
 ) -> Any:
     def look(model: ServedModel) -> dict[str, Any]:
-        found = weigh_tokens(model.use("task").predictor, Row(body.input, "input"), body.method)
+        found = weigh_tokens(model.use("task").predictor, Row(body.input, "input"), body.method, MOST_WEIGHED)
         return {
             "label": found.label,
             "tokens": found.tokens,
@@ -103,7 +104,7 @@ async def words(
             "difference": found.difference,
         }
 
-    return await _look(request, name, "words", 32 * MOST_TOKENS, look)
+    return await _look(request, name, "words", MOST_WEIGHED**2, look)
 
 
 @router.post("/{name}/spans", summary="Where in a passage an answer may begin and end")
@@ -116,12 +117,14 @@ async def spans(
         predictor = model.use("task").predictor
         [read] = predictor.task.read_all([Row(body.model_dump(), "input")])
         encoded = predictor.task.encode([read], predictor.tokenizer, ExampleCounts(), predictor.num_segments)
+        if len(encoded.input_ids) > MOST_OF_PASSAGE:
+            raise InputError(f"the passage has {len(encoded.input_ids):,} tokens: up to {MOST_OF_PASSAGE:,} are shown")
         with torch.inference_mode():
             logits = run_module(predictor.task, predictor.module, encoded, predictor.compute)
         found = chances_of_spans(encoded, logits)
         return {"starts": found.starts, "ends": found.ends, "begins": found.begins, "stops": found.stops}
 
-    return await _look(request, name, "spans", MOST_TOKENS, look)
+    return await _look(request, name, "spans", MOST_OF_PASSAGE, look)
 
 
 @router.post("/{name}/token-scores", summary="How likely each token of a text is: the natural logarithm")
@@ -145,6 +148,7 @@ async def checkpoints(
         answers = []
         for step, filler in model.use("fillers").items():
             masked = filler.encode(body.text)
+            _check_length(masked.ids)
             [found] = filler.answer([masked], body.top_k)
             answers.append(
                 {

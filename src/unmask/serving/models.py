@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tempfile
 import threading
@@ -14,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import ModelError, SettingsError
+from unmask.errors import InputError, ModelError, SettingsError, UserError
 from unmask.inference.mask_filling import MaskFiller
 from unmask.inference.onnx_model import is_onnx
 from unmask.io.json_text import read_object
-from unmask.io.paths import ENSEMBLE, model_directory
+from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, model_directory
 from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import MASKED, Use, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
@@ -34,8 +35,10 @@ TASK_ENDPOINTS = {
 }
 """The endpoint of each kind of task."""
 
-MOST_CHECKPOINTS = 24
-"""How many of a run's are kept in memory, to show how a word is learnt."""
+MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
+"""How many of a run's are kept in memory, to show how a word is learnt, and how much they may take."""
+
+logger = logging.getLogger("unmask")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -78,13 +81,25 @@ class ServedModel:
 
     @cached_property
     def fillers(self) -> dict[int, MaskFiller]:
-        """What fills masks at each checkpoint of the run that made the model, by its step; of many, some."""
+        """What fills masks at each checkpoint of the run that made the model, by its step; of many, as many as fit into
+        the memory set aside. Those that cannot be read are left out, and logged.
+
+        Raises:
+            InputError: none can be read.
+        """
         steps = list_steps(self.directory.parent / "checkpoints")
-        chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, MOST_CHECKPOINTS)})
+        size = sum(path.stat().st_size for path in self.directory.glob("*.safetensors"))
+        most = max(2, min(MOST_CHECKPOINTS, CHECKPOINT_BYTES // max(1, size)))
+        chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, most)})
         found = {}
         for step in chosen:
-            with tempfile.TemporaryDirectory() as place:
-                found[step] = MaskFiller(save_checkpoint_model(self.directory.parent, Path(place) / "model", step))
+            try:
+                with tempfile.TemporaryDirectory() as place:
+                    found[step] = MaskFiller(save_checkpoint_model(self.directory.parent, Path(place) / "model", step))
+            except UserError as error:
+                logger.warning("%s: the checkpoint of step %s is left out: %s", self.name, step, error)
+        if not found:
+            raise InputError("no checkpoint of this model's run can be read; the server's log says why")
         return found
 
     def use(self, name: str) -> Any:
@@ -137,10 +152,12 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
 def _looks(model: ServedModel) -> tuple[str, ...]:
     """The endpoints of `unmask.serving.inspecting` that a model has."""
     main = model.endpoints[0]
-    found = find_class(read_object(model.directory / "config.json").get("architectures", [""])[0])
+    config = read_object(next(model.directory / name for name in CONFIGS if (model.directory / name).is_file()))
+    found = find_class((config.get("architectures") or [None])[0])
     attends = found is not None and not found[0].is_recurrent
     run = model.directory.parent
-    has_checkpoints = (run / "recipe.yaml").is_file() and bool(list_steps(run / "checkpoints"))
+    is_of_run = model.directory.name == MODEL and (run / "recipe.yaml").is_file()
+    has_checkpoints = is_of_run and bool(list_steps(run / "checkpoints"))
     looks = {
         "attention": attends,
         "token-scores": "pairs" in model.endpoints,

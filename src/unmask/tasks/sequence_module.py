@@ -140,11 +140,17 @@ class SequenceModule(nn.Module):
 
     def outputs(self, batch: Batch) -> Tensor:
         """(units, outputs); a unit is a sequence, the two orders of a pair, or the windows of a text."""
+        if self._window_pooling and not torch.is_grad_enabled() and batch.num_tokens > _WINDOW_TOKENS:
+            return self.of_units(torch.cat([self._of_rows(part) for part in _in_parts(batch)]), batch)
+        return self.of_units(self._of_rows(batch), batch)
+
+    def _of_rows(self, batch: Batch) -> Tensor:
+        """What the head gives for each sequence."""
         if isinstance(self.head, BiLstmHead):
-            return self._read(self.encoder(batch), batch)
+            return self.head(self.encoder(batch), batch.lengths)  # type: ignore[no-any-return]
         if isinstance(self.head, ElmoClassifier):
-            return self.of_units(self.head(self.encoder.hidden_states(batch), batch), batch)
-        return self.of_units(self.head(self.encoder.summary(batch)), batch)
+            return self.head(self.encoder.hidden_states(batch), batch)  # type: ignore[no-any-return]
+        return self.head(self.encoder.summary(batch))  # type: ignore[no-any-return]
 
     def _read(self, hidden: Tensor, batch: Batch) -> Tensor:
         """The outputs from hidden states (tokens, hidden): of a causal encoder, or of any with a BiLSTM head."""
@@ -180,6 +186,26 @@ class SequenceModule(nn.Module):
         if self._auxiliary_lm_weight:
             counts["lm"] = num_continued(batch)
         return counts
+
+
+_WINDOW_TOKENS = 8192
+"""Windows of a long text are computed so many tokens at a time, so that memory does not grow with the text."""
+
+
+def _in_parts(batch: Batch) -> Iterator[Batch]:
+    """A batch's sequences in batches of about `_WINDOW_TOKENS` tokens, in order."""
+    bounds, first = batch.bounds.tolist(), 0
+    for end in range(1, len(bounds)):
+        if bounds[end] - bounds[first] >= _WINDOW_TOKENS or end == len(bounds) - 1:
+            tokens = slice(bounds[first], bounds[end])
+            yield Batch(
+                batch.input_ids[tokens],
+                batch.token_type_ids[tokens],
+                batch.position_ids[tokens],
+                batch.bounds[first : end + 1] - bounds[first],
+                batch.lengths[first:end],
+            )
+            first = end
 
 
 def _last_layer(head: nn.Module) -> nn.Linear:

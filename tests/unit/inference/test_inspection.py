@@ -106,8 +106,11 @@ def test_an_ensemble_has_no_one_inside(classifier: Predictor) -> None:
     from dataclasses import replace
 
     several = replace(classifier, others=(classifier,))
-    with pytest.raises(InputError, match="an ensemble"):
-        weigh_tokens(several, Row({"text": "she wrote"}, "here"), "erasure")
+    row = Row({"text": "she wrote"}, "here")
+    with pytest.raises(InputError, match="an ensemble answers by several models"):
+        weigh_tokens(several, row, "erasure")
+    with pytest.raises(InputError, match="the text has 4 tokens: up to 3 can be weighed"):
+        weigh_tokens(classifier, row, "erasure", 3)
 
 
 def test_chances_of_spans_are_of_the_window_that_answers(tmp_path: Path) -> None:

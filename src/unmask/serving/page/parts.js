@@ -4,7 +4,7 @@ import { useEffect, useRef } from "./vendor/hooks.js";
 import { predict } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
-import { modelsFor, panel } from "./state.js";
+import { has, modelsFor, panel } from "./state.js";
 
 /** How wide a figure may be, in CSS pixels. */
 export const width = signal(680);
@@ -57,6 +57,7 @@ export function Samples({ samples, fields, model, use, run }) {
 async function bestReader(current, use, text) {
   const names = [current, ...modelsFor(use).map((each) => each.id).filter((id) => id !== current)];
   const unknown = await Promise.all(names.map(async (name) => {
+    if (!has(name, "tokenize")) return name === current ? 0 : Infinity;
     const { tokens } = await predict(name, "tokenize", text);
     return tokens.filter((token) => /^[[<]unk[\]>]$/i.test(token)).length;
   }));

@@ -61,7 +61,7 @@ async function start() {
   measure();
   writeAddress();
   addEventListener("resize", measure);
-  addEventListener("hashchange", readAddress);
+  addEventListener("hashchange", () => location.reload()); // an address that was typed, or the browser's way back
 }
 
 start();

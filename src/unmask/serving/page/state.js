@@ -8,24 +8,33 @@ export const models = signal([]);
 export const panel = signal("");
 
 const fields = new Map();
+const initials = new Map();
 
 /** A signal that stands in the address while its panel is shown; `initial` where the address says nothing. */
 export function field(panelId, name, initial) {
   const key = `${panelId}.${name}`;
-  if (!fields.has(key)) fields.set(key, signal(initial));
+  if (!fields.has(key)) {
+    fields.set(key, signal(initial));
+    initials.set(key, initial);
+  }
   return fields.get(key);
 }
 
 /** The models that have a use. */
 export const modelsFor = (use) => models.value.filter((model) => model.uses.includes(use));
 
+/** Whether a model has a use. */
+export const has = (id, use) => modelsFor(use).some((model) => model.id === id);
+
 /** Reads the address: `#panel?name=value&...`. */
 export function readAddress() {
   const [id, query = ""] = location.hash.slice(1).split("?");
-  panel.value = decodeURIComponent(id);
+  panel.value = id;
   for (const [name, value] of new URLSearchParams(query)) {
-    const known = field(panel.value, name, value);
-    known.value = typeof known.peek() === "number" ? Number(value) : value;
+    const known = fields.get(`${id}.${name}`);
+    if (!known) continue;
+    if (typeof known.peek() !== "number") known.value = value;
+    else if (Number.isFinite(Number(value))) known.value = Number(value);
   }
 }
 
@@ -36,7 +45,7 @@ export function writeAddress() {
     const query = new URLSearchParams();
     for (const [key, value] of fields) {
       const [id, name] = key.split(".");
-      if (id === panel.value && value.value !== "") query.set(name, value.value);
+      if (id === panel.value && value.value !== initials.get(key)) query.set(name, value.value);
     }
     history.replaceState(null, "", `#${panel.value}?${query}`);
   });

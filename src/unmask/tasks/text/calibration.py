@@ -24,14 +24,15 @@ _COLDEST, _HOTTEST = 1 / 32, 32.0
 
 
 class Reliability:
-    """Decisions in ranges of their certainty, the probability that each has of being right if the model is believed."""
+    """Statements in ranges of the probability that a model gives them: that a label is right, or of several that one is
+    there."""
 
     def __init__(self) -> None:
         self._counts, self._right = np.zeros((2, NUM_BINS), dtype=np.int64)
         self._certainty = np.zeros(NUM_BINS)
 
     def add(self, decisions: Sequence[tuple[float, bool]]) -> None:
-        """Counts decisions: how sure each is, in 0..1, and whether it is right."""
+        """Counts statements: how probable each is held, in 0..1, and whether it is right."""
         certainty = np.array([certainty for certainty, _ in decisions])
         is_right = np.array([is_right for _, is_right in decisions], dtype=bool)
         bins = np.minimum((certainty * NUM_BINS).astype(np.int64), NUM_BINS - 1)
@@ -74,6 +75,8 @@ def best_temperature(probabilities: Floats, labels: NDArray[np.int64]) -> float:
         probabilities: (examples, labels), each row adding up to 1.
         labels: (examples,) ids.
     """
+    if not len(labels):
+        return 1.0
     logits = np.log(np.maximum(probabilities, _SMALLEST))
     true = logits[np.arange(len(labels)), labels]
     low, high = np.log(1 / _HOTTEST), np.log(1 / _COLDEST)  # of one over the temperature

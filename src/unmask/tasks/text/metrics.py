@@ -136,7 +136,7 @@ class LabelSetScore:
             `best_thresholds`.
 
     Attributes:
-        reliability: of the decisions on each label, of the predictions that have `probabilities`.
+        reliability: of the probabilities of all labels, of the predictions that have them.
     """
 
     def __init__(self, labels: Sequence[str], keeps_probabilities: bool = False) -> None:
@@ -168,7 +168,7 @@ class LabelSetScore:
             self._right[list(true & predicted)] += 1
             self._true[list(true)] += 1
             self._predicted[list(predicted)] += 1
-            decided += self._decisions(prediction.get("probabilities"), true, predicted)
+            decided += self._statements(prediction.get("probabilities"), true)
             if self._kept is not None:
                 self._kept.add(prediction["probabilities"], true)
             for side, ids in (("true", true), ("predicted", predicted)):
@@ -176,14 +176,12 @@ class LabelSetScore:
                     self._differing.add(side)
         self.reliability.add(decided)
 
-    def _decisions(self, by_label: Any, true: Collection[int], predicted: Collection[int]) -> list[tuple[float, bool]]:
-        """Of each label, how sure its decision is and whether it is right; none where a file does not say."""
+    def _statements(self, by_label: Any, true: Collection[int]) -> list[tuple[float, bool]]:
+        """Of each label, how probable it is and whether it is there, whatever the thresholds; none where a file does
+        not say."""
         if not isinstance(by_label, Mapping) or not all(_is_probability(by_label.get(label)) for label in self._ids):
             return []
-        return [
-            (by_label[label] if number in predicted else 1 - by_label[label], (number in true) == (number in predicted))
-            for label, number in self._ids.items()
-        ]
+        return [(by_label[label], number in true) for label, number in self._ids.items()]
 
     def best_temperature(self) -> float:
         """See `unmask.tasks.text.calibration`; the score keeps probabilities. Each label is a decision of its own."""

@@ -62,6 +62,7 @@ def test_the_temperature_is_the_one_that_a_minimiser_finds(scale: float) -> None
 
 def test_a_model_that_is_always_right_stays_finite() -> None:
     certain = np.array([[0.9, 0.1], [0.1, 0.9]])
+    assert best_temperature(np.zeros((0, 2)), np.zeros(0, dtype=np.int64)) == 1
     assert 1 / 32 <= best_temperature(certain, np.array([0, 1])) < 0.1
     assert best_temperature(certain, np.array([1, 0])) == pytest.approx(32)
 

@@ -56,6 +56,20 @@ def test_outputs_are_those_of_the_windows_together(tmp_path: Path, base: Path, p
     torch.testing.assert_close(found, torch.stack([together, alone[4], alone[5]]), atol=1e-5, rtol=0)
 
 
+def test_a_book_is_computed_in_parts(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = opened(tmp_path / "w", base, long_text="windows", doc_stride=4)
+    encoded, _ = encode(predictor, " ".join(WORDS * 9), "the sky is blue", " ".join(WORDS))
+    batch = encoded.batch([0, 1, 2])
+    with torch.no_grad():
+        at_once = predictor.module.outputs(batch)
+        monkeypatch.setattr("unmask.tasks.sequence_module._WINDOW_TOKENS", 50)
+        sizes: list[int] = []
+        predictor.module.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].num_tokens))  # type: ignore[union-attr]
+        torch.testing.assert_close(predictor.module.outputs(batch), at_once, atol=1e-5, rtol=0)
+    assert len(sizes) > 3
+    assert max(sizes) <= 50 + 8
+
+
 def test_the_end_of_a_text_counts(tmp_path: Path, base: Path) -> None:
     windows = opened(tmp_path / "w", base, long_text="windows", doc_stride=6)
     cut = opened(tmp_path / "c", base)

@@ -3,7 +3,7 @@ import { askModel, predict } from "../api.js";
 import { bars, flow } from "../figures.js";
 import { html } from "../html.js";
 import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
-import { field } from "../state.js";
+import { field, has } from "../state.js";
 
 const model = field("answers", "model", "");
 const question = field("answers", "question", "Where was the book written?");
@@ -18,15 +18,16 @@ const SAMPLES = [
 const answer = answering(async () => {
   const its = chosen(model, "answer");
   const asked = { question: question.value, context: context.value };
-  const [found, spans] = await Promise.all([predict(its, "answer", asked), askModel(its, "spans", asked)]);
-  return { found, spans, context: context.value };
+  const found = await predict(its, "answer", asked);
+  const spans = has(its, "spans") ? await askModel(its, "spans", asked).catch(() => null) : null;
+  return { found, spans, context: [...context.value] };
 });
 
 function show({ found, spans, context }) {
-  const pieces = spans.starts.map((start, place) => {
+  const pieces = spans?.starts.map((start, place) => {
     const inside = found.start !== null && start >= found.start && spans.ends[place] <= found.end;
     return {
-      text: context.slice(start, spans.ends[place]),
+      text: context.slice(start, spans.ends[place]).join(""), // the server counts characters, not halves of them
       ink: spans.begins[place] >= spans.stops[place] ? "var(--training)" : "var(--held-out)",
       strength: Math.min(0.85, Math.max(spans.begins[place], spans.stops[place])),
       note: inside ? "▔▔" : undefined,
@@ -36,7 +37,7 @@ function show({ found, spans, context }) {
   });
   const best = found.n_best.slice(0, 6).map((each) => ({ label: each.answer ?? each.text, values: [each.probability] }));
   return html`<p class="big">${found.answer || "no answer"}</p>
-    <${Figure} title="Where it may begin (blue) and end (orange); the answer is underlined">${flow(pieces, width.value, "The passage with the answer")}<//>
+    ${pieces ? html`<${Figure} title="Where it may begin (blue) and end (orange); the answer is underlined">${flow(pieces, width.value, "The passage with the answer")}<//>` : ""}
     ${best.length ? html`<${Figure} title="The best answers">${bars(best, width.value, "The best answers")}<//>` : ""}`;
 }
 

@@ -20,10 +20,10 @@ const SAMPLES = [
 const answer = answering(() => askModel(chosen(model, "attention"), "attention", { text: text.value }));
 
 function show({ tokens, weights }) {
-  const its = weights[Math.min(layer.value, weights.length - 1)];
+  const its = weights[Math.max(0, Math.min(Math.trunc(layer.value), weights.length - 1))];
   const rows = (head.value < 0
     ? its[0].map((row, from) => row.map((_, to) => its.reduce((sum, one) => sum + one[from][to], 0) / its.length))
-    : its[Math.min(head.value, its.length - 1)]
+    : its[Math.min(Math.trunc(head.value), its.length - 1)]
   ).map((row) => row.map((value) => value / 1000));
   return html`<div class="row">
       <${Choice} field=${layer} label="Layer" options=${weights.map((_, number) => [number, number + 1])} />

@@ -3,7 +3,7 @@ import { askModel, predict } from "../api.js";
 import { bars, flow } from "../figures.js";
 import { html } from "../html.js";
 import { answering, Choice, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
-import { field } from "../state.js";
+import { field, has } from "../state.js";
 
 const model = field("classes", "model", "");
 const text = field("classes", "text", "a gripping , beautifully acted film");
@@ -23,17 +23,22 @@ const input = () => (second.value ? { text_a: text.value, text_b: second.value, 
 const answer = answering(async () => {
   const its = chosen(model, "classify");
   const found = await predict(its, "classify", input());
-  const words = method.value === "none" ? null : await askModel(its, "words", { input: input(), method: method.value });
-  return { found, words };
+  if (method.value === "none" || !has(its, "words")) return { found };
+  try {
+    return { found, words: await askModel(its, "words", { input: input(), method: method.value }) };
+  } catch (error) {
+    return { found, note: error.message };
+  }
 });
 
-function show({ found, words }) {
+function show({ found, words, note }) {
   const rows = Object.entries(found.probabilities)
     .map(([label, value]) => ({ label, values: [value] }))
     .sort((one, other) => other.values[0] - one.values[0])
     .slice(0, 20);
   const most = words ? Math.max(1e-9, ...words.weights.map(Math.abs)) : 1;
   return html`<${Figure} title="Probabilities">${bars(rows, width.value, "Probabilities of labels")}<//>
+    ${note && html`<p class="about">Which words carried it is not shown: ${note}</p>`}
     ${words && html`<${Figure} title=${`What speaks for (blue) and against (orange) “${words.label}”`}>
       ${flow(words.tokens.map((token, place) => ({
         text: token,

@@ -16,23 +16,24 @@ const INKS = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warni
 
 const answer = answering(async () => ({
   found: await predict(chosen(model, "tag"), "tag", { text: text.value }),
-  text: text.value,
+  text: [...text.value], // the server counts characters, not halves of them
 }));
 
 function show({ found, text }) {
   const kinds = [...new Set(found.entities.map((each) => each.label))];
   const pieces = [];
   let at = 0;
-  const plain = (end) => text.slice(at, end).split(/\s+/).filter(Boolean).forEach((word) => pieces.push({ text: word }));
+  const words = (start, end) => text.slice(start, end).join("");
+  const plain = (end) => words(at, end).split(/\s+/).filter(Boolean).forEach((word) => pieces.push({ text: word }));
   for (const each of found.entities) {
     plain(each.start);
-    pieces.push({ text: text.slice(each.start, each.end), note: each.label, ink: INKS[kinds.indexOf(each.label) % INKS.length], strength: 0.35 });
+    pieces.push({ text: words(each.start, each.end), note: each.label, ink: INKS[kinds.indexOf(each.label) % INKS.length], strength: 0.35 });
     at = each.end;
   }
   plain(text.length);
   return html`<${Figure} title=${found.entities.length ? "The entities that were found" : "No entity was found"}>${flow(pieces, width.value, "The text with its entities")}<//>
     ${found.entities.length ? html`<table><thead><tr><th>entity</th><th>kind</th><th>characters</th></tr></thead><tbody>
-      ${found.entities.map((each) => html`<tr><td>${text.slice(each.start, each.end)}</td><td>${each.label}</td><td>${each.start}–${each.end}</td></tr>`)}
+      ${found.entities.map((each) => html`<tr><td>${words(each.start, each.end)}</td><td>${each.label}</td><td>${each.start}–${each.end}</td></tr>`)}
     </tbody></table>` : ""}`;
 }
 

@@ -27,7 +27,7 @@ function followed(checkpoints) {
 }
 
 function show({ checkpoints }) {
-  const place = Math.min(at.value, checkpoints.length - 1);
+  const place = Math.max(0, Math.min(Math.trunc(at.value), checkpoints.length - 1));
   const now = checkpoints[place];
   const rows = now.tokens.slice(0, 8).map((label, number) => ({ label, values: [now.scores[number]] }));
   return html`
