@@ -54,7 +54,7 @@ def curve(run: Path) -> str:
     tokens = {row["step"]: row["tokens"] for row in rows if "tokens" in row}
     points = [(tokens[row["step"]], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
     floor = json.loads((run / "results.json").read_text("utf-8"))["floors"]["loss/mlm"]["no context"]
-    left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 3.0, 7.0
+    left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 2.5, 8.0
     most = points[-1][0]
 
     def at(count: float, loss: float) -> tuple[float, float]:
