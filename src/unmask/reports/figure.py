@@ -122,14 +122,19 @@ def draw(panel: Panel, width: int, height: int) -> Markup:
         _bound(axes, panel)
         _number(axes.xaxis, max(3, width // 110), integer=True)
         _number(axes.yaxis, max(3, height // 45))
-        axes.tick_params(length=0, pad=6, labelsize=11, labelcolor=ink["axes"])
-        axes.grid(axis="y", color=ink["grid"], linewidth=1)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.spines["bottom"].set_color(ink["grid"])
-        drawn = io.StringIO()
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-    return inline(drawn.getvalue(), panel.title)
+        return finished(figure, axes, ink, panel.title)
+
+
+def finished(figure: Any, axes: Any, ink: Mapping[str, str], title: str) -> Markup:
+    """A figure as an element of a page, its axes drawn as in all figures."""
+    axes.tick_params(length=0, pad=6, labelsize=11, labelcolor=ink["axes"])
+    axes.grid(axis="y", color=ink["grid"], linewidth=1)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(ink["grid"])
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(drawn.getvalue(), title)
 
 
 def _draw_series(axes: Any, panel: Panel, ink: Mapping[str, str]) -> None:
@@ -184,7 +189,7 @@ def _tick_label(tick: float, apart: float) -> str:
     return next(label for label in labels if abs(float(label) * size - tick) < apart / 100) + unit
 
 
-def inline(svg: str, title: str) -> Markup:
+def _inline(svg: str, title: str) -> Markup:
     """Makes matplotlib's file an element of a page: no prologue, no metadata, page colours, unique ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from unmask.reports.figure import INKS, inline
+from unmask.reports.figure import INKS, finished
 
 _FAINTEST = 0.25
 """The strength of a bar with hardly any predictions, where the fullest has 1."""
@@ -41,11 +40,4 @@ def draw_reliability(bins: Sequence[Mapping[str, Any]], width: int, height: int)
         axes.plot([0, 1], [0, 1], color=ink["floor"], linewidth=1.3, linestyle=(0, (5, 4)))
         axes.set_xlim(min((each["from"] for each in bins), default=0.0), 1)
         axes.set_ylim(0, 1)
-        axes.tick_params(length=0, pad=6, labelsize=11, labelcolor=ink["axes"])
-        axes.grid(axis="y", color=ink["grid"], linewidth=1)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.spines["bottom"].set_color(ink["grid"])
-        drawn = io.StringIO()
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-    return inline(drawn.getvalue(), "Accuracy by certainty")
+        return finished(figure, axes, ink, "Accuracy by certainty")
