@@ -41,6 +41,7 @@ class OurSteps:
 
     def __init__(self, case: Case, objective: Any) -> None:
         from unmask.training.device import choose_compute
+        from unmask.training.eager import EagerStepper
         from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
         from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
         from unmask.training.state import TrainState
@@ -55,7 +56,8 @@ class OurSteps:
         self.state = TrainState()
         settings = TrainSettings(steps=1)
         longest = LONGEST_OF_GLUE if case.rows == "glue" else case.length
-        self.stepper, how = choose_stepper(self.module, optimizer, settings, self.compute, longest)
+        eager = EagerStepper(self.module, optimizer, settings.max_grad_norm, self.compute)
+        self.stepper, how = choose_stepper(eager, settings, longest)
         self.notes = (self.compute.describe(), how)
         self.loss = self.gradient_norm = 0.0
 

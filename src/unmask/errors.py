@@ -9,7 +9,9 @@
     │   │   └── AnotherProcess     a directory in which another process works
     │   ├── StoreError         a token store that is incomplete, damaged or of another tokenizer
     │   ├── ModelError         a model or tokenizer directory that does not load strictly
-    │   └── CheckpointError    a run whose checkpoints cannot be used
+    │   ├── CheckpointError    a run whose checkpoints cannot be used
+    │   └── RankLost           another process of the run has ended, or does not answer
+    ├── AnotherRank        another process of the run has failed, and says why               its code
     └── Interrupted        Ctrl-C or SIGTERM, after everything was saved                     130 or 143
 
 A message says what was wrong (file and line, or key, and the value), what was expected, and what to do. Anything else
@@ -65,6 +67,23 @@ class ModelError(UserError):
 
 class CheckpointError(UserError):
     """No checkpoint of a run can be used."""
+
+
+class RankLost(UserError):  # noqa: N818  named as it is
+    """Another process of a run has ended, or does not answer."""
+
+
+class AnotherRank(UnmaskError):  # noqa: N818  not a fault of this process
+    """Another process of a run has failed; it, or the first one, says why.
+
+    Args:
+        message: what it says.
+        exit_code: of all processes.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Interrupted(UnmaskError):  # noqa: N818  not a fault

@@ -13,6 +13,7 @@ from torch import nn
 
 from support.gpu_training import begin_training, count_targets, losses_of, merge, new_compute, read_all, take_steps
 from unmask.batch import Batch, LossTerm
+from unmask.training.eager import EagerStepper
 from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.steppers import CautiousStepper, choose_stepper, why_not_captured
@@ -27,7 +28,8 @@ LONGEST = 32
 def test_on_a_gpu_steps_are_captured_but_not_in_fp32(masked_lm: Any) -> None:
     trained = begin_training(masked_lm, new_compute("cuda"), "captured")
     settings = TrainSettings(steps=1)
-    stepper, line = choose_stepper(trained.module, trained.optimizer, settings, new_compute("cuda"), LONGEST)
+    eager = EagerStepper(trained.module, trained.optimizer, 1.0, new_compute("cuda"))
+    stepper, line = choose_stepper(eager, settings, LONGEST)
     assert isinstance(stepper, CautiousStepper)
     assert line.startswith("steps: captured once a shape and replayed (CUDA graphs), ")
     why_not = why_not_captured(trained.module, trained.optimizer, settings, new_compute("cuda", torch.float32))

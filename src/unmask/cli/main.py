@@ -47,6 +47,8 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
+    if os.environ.get("RANK", "0") != "0":  # of several processes that train together, the first one speaks
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as above)
     # PyTorch's threads spin while they wait, which beside other work costs most of the speed; asleep they cost nothing.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # oneDNN caches what it made for the last thousand shapes, and most shapes return within half as many.
@@ -85,7 +87,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}" if code in (1, 2) else message, file=sys.stderr)
+    spoken = sys.__stderr__ if code == 1 else sys.stderr
+    print(f"error: {message}" if code in (1, 2) else message, file=spoken)
     sys.exit(code)
 
 

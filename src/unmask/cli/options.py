@@ -78,3 +78,8 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_one_of_several() -> bool:
+    """Whether `torchrun` has started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1

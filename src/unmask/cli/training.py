@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, cores
+from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, cores, is_one_of_several
 
 app = typer.Typer()
 
@@ -25,12 +26,17 @@ def pretrain_command(
     """Pre-train a model from a store (store=DIR) or straight from text (corpus=FILE)."""
     from unmask.recipe.loading import load_pretrain_recipe
 
-    load_pretrain_recipe(
-        recipe, overrides or []
-    )  # refuses a wrong setting before the seconds that torch takes to import
+    if not is_one_of_several():
+        # Refuses a wrong setting before the seconds that torch takes to import.
+        load_pretrain_recipe(recipe, overrides or [])
     from unmask.pretraining.run import pretrain
+    from unmask.training.distributed import joined_ranks
 
-    model = pretrain(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite, workers=workers or cores())
+    with joined_ranks(os.environ) as ranks:
+        many = workers or cores()
+        model = pretrain(
+            recipe, overrides or [], out=out, resume=resume, overwrite=overwrite, workers=many, ranks=ranks
+        )
     print(f"{model}\n{out / 'report.html'}")
 
 
@@ -58,10 +64,13 @@ def finetune_command(
     """Fine-tune a model on labelled examples (init_from=MODEL data.train=FILE data.dev=FILE)."""
     from unmask.recipe.loading import load_finetune_recipe
 
-    load_finetune_recipe(recipe, overrides or [])  # as above
+    if not is_one_of_several():
+        load_finetune_recipe(recipe, overrides or [])  # as above
     from unmask.finetuning.run import finetune
+    from unmask.training.distributed import joined_ranks
 
-    model = finetune(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite)
+    with joined_ranks(os.environ) as ranks:
+        model = finetune(recipe, overrides or [], out=out, resume=resume, overwrite=overwrite, ranks=ranks)
     print(f"{model}\n{out / 'report.html'}")
 
 

@@ -26,6 +26,7 @@ from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
 from unmask.models.hub.directory import LoadedModel, load_encoder, load_finetuned
 from unmask.models.hub.source import ModelSource, open_source
+from unmask.packing.sharing import WHOLE, Share
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitPosition, concatenate
@@ -99,7 +100,7 @@ class TaskInputs:
     trained_length: int | None
 
 
-def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
+def open_inputs(settings: FinetuneRecipe, directory: Path, share: Share = WHOLE) -> TaskInputs:
     """Opens the model, and reads and encodes every file, so that anything wrong is reported before training.
 
     Raises:
@@ -130,7 +131,8 @@ def open_inputs(settings: FinetuneRecipe, directory: Path) -> TaskInputs:
         for split, file, columns in data.measured()
     }
     batch_size = settings.train.batch_size
-    loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size))
+    micro_batch_size = settings.train.micro_batch_of(batch_size)
+    loader = ExampleLoader(training, settings.seed, batch_size, micro_batch_size, share)
     start = loader.start()
     if checkpoint is not None:
         saved = UnitPosition(**checkpoint.state["position"])

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from unmask.config import Overrides
+from unmask.errors import SettingsError
 from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.lengths import within_trained_length
@@ -30,6 +31,7 @@ from unmask.models.hub.config import length_config
 from unmask.models.hub.directory import save_model
 from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
+from unmask.packing.sharing import Share
 from unmask.recipe.loading import load_finetune_recipe
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import write_report
@@ -41,7 +43,10 @@ from unmask.tasks.text.metrics import LabelScore, LabelSetScore
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute
+from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
+from unmask.training.run.checkpoint import find_shared_checkpoint
+from unmask.training.run.common import check_batch_size, check_same_files, check_same_run
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, run_session
@@ -54,7 +59,13 @@ _FEW_TO_CALIBRATE = 100
 
 
 def finetune(
-    recipe: str, overrides: Overrides = (), *, out: str | Path, resume: bool = False, overwrite: bool = False
+    recipe: str,
+    overrides: Overrides = (),
+    *,
+    out: str | Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    ranks: Ranks = ALONE,
 ) -> Path:
     """Fine-tunes a model, or several where the recipe has a `search`.
 
@@ -65,6 +76,7 @@ def finetune(
         out: the run directory; the model (of a search, the best on dev) is in its `model/`.
         resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.
+        ranks: the processes that train it together, each of which calls this function; a search is for one.
 
     Returns:
         The model's directory.
@@ -74,7 +86,15 @@ def finetune(
             nothing has been written, and a run that was to be overwritten is unchanged.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
-    settings = within_trained_length(load_finetune_recipe(recipe, overrides), recipe, overrides)
+    with ranks.agreeing():
+        settings = within_trained_length(load_finetune_recipe(recipe, overrides), recipe, overrides)
+        check_same_run(settings, ranks)
+        check_batch_size(settings.train.batch_size, ranks)
+        if settings.search.is_wanted and ranks.size > 1:
+            raise SettingsError(
+                f"a search trains each of its runs in one process, and torchrun has started {ranks.size}: start it "
+                "without torchrun, and give search.parallel"
+            )
     if settings.search.is_wanted:
         return run_trials(
             settings,
@@ -85,37 +105,48 @@ def finetune(
             run=finetune_settings,
             check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
         )
-    return finetune_settings(settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite)
+    return finetune_settings(settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks)
 
 
-def finetune_settings(settings: FinetuneRecipe, directory: Path, *, recipe: str, resume: bool, overwrite: bool) -> Path:
+def finetune_settings(
+    settings: FinetuneRecipe, directory: Path, *, recipe: str, resume: bool, overwrite: bool, ranks: Ranks = ALONE
+) -> Path:
     """One run of a recipe without `search`; see `finetune`.
 
     Args:
         recipe: the recipe's name, for the record.
     """
     compute = choose_compute(settings.device, settings.precision)
-    with beginning_run(
-        directory,
-        settings,
-        name=recipe,
-        seed=settings.seed,
-        device=compute.describe(),
-        resume=resume,
-        overwrite=overwrite,
-    ):
-        run = _open(settings, directory, compute)
-        assert isinstance(run.module, nn.Module)
-        compute.place(run.module)
-    with alone_in(directory), RunLog(directory, echo=True) as log:
-        _train(settings, run, directory, compute, log)
-    write_report(directory)
+    with ranks.own_directory(directory) as own:
+        with ranks.agreeing():
+            if ranks.is_first:
+                with beginning_run(
+                    own,
+                    settings,
+                    name=recipe,
+                    seed=settings.seed,
+                    device=compute.describe(),
+                    resume=resume,
+                    overwrite=overwrite,
+                ):
+                    run = _open(settings, own, compute, ranks)
+        if ranks.size > 1:
+            find_shared_checkpoint(own / "checkpoints", ranks)
+            with ranks.agreeing():
+                if not ranks.is_first:
+                    run = _open(settings, own, compute, ranks)
+                check_same_files(str(settings.data.train), {"its examples": run.loader.examples.checksum()}, ranks)
+        with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
+            _train(settings, run, own, compute, log, ranks.during_steps(settings.train.rank_timeout_s))
+        if ranks.is_first:
+            write_report(own)
     return directory / "model"
 
 
-def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> TaskInputs:
-    """The inputs of a run; a metric that the task does not have is refused now, not at the first evaluation."""
-    run = open_inputs(settings, directory)
+def _open(settings: FinetuneRecipe, directory: Path, compute: Compute, ranks: Ranks = ALONE) -> TaskInputs:
+    """The inputs of a run, with its module on the device; a metric that the task does not have is refused now, not at
+    the first evaluation."""
+    run = open_inputs(settings, directory, Share(ranks.rank, ranks.size))
     check_files(directory, settings.data)
     for warning in shared_files(settings.data):
         logger.warning("%s", warning)
@@ -124,6 +155,8 @@ def _open(settings: FinetuneRecipe, directory: Path, compute: Compute) -> TaskIn
         assert isinstance(run.module, nn.Module)
         loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, _plain(compute.device))
         choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
+    assert isinstance(run.module, nn.Module)
+    compute.place(run.module)
     return run
 
 
@@ -203,7 +236,9 @@ class Measurement:
         )
 
 
-def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: Compute, log: RunLog) -> None:
+def _train(
+    settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: Compute, log: RunLog, ranks: Ranks
+) -> None:
     task, module = run.task, run.module
     assert isinstance(module, nn.Module)
     if settings.task.tagging_head == "bilstm":
@@ -226,9 +261,11 @@ def _train(settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: 
             Learner(module, run.module.counts),
             ExampleSteps(run.loader, run.start),
             settings,
-            RunContext("fine-tuning", directory, compute, log, interruption, run.checkpoint),
+            RunContext("fine-tuning", directory, compute, log, interruption, run.checkpoint, settings.seed, ranks),
             evaluate=dev,
         )
+        if not ranks.is_first:
+            return
         module.eval()
         if isinstance(module, SequenceModule):
             module.rescale()

@@ -11,6 +11,7 @@ from unmask.chance import key
 from unmask.errors import InputError
 from unmask.packing.planning import PlannedSequence, Planner
 from unmask.packing.sequences import TokenColumn, pack_sequences
+from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.templates import SequenceTemplate
 
 _MASKS = 4
@@ -39,6 +40,7 @@ class LoadedStep:
     """The batches of one optimizer step.
 
     Attributes:
+        batches: this process's part of the step, see `unmask.packing.sharing`; all of it in a run of one process.
         after: the position of the next step, for a checkpoint.
         epochs: passes over the documents completed by the end of this step.
     """
@@ -55,6 +57,7 @@ class SequenceLoader:
     Args:
         batch_size: sequences in a step.
         micro_batch_size: sequences in a batch.
+        share: of each step, which the batches are of.
         label_column: the name of the column for the sequences' labels; None leaves them out.
         plan_copies: epoch e repeats the sequences of epoch e modulo this number; None draws new ones every epoch.
         mask_copies: the same for the keys that masks are drawn from.
@@ -65,6 +68,7 @@ class SequenceLoader:
     template: SequenceTemplate
     batch_size: int
     micro_batch_size: int
+    share: Share = WHOLE
     label_column: str | None = None
     plan_copies: int | None = None
     mask_copies: int | None = None
@@ -76,7 +80,7 @@ class SequenceLoader:
         sequences = self._sequences(start)
         while True:
             step = list(islice(sequences, self.batch_size))
-            micro_batches = [step[i : i + self.micro_batch_size] for i in range(0, len(step), self.micro_batch_size)]
+            micro_batches = self.share.deal(step, [len(item[0]) for item in step], self.micro_batch_size)
             batches = [self._pack([item[:2] for item in micro_batch]) for micro_batch in micro_batches]
             _, _, after, epochs = step[-1]
             yield LoadedStep(batches, after, epochs)

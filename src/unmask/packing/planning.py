@@ -56,6 +56,10 @@ class PlannedSequence:
     segments: tuple[Segment, ...]
     label: int | None = None
 
+    def __len__(self) -> int:
+        """In tokens of text."""
+        return sum(len(span) for segment in self.segments for span in segment)
+
 
 class SequenceFormat(Protocol):
     """How documents become sequences."""

@@ -30,6 +30,7 @@ from unmask.batch import Batch
 from unmask.chance import key, uniform
 from unmask.errors import InputError, StoreError
 from unmask.packing.loader import LoadedStep, Position
+from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
 from unmask.store.shard import StoredWords
 from unmask.store.store import TokenStore
@@ -70,7 +71,8 @@ class StreamLoader:
         tokenizer: the store's.
         window: words that a lane reads in a step (20 in the paper).
         batch_size: lanes.
-        micro_batch_size: lanes in a batch; the last batch of a step may have fewer.
+        micro_batch_size: lanes in a batch, at most.
+        share: of the lanes, which the batches are of.
 
     Raises:
         StoreError: the store is not one of words.
@@ -83,6 +85,7 @@ class StreamLoader:
     batch_size: int
     micro_batch_size: int
     seed: int
+    share: Share = WHOLE
 
     def __post_init__(self) -> None:
         if not self.split.store.has_words:
@@ -121,10 +124,9 @@ class StreamLoader:
         while True:
             plan = self._plan(epoch)
             for number in range(window, num_windows):
-                lanes = range(self.batch_size)
                 batches = [
-                    self._batch(plan, epoch, number, lanes[first : first + self.micro_batch_size], num_windows)
-                    for first in range(0, self.batch_size, self.micro_batch_size)
+                    self._batch(plan, epoch, number, lanes, num_windows)
+                    for lanes in self.share.lanes(self.batch_size, self.micro_batch_size)
                 ]
                 is_last = number + 1 == num_windows
                 after = Position(epoch + is_last, 0, 0 if is_last else number + 1, start.phase, start.passed_over)

@@ -26,6 +26,7 @@ from unmask.objectives.settings_base import AnnotationKind
 from unmask.objectives.table import new_objective
 from unmask.packing.annotation_columns import without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed
+from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
 from unmask.pretraining.initial_weights import adjust_random_weights
 from unmask.pretraining.start import Start, build_module, check_vocabulary, describe_new_entries, open_start
@@ -75,7 +76,7 @@ class PretrainingInputs:
     trained_length: int | None
 
 
-def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> PretrainingInputs:
+def open_inputs(settings: PretrainRecipe, directory: Path, workers: int, share: Share = WHOLE) -> PretrainingInputs:
     """Opens everything that a run needs; makes the store from the corpus where there is none yet.
 
     The first step's batches are made too, so that damage to what they are read from is reported before the run begins.
@@ -98,7 +99,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int) -> Pret
     if checkpoint is None:
         adjust_random_weights(module, settings, lambda: count_targets(store, tokenizer))
         log_remarks(start, store, tokenizer)
-    steps = PretrainingSteps(start, store, tokenizer, checkpoint)
+    steps = PretrainingSteps(start, store, tokenizer, checkpoint, share)
     held_out = prepare_held_out(start, store, tokenizer, objective)
     return PretrainingInputs(
         store,

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unmask.config import Overrides
+from unmask.errors import SettingsError
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import by_figure
+from unmask.packing.sharing import Share
 from unmask.pretraining.checkpoint_model import save_pretrained
 from unmask.pretraining.inputs import PretrainingInputs, open_inputs
 from unmask.pretraining.measuring import check_targets, evaluator
@@ -30,7 +32,10 @@ from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
-from unmask.training.device import choose_compute
+from unmask.training.device import Compute, choose_compute
+from unmask.training.distributed import ALONE, Ranks
+from unmask.training.run.checkpoint import find_shared_checkpoint
+from unmask.training.run.common import check_batch_size, check_same_files, check_same_run
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, run_session
@@ -47,6 +52,7 @@ def pretrain(
     resume: bool = False,
     overwrite: bool = False,
     workers: int = 1,
+    ranks: Ranks = ALONE,
 ) -> Path:
     """Pre-trains a model.
 
@@ -57,6 +63,8 @@ def pretrain(
         resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.
         workers: processes that prepare a corpus; see `unmask.prepare`.
+        ranks: the processes that train it together, each of which calls this function; see
+            `unmask.training.distributed.joined_ranks`.
 
     Returns:
         The model's directory.
@@ -67,33 +75,70 @@ def pretrain(
         AnotherProcess: a run is under way at `out`.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
-    settings = load_pretrain_recipe(recipe, overrides)
-    directory = Path(out)
-    compute = choose_compute(settings.device, settings.precision)
-    with beginning_run(
-        directory,
-        settings,
-        name=recipe,
-        seed=settings.seed,
-        device=compute.describe(),
-        resume=resume,
-        overwrite=overwrite,
-        keeps=("store",),
-    ):
-        run = open_inputs(settings, directory, workers)
-        check_targets(settings, run)
-        assert isinstance(run.module, nn.Module)
-        compute.place(run.module)
-        counts = count_targets(run.store, run.tokenizer)
-        evaluate = evaluator(run, run.objective.floors(counts, run.held_out), compute)
-        if resume and run.checkpoint is None:
-            logger.info("nothing to resume in %s: starts from the beginning", directory)
-    with alone_in(directory), RunLog(directory, echo=True) as log, Interruption() as interruption:
-        context = RunContext("pre-training", directory, compute, log, interruption, run.checkpoint)
-        last_evaluation = _train(settings, run, evaluate, context)
-        _write_results(run, last_evaluation, counts, context)
-    write_report(directory)
-    return directory / "model"
+    with ranks.agreeing():
+        settings = load_pretrain_recipe(recipe, overrides)
+        compute = choose_compute(settings.device, settings.precision)
+        check_same_run(settings, ranks)
+        sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
+        check_batch_size(min(sizes, default=settings.train.batch_size), ranks)
+        if ranks.size > 1 and settings.objective.reads == "words":
+            raise SettingsError(
+                f"objective.name={settings.objective.name} trains in one process: its lanes carry memory from step to "
+                "step"
+            )
+    with ranks.own_directory(Path(out)) as directory:
+        with ranks.agreeing():
+            if ranks.is_first:
+                with beginning_run(
+                    directory,
+                    settings,
+                    name=recipe,
+                    seed=settings.seed,
+                    device=compute.describe(),
+                    resume=resume,
+                    overwrite=overwrite,
+                    keeps=("store",),
+                ):
+                    run, counts, evaluate = _open(settings, directory, workers, compute, ranks)
+                    check_targets(settings, run)
+                    if resume and run.checkpoint is None:
+                        logger.info("nothing to resume in %s: starts from the beginning", directory)
+        if ranks.size > 1:
+            find_shared_checkpoint(directory / "checkpoints", ranks)
+            with ranks.agreeing():
+                if not ranks.is_first:  # by now the first one has made the store of a corpus
+                    store = settings.store or str(Path(out) / "store")
+                    of_store = settings.model_copy(update={"corpus": None, "store": store})
+                    run, counts, evaluate = _open(of_store, directory, workers, compute, ranks)
+                check_same_files(str(run.store.directory), run.store.manifest["files"], ranks)
+        with alone_in(directory), RunLog(directory, echo=ranks.is_first) as log, Interruption() as interruption:
+            context = RunContext(
+                "pre-training",
+                directory,
+                compute,
+                log,
+                interruption,
+                run.checkpoint,
+                settings.seed,
+                ranks.during_steps(settings.train.rank_timeout_s),
+            )
+            last_evaluation = _train(settings, run, evaluate, context)
+            if ranks.is_first:
+                _write_results(run, last_evaluation, counts, context)
+        if ranks.is_first:
+            write_report(directory)
+    return Path(out) / "model"
+
+
+def _open(
+    settings: PretrainRecipe, directory: Path, workers: int, compute: Compute, ranks: Ranks
+) -> tuple[PretrainingInputs, NDArray[np.int64], Callable[[], dict[str, float]] | None]:
+    """The inputs, how often each entry is a target, and what measures the module."""
+    run = open_inputs(settings, directory, workers, Share(ranks.rank, ranks.size))
+    assert isinstance(run.module, nn.Module)
+    compute.place(run.module)
+    counts = count_targets(run.store, run.tokenizer)
+    return run, counts, evaluator(run, run.objective.floors(counts, run.held_out), compute)
 
 
 def _train(

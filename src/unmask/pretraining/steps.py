@@ -19,6 +19,7 @@ from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
 from unmask.packing.phases import phased_steps
 from unmask.packing.settings import PhaseSettings
+from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
 from unmask.packing.stream import StreamLoader, target_counts
 from unmask.packing.templates import SequenceTemplate, bare_template
@@ -50,24 +51,28 @@ class PretrainingSteps:
 
     Args:
         checkpoint: where the steps begin.
+        share: of each step, which the batches are of.
     """
 
-    def __init__(self, start: Start, store: TokenStore, tokenizer: Tokenizer, checkpoint: Checkpoint | None) -> None:
+    def __init__(
+        self, start: Start, store: TokenStore, tokenizer: Tokenizer, checkpoint: Checkpoint | None, share: Share = WHOLE
+    ) -> None:
         self._settings = settings = start.recipe
         self._phases = settings.phases or (PhaseSettings(until=1),)
         self._stream: StreamLoader | None = None
         self._loaders: list[SequenceLoader] = []
         if tokenizer.reads_words:
-            self._stream = stream_loader(settings, store, tokenizer, held_out=False)
+            self._stream = replace(stream_loader(settings, store, tokenizer, held_out=False), share=share)
         else:
             self._loaders = [
-                sequence_loader(start, store, tokenizer, held_out=False, phase=phase) for phase in self._phases
+                replace(sequence_loader(start, store, tokenizer, held_out=False, phase=phase), share=share)
+                for phase in self._phases
             ]
         state = {} if checkpoint is None else checkpoint.state
-        share = 0.0 if checkpoint is None else share_done(checkpoint.done, settings.train)
+        done = 0.0 if checkpoint is None else share_done(checkpoint.done, settings.train)
         self._start = Position(**state.get("position", {}))
         self._begun = {self._start.phase}
-        self._progress: Callable[[], float] = lambda: share
+        self._progress: Callable[[], float] = lambda: done
         most_tokens: int | None = state.get("micro_batch_tokens")
         steps = self._open(self._start, most_tokens)
         self._made: tuple[Position, int | None, Iterator[LoadedStep]] | None

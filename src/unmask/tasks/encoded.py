@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from unmask.batch import Batch
 from unmask.chance import Permutation
+from unmask.packing.sharing import WHOLE, Share
 
 Columns = Mapping[str, NDArray[np.generic]]
 
@@ -242,13 +243,15 @@ class ExampleLoader:
         examples: encoded.
         seed: determines the order.
         batch_size: units in a step; the last step of an epoch takes what is left.
-        micro_batch_size: units in a batch.
+        micro_batch_size: units in a batch, at most.
+        share: of each step, which the batches are of.
     """
 
     examples: EncodedExamples
     seed: int
     batch_size: int
     micro_batch_size: int
+    share: Share = WHOLE
 
     def start(self) -> UnitPosition:
         """Where a new run begins."""
@@ -256,13 +259,13 @@ class ExampleLoader:
 
     def steps(self, start: UnitPosition) -> Iterator[TaskStep]:
         """Steps without end, from `start` on."""
-        count, epoch, index = len(self.examples), start.epoch, start.index
+        count, epoch, index, lengths = len(self.examples), start.epoch, start.index, self.examples.lengths
         while True:
             order = Permutation(count, self.seed, epoch)
             while index < count:
                 step = [order[place] for place in range(index, min(count, index + self.batch_size))]
-                cuts = range(0, len(step), self.micro_batch_size)
-                batches = [self.examples.batch(step[cut : cut + self.micro_batch_size]) for cut in cuts]
+                micro_batches = self.share.deal(step, lengths[step].tolist(), self.micro_batch_size)
+                batches = [self.examples.batch(units) for units in micro_batches]
                 index += len(step)
                 yield TaskStep(batches, UnitPosition(epoch, index, start.data), epoch + index / count)
             epoch, index = epoch + 1, 0

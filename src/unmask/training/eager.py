@@ -1,4 +1,10 @@
-"""An optimizer step as every textbook has it: each batch forward and backward, gradients clipped, then the update."""
+"""An optimizer step as every textbook has it: each batch forward and backward, gradients clipped, then the update.
+
+Dropout draws from (seed, step, tokens of the micro-batch), so it does not matter which process computes a micro-batch.
+For the same reason gradients are summed by halves on the CPU: both halves of the micro-batches by themselves, then
+together, as two processes would. That takes the memory of a few gradients more; on a GPU they are summed one after
+another.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
+from unmask.chance import key
 from unmask.training.device import Compute
+from unmask.training.distributed import ALONE, Ranks, in_halves
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import clip_gradients, clipping_divisor
 from unmask.training.stepper import Judge, StepFigures
@@ -24,48 +32,87 @@ class EagerStepper:
         optimizer: its groups hold the learning rates of the step.
         max_grad_norm: gradients are scaled down to this norm; None: they are not.
         compute: the device, where the module is, and the precision.
+        seed: of dropout; None: it draws on from where PyTorch's generators are.
+        ranks: the processes that take the step together.
     """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
     max_grad_norm: float | None
     compute: Compute
+    seed: int | None = None
+    ranks: Ranks = ALONE
     runs_ahead: bool = False
     prepares_ahead: bool = field(init=False)
-    _launched: tuple[Tensor, dict[str, float]] | None = None
+    _launched: tuple[Tensor, list[str]] | None = None
+    _coefficients: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.prepares_ahead = self.compute.device.type == "cuda"
+        self.prepares_ahead = self.compute.device.type == "cuda" and self.ranks.size == 1
+        self._trained = [p for p in self.module.parameters() if p.requires_grad]
 
-    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
+    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int], number: int = 0) -> None:
         assert self._launched is None, "read comes after every launch"
-        totals: dict[str, Tensor] = {}
-        coefficients: dict[str, float] = {}
+        self._coefficients = {}
         try:
-            for batch in batches:
-                with self.compute.autocast():
-                    terms: list[LossTerm] = self.module(batch.to(self.compute.device))
-                weigh(terms, counts).backward()  # type: ignore[no-untyped-call]
-                for term in terms:
-                    total = term.total.detach().double()
-                    totals[term.name] = totals[term.name] + total if term.name in totals else total
-                    coefficients[term.name] = term.coefficient
+            with self.ranks.agreeing_on_memory():
+                totals = self._sum_gradients(batches, counts, number) if batches else {}
+            self.ranks.sum_gradients(self._trained)
             figures = torch.stack([*totals.values(), self._clip().double()])
         except torch.OutOfMemoryError:
             self.optimizer.zero_grad(set_to_none=True)
             raise
-        self._launched = figures, coefficients
+        self._launched = figures, list(totals)
+
+    def _sum_gradients(self, batches: Sequence[Batch], counts: Mapping[str, int], number: int) -> dict[str, Tensor]:
+        """Adds the gradients of batches; returns their loss terms, () float64."""
+        if len(batches) == 1:
+            return self._compute(batches[0], counts, number)
+        half = len(batches) // 2
+        totals = self._sum_gradients(batches[:half], counts, number)
+        held = self._take_gradients() if self.compute.device.type == "cpu" else []
+        for name, total in self._sum_gradients(batches[half:], counts, number).items():
+            totals[name] = totals[name] + total if name in totals else total
+        for p, gradient in zip(self._trained, held, strict=False):
+            if gradient is not None:
+                p.grad = gradient if p.grad is None else gradient.add_(p.grad)
+        return totals
+
+    def _take_gradients(self) -> list[Tensor | None]:
+        gradients = [p.grad for p in self._trained]
+        for p in self._trained:
+            p.grad = None
+        return gradients
+
+    def _compute(self, batch: Batch, counts: Mapping[str, int], number: int) -> dict[str, Tensor]:
+        """Forward and backward passes of a micro-batch."""
+        if self.seed is not None:
+            torch.manual_seed(key(self.seed, number, int(batch.input_ids.sum()), _DROPOUT))
+        with self.compute.autocast():
+            terms: list[LossTerm] = self.module(batch.to(self.compute.device))
+        weigh(terms, counts).backward()  # type: ignore[no-untyped-call]
+        self._coefficients |= {term.name: term.coefficient for term in terms}
+        return {term.name: term.total.detach().double() for term in terms}
 
     def read(self, may_take: Judge) -> list[StepFigures]:
         assert self._launched is not None, "launch comes first"
-        figures, coefficients = self._launched
+        figures, names = self._launched
         self._launched = None
         *sums, norm = figures.tolist()  # waits for the device
-        step = StepFigures(dict(zip(coefficients, sums, strict=True)), norm, coefficients)
+        step = self._joined(dict(zip(names, sums, strict=True)), norm)
         if may_take(0, step):
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return [step]
+
+    def _joined(self, sums: dict[str, float], norm: float) -> StepFigures:
+        """The figures of the step of all processes; each has the norm of the whole."""
+        gathered = self.ranks.gather([sums, self._coefficients])
+        coefficients = {name: value for _, each in gathered for name, value in each.items()}
+        totals = {
+            name: in_halves([own[name] for own, _ in gathered if name in own], float.__add__) for name in coefficients
+        }
+        return StepFigures(totals, norm, coefficients)
 
     def _clip(self) -> Tensor:
         """Clips the gradients, or has AdamW clip them in its update; returns their norm before clipping."""
@@ -80,6 +127,10 @@ class EagerStepper:
 
     def release(self) -> None:
         """See `Stepper`; between steps it holds nothing."""
+
+
+_DROPOUT = 7
+"""The last part of a micro-batch's key; other purposes have other numbers."""
 
 
 def weigh(terms: Sequence[LossTerm], counts: Mapping[str, int | Tensor]) -> Tensor:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
+from unmask.chance import key
+from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, divergence_fault
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.settings import TrainSettings
@@ -57,6 +59,7 @@ def train(
     settings: TrainSettings,
     state: TrainState,
     hooks: Hooks,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Trains until the budget is spent, or a hook has noted in `state.best` that evaluations get no better.
 
@@ -65,6 +68,7 @@ def train(
             as before that step; those of the next step are made ahead where the stepper leaves time for it, so that a
             budget in minutes, or a run that ends early, may read one step too many.
         state: the position of the run; updated after each step.
+        ranks: the processes that take the steps together; the batches are this one's.
     """
 
     faults: list[str] = []  # of the newest step, if it is not taken
@@ -83,7 +87,7 @@ def train(
 
     set_training_mode(learner.module)
     stepper.restart(state.recent_losses)
-    prepared = PreparedSteps(steps, learner)
+    prepared = PreparedSteps(steps, learner, ranks)
     launched: list[NumberedStep] = []  # more than one only where the stepper runs ahead
     while not state.is_over(settings):
         began = time.monotonic()
@@ -92,11 +96,12 @@ def train(
         if batches is None:
             break
         rate = optimizer.set_rate(state.done, settings)
-        too_large = _launch(stepper, batches, raises=hooks.on_out_of_memory is None)
+        too_large = _launch(stepper, batches, state.step + 1, raises=hooks.on_out_of_memory is None)
         if too_large is not None and hooks.on_out_of_memory is not None:
-            prepared = PreparedSteps(hooks.on_out_of_memory(state, batches, too_large), learner)
+            prepared = PreparedSteps(hooks.on_out_of_memory(state, batches, too_large), learner, ranks)
             continue
-        step = NumberedStep(batches, state.step + 1, state.tokens + batches.num_tokens, rate)
+        examples = key(state.examples, batches.fingerprint) % 2**48
+        step = NumberedStep(batches, state.step + 1, state.tokens + batches.num_tokens, examples, rate)
         state.stand_after(step)
         launched.append(step)
         is_last = state.is_over(settings) or (stepper.prepares_ahead and not prepared.make_next())
@@ -113,19 +118,19 @@ def train(
             prepared.put_back(each.prepared for each in not_begun)  # a device that runs ahead has not begun them
             made_anew = hooks.on_bad_step(state, BadStep(step, figures, faults.pop(), tuple(state.recent_losses)))
             if made_anew is not None:
-                prepared = PreparedSteps(made_anew, learner)
+                prepared = PreparedSteps(made_anew, learner, ranks)
             stepper.restart(state.recent_losses)
             continue
         hooks.on_step(state, StepResult(rate, figures.gradient_norm, batches.num_tokens, figures.coefficients))
 
 
-def _launch(stepper: Stepper, step: PreparedStep, *, raises: bool) -> str | None:
+def _launch(stepper: Stepper, step: PreparedStep, number: int, *, raises: bool) -> str | None:
     """The forward and backward passes of a step; returns the error's message if it does not fit into the memory.
 
     The error itself is dropped: its traceback keeps what the step has allocated.
     """
     try:
-        stepper.launch(step.batches, step.counts)
+        stepper.launch(step.batches, step.counts, number)
     except torch.OutOfMemoryError as error:
         if raises:
             raise

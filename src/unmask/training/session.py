@@ -20,6 +20,7 @@ from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
 from unmask.training.averaging import WeightAverage
 from unmask.training.device import Compute, keep_freed_memory
+from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, keep_bad_step
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
@@ -28,13 +29,14 @@ from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, b
 from unmask.training.run.best import choose_metric, newest_best, restore_best
 from unmask.training.run.checkpoint import (
     Checkpoint,
-    find_checkpoint,
+    find_shared_checkpoint,
     list_steps,
     remove_later,
     restore,
-    save_checkpoint,
+    take_snapshot,
 )
 from unmask.training.run.log import RunLog
+from unmask.training.run.saving import CheckpointWriter
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
 from unmask.training.stepper import Stepper
@@ -65,6 +67,8 @@ class RunContext:
     Attributes:
         what: the work, for the progress bar.
         checkpoint: what the run continues from; None at its beginning.
+        seed: of dropout; None: it draws from PyTorch's generators as they are.
+        ranks: the processes that train together; the directory and the log are this one's.
     """
 
     what: str
@@ -73,6 +77,8 @@ class RunContext:
     log: RunLog
     interruption: Interruption
     checkpoint: Checkpoint | None = None
+    seed: int | None = None
+    ranks: Ranks = ALONE
 
 
 def run_session(
@@ -113,14 +119,16 @@ def run_session(
         UserError: the run has diverged, the memory does not hold a single sequence, the checkpoint is of another model,
             or `train.metric` is none of the figures.
     """
-    budget, module, compute = settings.train, learner.module, context.compute
+    budget, module, compute, ranks = settings.train, learner.module, context.compute, context.ranks
     if budget.patience is not None and evaluate is None:
         raise SettingsError(f"train.patience={budget.patience} needs something to measure: give data.dev")
     optimizer = ScheduledOptimizer(build_optimizer(module, settings.optimizer), Schedule(settings.schedule))
     decay = budget.weight_averaging
     average = None if decay is None else WeightAverage(optimizer.optimizer, decay)
     state = TrainState()
-    if context.checkpoint is not None:
+    if context.checkpoint is None:
+        ranks.copy_tensors([*module.parameters(), *module.buffers()])
+    else:
         for damage in context.checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
         state = restore(context.checkpoint, module, optimizer.optimizer, optimizer.schedule)
@@ -129,11 +137,13 @@ def run_session(
     micro_batches = MicroBatches(steps, learner, compute, lambda: state.progress(budget))
     if budget.micro_batch_size == "auto" and state.micro_batch_tokens is None:
         micro_batches.choose(state)
+        state.micro_batch_tokens = min(filter(None, ranks.gather(state.micro_batch_tokens)), default=None)
     if compute.device.type == "cpu":
         keep_freed_memory()
-    stepper: Stepper = EagerStepper(module, optimizer.optimizer, budget.max_grad_norm, compute)
+    eager = EagerStepper(module, optimizer.optimizer, budget.max_grad_norm, compute, context.seed, ranks)
+    stepper: Stepper = eager
     if steps.longest is not None:
-        stepper, how = choose_stepper(module, optimizer.optimizer, budget, compute, steps.longest, compiles=compiles)
+        stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
         logger.info(how)
     context.log.rewind(state.step, is_open=bool(state.counts))
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
@@ -152,7 +162,7 @@ def run_session(
 
         hooks = Hooks(session, begin_step, session.is_due, continue_after, micro_batches.halve)
         try:
-            train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks)
+            train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks)
             session.finish(state)
         except torch.OutOfMemoryError as error:
             raise micro_batches.explain(state, error) from error
@@ -187,9 +197,9 @@ class Session:
     last_evaluation: dict[str, float] = field(default_factory=dict)
     _saved_step: int | None = None
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.context.directory / "checkpoints"
+    def __post_init__(self) -> None:
+        self.checkpoints = self.context.directory / "checkpoints"
+        self._writer = CheckpointWriter(self.checkpoints, self.settings.keep_last, self.settings.save_every)
 
     def start(self, state: TrainState) -> None:
         """To be called before the first step, with the state as new or as restored from a checkpoint."""
@@ -210,8 +220,11 @@ class Session:
     def __call__(self, state: TrainState, result: StepResult) -> None:
         """Does what is due after a step; after the last one, everything. Raises Interrupted if a signal has arrived; a
         checkpoint has been saved."""
-        settings = self.settings
+        settings, ranks = self.settings, self.context.ranks
         state.newest = result
+        self._writer.check()
+        if settings.minutes is not None:
+            state.seconds = ranks.from_first(state.seconds)
         self.progress.update(state.progress(settings), state.tokens)
         is_last = state.is_over(settings)
         if is_last or settings.minutes is not None or state.step % settings.log_every == 0:
@@ -221,10 +234,12 @@ class Session:
             is_last = state.is_over(settings)
             if is_last:
                 self.log_rest(state)  # where it ends early
-        signal_number = self.context.interruption.signal_number
+        signal_number = next(filter(None, ranks.gather(self.context.interruption.signal_number)), None)
         is_stopped = signal_number is not None
         if is_last or is_stopped or (settings.save_every is not None and state.step % settings.save_every == 0):
             self._save(state)
+        if is_last or is_stopped:
+            self._writer.wait()
         if signal_number is not None:
             self.log_rest(state)  # after the save: resumed, these steps are part of the next row
             share, then = state.progress(settings), "writes the model" if is_last else "continues from here"
@@ -248,7 +263,8 @@ class Session:
         newest = None
         if self.settings.on_divergence == "roll_back" and state.roll_backs < self.settings.max_roll_backs:
             # a run that was stopped has saved at other steps too, but has to go back as far as one that was not
-            newest = find_checkpoint(self.checkpoints, self.settings.save_every or 1)
+            self._writer.wait()
+            newest = find_shared_checkpoint(self.checkpoints, self.context.ranks, self.settings.save_every or 1)
         if newest is None:
             self._log_bad_step(state, bad)
             raise UserError(f"{kept}. {self._advise(state)}")
@@ -286,6 +302,7 @@ class Session:
             self._save(state)
         elif self._saved_step != state.step:
             self._save(state)
+        self._writer.wait()
 
     def log_rest(self, state: TrainState) -> None:
         """Writes a row of the steps that have none yet, if there are any."""
@@ -297,6 +314,7 @@ class Session:
         self.context.log.write_training(
             step=state.step,
             tokens=state.tokens,
+            examples=state.examples,
             loss=sum(newest.coefficients[name] * mean for name, mean in terms.items()) if terms else None,
             terms=terms,
             learning_rate=newest.learning_rate,
@@ -311,6 +329,7 @@ class Session:
         self.context.log.write_training(
             step=bad.step.number,
             tokens=state.tokens,
+            examples=state.examples,
             loss=bad.loss,
             terms=bad.terms,
             learning_rate=bad.step.learning_rate,
@@ -336,6 +355,7 @@ class Session:
             gc.collect()
             torch.cuda.empty_cache()
             measured = evaluate()
+        measured = self.context.ranks.from_first(measured)
         self.last_evaluation = state.evaluation = measured
         set_training_mode(module)
         self.context.log.write_evaluation(state.step, measured)
@@ -352,17 +372,12 @@ class Session:
                 logger.info("%s has not been better than %s, %s: the run ends here", metric, best, since)
 
     def _save(self, state: TrainState) -> None:
-        save_checkpoint(
-            self.checkpoints,
-            self.learner.module,
-            self.optimizer.optimizer,
-            self.optimizer.schedule,
-            state,
-            _as_json(state.position),
-            self.settings.keep_last,
-            self.settings.save_every,
-        )
         self._saved_step = state.step
+        if self.context.ranks.is_first:
+            optimizer, position = self.optimizer, _as_json(state.position)
+            self._writer.write(
+                take_snapshot(self.learner.module, optimizer.optimizer, optimizer.schedule, state, position)
+            )
 
 
 def _as_json(position: Any) -> dict[str, int]:

@@ -182,6 +182,8 @@ class TrainSettings(Settings):
     """Steps between checkpoints; null saves at the end only."""
     keep_last: int = Field(2, ge=1)
     """Checkpoints kept; the newest at a multiple of `save_every` always is."""
+    rank_timeout_s: float = Field(600, gt=0)
+    """Seconds that a process may keep the others of its run waiting before it counts as lost, and the run ends."""
     patience: int | None = Field(None, ge=1)
     """Evaluations without a better figure after which the run stops and its best weights become the model; null: never.
     Fine-tuning only."""

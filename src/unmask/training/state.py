@@ -37,6 +37,8 @@ class TrainState:
 
     Attributes:
         step: optimizer updates done.
+        examples: the fingerprint of all examples shown, with their masks, in the order of the steps: the same in every
+            run that has seen the same, on any number of processes.
         epochs: passes over the data done.
         seconds: time spent training, evaluations and stops not counted.
         position: the loader's next position; JSON if it has just been restored.
@@ -55,6 +57,7 @@ class TrainState:
 
     step: int = 0
     tokens: int = 0
+    examples: int = 0
     epochs: float = 0.0
     seconds: float = 0.0
     position: Any = None
@@ -96,7 +99,7 @@ class TrainState:
 
     def stand_after(self, step: NumberedStep) -> None:
         """Moves to the end of a step; back to it where later ones have not been taken."""
-        self.step, self.tokens = step.number, step.tokens
+        self.step, self.tokens, self.examples = step.number, step.tokens, step.examples
         self.epochs, self.position = step.prepared.epochs, step.prepared.after
 
     def add_losses(self, sums: Mapping[str, float], counts: Mapping[str, int], loss: float) -> None:
@@ -119,6 +122,7 @@ class TrainState:
         Which phase of a run the next step belongs to follows from what is done, so it is that of the earlier state.
         """
         kept: dict[str, Any] = {"position": self.position, "epochs": self.epochs, "seconds": self.seconds}
+        kept["examples"] = self.examples
         kept["roll_backs"] = self.roll_backs + 1
         kept["micro_batch_tokens"] = self.micro_batch_tokens
         # Lost steps do not count in the rate.

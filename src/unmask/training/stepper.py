@@ -51,12 +51,13 @@ class Stepper(Protocol):
     def prepares_ahead(self) -> bool:
         """Whether the next step's batches are made before the figures are read, which keeps a GPU busy."""
 
-    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
+    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int], number: int = 0) -> None:
         """Begins a step, on a GPU without waiting for its end.
 
         Args:
-            batches: prepared, on the CPU.
+            batches: prepared, on the CPU; this process's part of the step.
             counts: the targets of each loss term in the whole step; may include terms that the module does not return.
+            number: of the step, which dropout may draw from.
 
         Raises:
             torch.OutOfMemoryError: the step does not fit; nothing of it is left, and those launched before are

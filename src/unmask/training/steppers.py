@@ -43,9 +43,9 @@ class CautiousStepper:
         """How many shapes are captured."""
         return self._captured.num_graphs
 
-    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
+    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int], number: int = 0) -> None:
         if self._has_begun:
-            self._chosen.launch(batches, counts)
+            self._chosen.launch(batches, counts, number)
             return
         random, device = random_state(self._eager.compute.device), self._eager.compute.device
         why_not = None  # what is wrong, in words: the error itself would keep memory
@@ -61,7 +61,7 @@ class CautiousStepper:
             self._captured.leave()
             set_random_state(random, device)  # a replay may have drawn from the generator
             self._chosen = self._eager
-            self._chosen.launch(batches, counts)
+            self._chosen.launch(batches, counts, number)
         self._has_begun = True
 
     def read(self, may_take: Judge) -> list[StepFigures]:
@@ -75,25 +75,22 @@ class CautiousStepper:
 
 
 def choose_stepper(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    settings: TrainSettings,
-    compute: Compute,
-    longest: int,
-    *,
-    compiles: bool = True,
+    eager: EagerStepper, settings: TrainSettings, longest: int, *, compiles: bool = True
 ) -> tuple[Stepper, str]:
     """Chooses captured steps on a GPU, unless something rules them out.
 
     Args:
+        eager: takes the steps where they are not captured.
         longest: upper bound on the tokens of any sequence of the run.
         compiles: what `train.compile_blocks` means if the recipe leaves it open.
 
     Returns:
         The stepper, and a line for the log.
     """
+    module, optimizer, compute = eager.module, eager.optimizer, eager.compute
     why_not = why_not_captured(module, optimizer, settings, compute)
-    eager = EagerStepper(module, optimizer, settings.max_grad_norm, compute)
+    if eager.ranks.size > 1:
+        why_not = f"{eager.ranks.size} processes sum their gradients in between"
     if why_not is not None:
         unused = "; train.compile_blocks=true is for captured steps" if settings.compile_blocks else ""
         return eager, f"steps: computed as they come ({why_not}){unused}"

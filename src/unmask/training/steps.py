@@ -1,16 +1,23 @@
 """What is trained, and the steps of a run on their way to it: their batches get masks and labels, then a number and a
-learning rate."""
+learning rate.
+
+Where several processes take a step together, each has batches of its own, and the counts of all of them.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
-from unmask.batch import Batch
+from unmask.batch import IGNORE_INDEX, Batch
+from unmask.chance import uniform
+from unmask.training.distributed import ALONE, Ranks
 
 
 class StepBatches(Protocol):
@@ -62,26 +69,28 @@ class PreparedStep:
     """A step's batches with masks and labels.
 
     Attributes:
-        counts: the targets of each loss term in all of them.
+        batches: those of this process.
+        counts: the targets of each loss term in the whole step.
+        num_tokens: of the whole step.
+        fingerprint: of its examples with their masks, whatever the order and the process of each; see `fingerprint`.
         after, epochs: as in `StepBatches`.
     """
 
     batches: list[Batch]
     counts: dict[str, int]
+    num_tokens: int
+    fingerprint: int
     after: Any
     epochs: float
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(batch.num_tokens for batch in self.batches)
 
 
 class PreparedSteps(Iterator[PreparedStep]):
     """Prepares steps one after another; some may be made ahead of time, or put back to be shown again."""
 
-    def __init__(self, steps: Iterable[StepBatches], learner: Learner) -> None:
+    def __init__(self, steps: Iterable[StepBatches], learner: Learner, ranks: Ranks = ALONE) -> None:
         self._steps = iter(steps)
         self._learner = learner
+        self._ranks = ranks
         self._waiting: deque[PreparedStep] = deque()
 
     def __next__(self) -> PreparedStep:
@@ -100,11 +109,33 @@ class PreparedSteps(Iterator[PreparedStep]):
     def _make(self) -> PreparedStep:
         step = next(self._steps)
         batches = [self._learner.prepare(batch) for batch in step.batches]
+        own = [
+            {**self._learner.counts(batch), _TOKENS: batch.num_tokens, _MARK: fingerprint(batch)} for batch in batches
+        ]
         counts: dict[str, int] = {}
-        for batch in batches:
-            for name, count in self._learner.counts(batch).items():
+        for each in chain.from_iterable(self._ranks.gather(own)):
+            for name, count in each.items():
                 counts[name] = counts.get(name, 0) + count
-        return PreparedStep(batches, counts, step.after, step.epochs)
+        return PreparedStep(batches, counts, counts.pop(_TOKENS), counts.pop(_MARK) % 2**48, step.after, step.epochs)
+
+
+_TOKENS, _MARK = " tokens", " fingerprint"
+"""Among the counts of loss terms, none of which has such a name."""
+
+
+def fingerprint(batch: Batch) -> int:
+    """A hash of a prepared batch's tokens and labels in their sequences, the sum of its sequences' hashes.
+
+    Returns:
+        48 bits, which any program reads from JSON.
+    """
+    ids, labels = batch.input_ids, batch.columns.get("labels", batch.input_ids)
+    if labels.shape != ids.shape or labels.dtype != ids.dtype:  # one of a sequence
+        labels = ids
+    keys = torch.zeros(batch.num_sequences, dtype=torch.int64) if batch.keys is None else batch.keys
+    places = batch.position_ids << 32 | (labels - IGNORE_INDEX)
+    draws = uniform(keys[batch.sequence_of_token()] ^ ids, places, stream=0)
+    return int((draws * 2.0**48).long().sum()) % 2**48
 
 
 @dataclass(frozen=True)
@@ -115,10 +146,12 @@ class NumberedStep:
         prepared: its batches.
         number: from 1.
         tokens: those shown in the run by its end.
+        examples: the fingerprint of all examples shown by its end, in the order of the steps.
         learning_rate: of its update.
     """
 
     prepared: PreparedStep
     number: int
     tokens: int
+    examples: int
     learning_rate: float

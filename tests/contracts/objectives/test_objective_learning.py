@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from support.checkpoints import save_checkpoint
 from support.tensors import assert_equal
 from unmask.batch import Batch, LossTerm
 from unmask.models.hub.directory import load_encoder
@@ -17,7 +18,7 @@ from unmask.objectives.bilm import BiLMModule
 from unmask.packing.loader import Position
 from unmask.pretraining.checkpoint_model import save_pretrained
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
-from unmask.training.run.checkpoint import open_checkpoint, restore, save_checkpoint
+from unmask.training.run.checkpoint import open_checkpoint, restore
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 

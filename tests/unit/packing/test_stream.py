@@ -98,12 +98,12 @@ def test_an_epoch_is_all_documents_dealt_out_in_equal_shares(store: TokenStore) 
 
 def test_batches_are_packed_lanes_with_one_key_a_window(store: TokenStore) -> None:
     first, second = itertools.islice(new_loader(store).steps(), 2)
-    assert [batch.num_sequences for batch in first.batches] == [3, 1]
+    assert [batch.num_sequences for batch in first.batches] == [2, 2]
     batch = first.batches[0]
-    assert batch.bounds.tolist() == [0, 5, 10, 15]
-    assert batch.position_ids.tolist() == [0, 1, 2, 3, 4] * 3
+    assert batch.bounds.tolist() == [0, 5, 10]
+    assert batch.position_ids.tolist() == [0, 1, 2, 3, 4] * 2
     assert batch.columns["special_tokens_mask"].tolist() == (batch.input_ids == TOKENIZER.bos_id).tolist()
-    assert batch.columns["window"].tolist() == [0, 0, 0]
+    assert batch.columns["window"].tolist() == [0, 0]
     keys = [batch.keys.tolist() for batch in first.batches if batch.keys is not None]
     assert len(set(itertools.chain(*keys))) == 1
     assert second.batches[0].keys[0] != keys[0][0]

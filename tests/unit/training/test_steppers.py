@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from support.captured_toy import CPU, read_all
+from support.checkpoints import save_checkpoint
 from support.sizes import small
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import Paddings
@@ -26,7 +27,6 @@ from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.recorded.capture import Capturer
 from unmask.training.recorded.stepper import CapturedStepper
-from unmask.training.run.checkpoint import save_checkpoint
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
 from unmask.training.stepper import StepFigures
@@ -242,10 +242,15 @@ def test_a_model_directory_of_a_captured_run_holds_each_weight_once(tmp_path: Pa
 
 def test_on_the_cpu_steps_are_computed_as_they_come() -> None:
     module = tagger()
-    stepper, line = choose_stepper(module, adamw(module), TrainSettings(steps=1), CPU, 16)
+    stepper, line = choose_stepper(EagerStepper(module, adamw(module), 1.0, CPU), TrainSettings(steps=1), 16)
     assert isinstance(stepper, EagerStepper)
     assert line == "steps: computed as they come (CUDA graphs are for GPUs)"
     wants_compiled = TrainSettings(steps=1, compile_blocks=True)
-    assert "compile_blocks=true is for" in choose_stepper(module, adamw(module), wants_compiled, CPU, 16)[1]
+    assert (
+        "compile_blocks=true is for"
+        in choose_stepper(EagerStepper(module, adamw(module), 1.0, CPU), wants_compiled, 16)[1]
+    )
     settings = TrainSettings(steps=1, record_steps=False)
-    assert choose_stepper(module, adamw(module), settings, CPU, 16)[1].endswith("(train.record_steps is false)")
+    assert choose_stepper(EagerStepper(module, adamw(module), 1.0, CPU), settings, 16)[1].endswith(
+        "(train.record_steps is false)"
+    )

@@ -114,7 +114,7 @@ class CapturedStepper:
         """How many shapes are captured."""
         return len(self._graphs)
 
-    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> None:
+    def launch(self, batches: Sequence[Batch], counts: Mapping[str, int], number: int = 0) -> None:
         assert self._num_launched < _MOST_LAUNCHED, "read comes earlier"
         device, random = self._compute.device, random_state(self._compute.device)
         try:

@@ -10,7 +10,8 @@
                                 row, recent losses, how large micro-batches may be, the newest evaluation, sizes and
                                 checksums of the other files and a checksum of itself
 
-A checkpoint is written under another name and then renamed, and is used only if every checksum is right.
+A checkpoint is written under another name and then renamed, and is used only if every checksum is right. It is written
+beside the steps that follow: they wait only until everything has been copied.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 
 from unmask.errors import CheckpointError, OutputError
 from unmask.io.writing import UNFINISHED, sha256, write_json, writing_directory
+from unmask.training.distributed import Ranks
 from unmask.training.optimizers.optimizer import Schedule, Stage
 from unmask.training.run.best import Best
 from unmask.training.state import StepResult, TrainState
@@ -64,22 +66,49 @@ class Checkpoint:
         return {"steps": state["step"], "tokens": state["tokens"], "epochs": state["epochs"], "minutes": minutes}
 
 
-def save_checkpoint(
-    checkpoints: Path,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    schedule: Schedule,
-    state: TrainState,
-    position: dict[str, int],
-    keep_last: int,
-    save_every: int | None = None,
-) -> Path:
-    """Writes a checkpoint of the step just done and removes the oldest ones beyond `keep_last`.
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint holds, copied: training may continue while it is written.
+
+    Attributes:
+        files: the tensors of each file, on the CPU.
+        state: the contents of `state.json`, but for what it says of the files.
+    """
+
+    files: dict[str, dict[str, Tensor]]
+    state: dict[str, Any]
+
+
+def take_snapshot(
+    module: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule, state: TrainState, position: dict[str, int]
+) -> Snapshot:
+    """Copies what a checkpoint of the step just done holds; `position` is the loader's next one, as JSON."""
+    files = {
+        WEIGHTS: _copied(_once(module.state_dict(keep_vars=True))),
+        OPTIMIZER: _copied(_optimizer_tensors(optimizer)),
+        RANDOM: dict(_generators()),
+    }
+    best: dict[str, Any] = {}
+    if state.best is not None:
+        files[BEST] = _once(state.best.weights)  # a copy already
+        best["best"] = {name: value for name, value in vars(state.best).items() if name != "weights"}
+    saved = {
+        **{name: value for name, value in vars(state).items() if name != "best"},
+        "position": position,
+        "newest": None if state.newest is None else asdict(state.newest),
+        "warmup_end": schedule.warmup_end,
+        "stage": None if schedule.stage is None else asdict(schedule.stage),
+        **best,
+    }
+    return Snapshot(files, copy.deepcopy(saved))
+
+
+def write_checkpoint(checkpoints: Path, snapshot: Snapshot, keep_last: int, save_every: int | None = None) -> Path:
+    """Writes a checkpoint and removes the oldest ones beyond `keep_last`.
 
     Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
 
     Args:
-        position: the loader's next position, as JSON.
         keep_last: checkpoints kept, this one included.
         save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
             since: `find_checkpoint` looks for it when a run rolls back.
@@ -87,27 +116,14 @@ def save_checkpoint(
     Raises:
         OutputError: the disk is full, or the place cannot be written; earlier checkpoints are as they were.
     """
-    target = checkpoints / f"step-{state.step:08d}"
+    target = checkpoints / f"step-{snapshot.state['step']:08d}"
     with writing_directory(target, overwrite=True) as directory:
-        _write_tensors(directory / WEIGHTS, _once(module.state_dict(keep_vars=True)))
-        _write_tensors(directory / OPTIMIZER, _optimizer_tensors(optimizer))
-        _write_tensors(directory / RANDOM, dict(_generators()))
-        best: dict[str, Any] = {}
-        if state.best is not None:
-            _write_tensors(directory / BEST, _once(state.best.weights))
-            best["best"] = {name: value for name, value in vars(state.best).items() if name != "weights"}
-        saved = {
-            **{name: value for name, value in vars(state).items() if name != "best"},
-            "position": position,
-            "newest": None if state.newest is None else asdict(state.newest),
-            "warmup_end": schedule.warmup_end,
-            "stage": None if schedule.stage is None else asdict(schedule.stage),
-            **best,
-            "files": {
-                file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
-                for file in sorted(directory.iterdir())
-            },
+        for name, tensors in snapshot.files.items():
+            _write_tensors(directory / name, tensors)
+        files = {
+            file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in sorted(directory.iterdir())
         }
+        saved = snapshot.state | {"files": files}
         write_json(directory / STATE, saved | {"sha256": _digest(saved)})
     saved_steps = [path for path in _newest_first(checkpoints) if path.name <= target.name]
     due = [path for path in saved_steps if save_every is not None and _step_of(path) % save_every == 0]
@@ -145,6 +161,16 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
 def list_steps(checkpoints: Path) -> list[int]:
     """The steps that there are checkpoints of, sound or not, ascending."""
     return sorted(map(_step_of, _newest_first(checkpoints)))
+
+
+def find_shared_checkpoint(checkpoints: Path, ranks: Ranks, save_every: int = 1) -> Checkpoint | None:
+    """`find_checkpoint` for several processes: what the first one finds, copied to where each of them writes."""
+    found = find_checkpoint(checkpoints, save_every) if ranks.is_first else None
+    step = ranks.from_first(None if found is None else found.step)
+    if step is None:
+        return None
+    ranks.copy_directory(checkpoints / f"step-{step:08d}")
+    return found or open_checkpoint(checkpoints, step)
 
 
 def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:
@@ -261,9 +287,13 @@ def _read_state(directory: Path) -> dict[str, Any]:
     return state
 
 
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+
+
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {
-        f"{number}.{name}": value.contiguous()
+        f"{number}.{name}": value
         for number, values in optimizer.state_dict()["state"].items()
         for name, value in values.items()
     }

@@ -42,7 +42,7 @@ RESUMABLE_KEYS = frozenset(
     for name in (
         *BUDGETS,
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
-        *("on_divergence", "spike_factor", "max_roll_backs"),
+        *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s"),
     )
 ) | {"search.parallel", "eval.pairs", "eval.pairs_sample"}
 """What may change when a run is resumed; anything else would make it another run."""
@@ -234,13 +234,13 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
         if checkpoint is not None:
             _check_budget(saved.parent, recipe, checkpoint)
             _check_parts(saved.parent, before, recipe, checkpoint)
-    return [f"resumed with {key}={_get(recipe, key)}, where it was {_get(before, key)}" for key in changed]
+    return [f"resumed with {key}={value_at(recipe, key)}, where it was {value_at(before, key)}" for key in changed]
 
 
 def _check_budget(directory: Path, recipe: Settings, checkpoint: Checkpoint) -> None:
     """Refuses a budget that is less than what the run has done, which its recipe would then not show."""
     for name in BUDGETS:
-        budget, done = _get(recipe, f"train.{name}"), checkpoint.done[name]
+        budget, done = value_at(recipe, f"train.{name}"), checkpoint.done[name]
         if budget is not None and budget < done:
             amount = f"{done:,.2f}".removesuffix(".00")
             raise SettingsError(
@@ -255,8 +255,8 @@ def _check_parts(directory: Path, before: Settings, recipe: Settings, checkpoint
 
     Budgets of different units are compared by the shares that are done of them.
     """
-    share = share_done(checkpoint.done, _get(before, "train"))
-    if share_done(checkpoint.done, _get(recipe, "train")) >= share:
+    share = share_done(checkpoint.done, value_at(before, "train"))
+    if share_done(checkpoint.done, value_at(recipe, "train")) >= share:
         return
     begun = _find_begun_part(recipe, checkpoint, share)
     if begun is not None:
@@ -284,11 +284,12 @@ def _find_begun_part(recipe: Any, checkpoint: Checkpoint, share: float) -> str |
 
 
 def _budget_of(recipe: Settings) -> str:
-    name = next(name for name in BUDGETS if _get(recipe, f"train.{name}") is not None)
-    return f"train.{name}={_get(recipe, f'train.{name}')}"
+    name = next(name for name in BUDGETS if value_at(recipe, f"train.{name}") is not None)
+    return f"train.{name}={value_at(recipe, f'train.{name}')}"
 
 
-def _get(settings: Any, key: str) -> Any:
+def value_at(settings: Any, key: str) -> Any:
+    """The value of a dotted key."""
     for name in key.split("."):
         settings = getattr(settings, name)
     return settings

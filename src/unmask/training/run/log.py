@@ -134,6 +134,7 @@ class RunLog:
         *,
         step: int,
         tokens: int,
+        examples: int,
         loss: float | None,
         terms: Mapping[str, float],
         learning_rate: float,
@@ -144,6 +145,7 @@ class RunLog:
 
         Args:
             tokens: tokens read since the run began.
+            examples: the fingerprint of what they were, see `unmask.training.state.TrainState`.
             loss: the loss of the steps since the last row; None where they had no target, and the row then has none.
             terms: the same by term, unweighted: `mlm`, `nsp` ...
             tokens_per_s: since the last row.
@@ -151,7 +153,7 @@ class RunLog:
         scalars = {} if loss is None else {"loss": loss}
         scalars |= {f"loss/{name}": value for name, value in terms.items()}
         scalars |= {"learning_rate": learning_rate, "gradient_norm": gradient_norm, "tokens_per_s": tokens_per_s}
-        self._write({"step": step, "tokens": tokens}, scalars)
+        self._write({"step": step, "tokens": tokens, "examples": examples}, scalars)
 
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds an evaluation row; `metrics` by name without `eval/`."""
@@ -300,8 +302,7 @@ def write_environment(
         "processor": _processor(),
         "platform": platform.platform(),
         "git_commit": _git_commit(Path(__file__)),
-        "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in ("unmask", "torch", "numpy", "tokenizers")},
+        "versions": installed_versions(),
     }
     write_json(path, {"sessions": [*read_sessions(path), session]})
 
@@ -318,6 +319,13 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path} is not a record of a run's sessions ({error}): fix it, or move it away") from error
     return sessions
+
+
+def installed_versions() -> dict[str, str | None]:
+    """Those that what is trained may depend on."""
+    return {"python": platform.python_version()} | {
+        name: _version(name) for name in ("unmask", "torch", "numpy", "tokenizers")
+    }
 
 
 def _version(package: str) -> str | None:

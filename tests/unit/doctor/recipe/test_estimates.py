@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from support.checkpoints import save_checkpoint
 from support.sizes import small, small_elmo
 from unmask.batch import Batch, pack
 from unmask.doctor.recipe.estimates import (
@@ -36,7 +37,7 @@ from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import choose_compute
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
-from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, save_checkpoint
+from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 

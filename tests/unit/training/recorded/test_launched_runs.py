@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from support.captured_toy import Run, endless_steps, new_run, train_both
+from support.checkpoints import save_checkpoint
 from support.tensors import assert_equal
 from unmask.errors import Interrupted
 from unmask.training.run.best import Best, copy_weights
-from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint, restore, save_checkpoint
+from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint, restore
 from unmask.training.settings import ScheduleSettings
 from unmask.training.state import TrainState
 

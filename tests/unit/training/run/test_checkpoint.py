@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from support.checkpoints import save_checkpoint
 from support.corpora import names
 from support.tensors import assert_equal
 from unmask.errors import CheckpointError, OutputError
@@ -29,7 +30,6 @@ from unmask.training.run.checkpoint import (
     list_steps,
     remove_later,
     restore,
-    save_checkpoint,
 )
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import StepResult, TrainState

@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from support.checkpoints import save_checkpoint
 from support.tensors import assert_equal
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer, clip_gradients
 from unmask.training.run.best import Best, copy_weights
-from unmask.training.run.checkpoint import BEST, WEIGHTS, find_checkpoint, restore, save_checkpoint
+from unmask.training.run.checkpoint import BEST, WEIGHTS, find_checkpoint, restore
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from support.checkpoints import save_checkpoint
 from support.corpora import contents, names
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError, SettingsError
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
-from unmask.training.run.checkpoint import save_checkpoint
 from unmask.training.run.directory import RECIPE, beginning_run, open_run, opening_run
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState

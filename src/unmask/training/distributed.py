@@ -1,0 +1,283 @@
+"""The processes that train one model together, as `torchrun` starts them: what they tell each other.
+
+Each has the whole model and computes its part of every step (`unmask.packing.sharing`). Gradients are summed before the
+update, which all then make alike. Only the first process writes; the others keep what they would write in a directory
+of their own, which goes when they end.
+
+On the CPU, where their number is a power of two, sums are taken in a fixed order: neighbours first, then pairs of
+neighbours, as `unmask.training.eager` sums micro-batches. So with the same micro-batches one process, two and four end
+with the same weights, bit for bit. Nothing is pickled: what is not a tensor travels as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from unmask.errors import AnotherRank, RankLost, UnmaskError, UserError
+
+_START_TIMEOUT = timedelta(days=1)
+"""The first process may make a store of a large corpus while the others wait."""
+_MESSAGE_BYTES = 4096
+"""Of a message that all send at once; a longer one takes a second round."""
+_PIECE_BYTES = 1 << 26
+"""Files are sent in pieces of this size."""
+_MOST_IN_TREE = 8
+"""Processes that sum in a fixed order, which takes log2 of their number exchanges of all gradients."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes, from the view of one of them. With the default, that one is alone and says nothing to anyone.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: how many there are.
+        patience: of a step: how long the others may take before they count as lost. None: as at the start, a day.
+    """
+
+    rank: int = 0
+    size: int = 1
+    patience: timedelta | None = None
+    _group: Any = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the process that writes."""
+        return self.rank == 0
+
+    def during_steps(self, timeout_s: float) -> Ranks:
+        """The same processes, with the patience of a step."""
+        if self.size == 1:
+            return self
+        patience = timedelta(seconds=timeout_s)
+        return Ranks(self.rank, self.size, patience, dist.new_group(timeout=patience))
+
+    def gather(self, value: Value) -> list[Value]:
+        """What each process gives, in their order.
+
+        Args:
+            value: anything that JSON holds; floats arrive as they were.
+        """
+        if self.size == 1:
+            return [value]
+        text = json.dumps(value).encode()
+        message = len(text).to_bytes(8, "big") + text
+        received = self._gather_bytes(message, _MESSAGE_BYTES)
+        longest = max(8 + int.from_bytes(each[:8], "big") for each in received)
+        if longest > _MESSAGE_BYTES:
+            received = self._gather_bytes(message, longest)
+        return [json.loads(each[8 : 8 + int.from_bytes(each[:8], "big")]) for each in received]
+
+    def _gather_bytes(self, message: bytes, size: int) -> list[bytes]:
+        own = torch.frombuffer(bytearray(message[:size].ljust(size, b"\0")), dtype=torch.uint8)
+        received = torch.empty(self.size * size, dtype=torch.uint8)
+        with self._answered():
+            dist.all_gather_into_tensor(received, own, group=self._group)
+        return [bytes(each.numpy()) for each in received.chunk(self.size)]
+
+    def from_first(self, value: Value) -> Value:
+        """What the first process gives, everywhere."""
+        return self.gather(value if self.is_first else None)[0]  # type: ignore[return-value]
+
+    @contextmanager
+    def agreeing(self) -> Iterator[None]:
+        """A block that an error of ours ends everywhere, with the same exit code, wherever it was raised.
+
+        Raises:
+            UnmaskError: the error itself in the process that has it; in the first one, what another process says.
+            AnotherRank: in all others; it has nothing to add.
+        """
+        if self.size == 1:
+            yield
+            return
+        own: UnmaskError | None = None
+        try:
+            yield
+        except UnmaskError as error:
+            own = error
+        errors = self.gather(None if own is None else {"message": str(own), "exit_code": own.exit_code})
+        failed = [(rank, each) for rank, each in enumerate(errors) if each is not None]
+        if not failed:
+            return
+        rank, first = failed[0]
+        message, code = str(first["message"]), int(str(first["exit_code"]))
+        if self.is_first and own is not None:
+            raise own
+        if self.is_first and code == UserError.exit_code:
+            raise UserError(f"rank {rank} of {self.size}: {message}")
+        raise AnotherRank(message, code)
+
+    @contextmanager
+    def agreeing_on_memory(self) -> Iterator[None]:
+        """A block in which memory that runs out in one process ends it everywhere, with the same error."""
+        too_large = None
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            if self.size == 1:
+                raise
+            too_large = str(error)  # the error itself is dropped: its traceback keeps what the step has allocated
+        too_large = next(filter(None, self.gather(too_large)), None)
+        if too_large is not None:
+            raise torch.OutOfMemoryError(too_large)
+
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Gives every process the sums of the gradients; one that no process has stays None."""
+        if self.size == 1:
+            return
+        has = [any(each) for each in zip(*self.gather([p.grad is not None for p in parameters]), strict=True)]
+        summed = [p for p, is_there in zip(parameters, has, strict=True) if is_there]
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in summed])
+        flat = self._sum(flat)
+        for p, gradient in zip(summed, torch.split(flat, [p.numel() for p in summed]), strict=True):
+            p.grad = gradient.view_as(p)
+
+    def _sum(self, flat: Tensor) -> Tensor:
+        with self._answered():
+            if flat.is_cuda or self.size & (self.size - 1) or self.size > _MOST_IN_TREE:
+                dist.all_reduce(flat, group=self._group)
+                return flat
+            distance = 1
+            while distance < self.size:  # a + b and b + a are the same: both partners end with the same bits
+                partner, received = self.rank ^ distance, torch.empty_like(flat)
+                sent = dist.isend(flat, partner, group=self._group)
+                dist.recv(received, partner, group=self._group)
+                assert sent is not None, "this process is in the group"
+                sent.wait()
+                flat = flat + received
+                distance *= 2
+        return flat
+
+    def share_rows(self, rows: Tensor, number: int) -> Tensor:
+        """Joins the rows that each process has computed of `number`: process r has those at r, r + size, ...
+
+        Args:
+            rows: (own rows, ...).
+
+        Returns:
+            (number, ...), the same everywhere.
+        """
+        each = -(-number // self.size)
+        padded = rows.new_zeros(each, *rows.shape[1:])
+        padded[: len(rows)] = rows
+        joined = rows.new_empty(self.size * each, *rows.shape[1:])
+        with self._answered():
+            dist.all_gather_into_tensor(joined, padded, group=self._group)
+        return joined.view(self.size, each, *rows.shape[1:]).transpose(0, 1).flatten(0, 1)[:number]
+
+    def copy_tensors(self, tensors: Sequence[Tensor]) -> None:
+        """Gives tensors the values that they have in the first process."""
+        if self.size > 1:
+            with self._answered(), torch.no_grad():
+                for tensor in tensors:
+                    dist.broadcast(tensor, 0, group=self._group)
+
+    def copy_directory(self, directory: Path | None) -> None:
+        """Copies the files of a directory of the first process; None there: there is nothing to copy.
+
+        Args:
+            directory: where it is, or is to be; its name is the same everywhere.
+        """
+        if self.size == 1:
+            return
+        files = sorted(directory.iterdir()) if self.is_first and directory is not None else []
+        for name, size in self.from_first([(file.name, file.stat().st_size) for file in files]):
+            assert directory is not None
+            directory.mkdir(parents=True, exist_ok=True)
+            with open(directory / name, "rb" if self.is_first else "wb") as file, self._answered():
+                for start in range(0, size, _PIECE_BYTES):
+                    piece = np.zeros(min(_PIECE_BYTES, size - start), dtype=np.uint8)
+                    if self.is_first:
+                        piece = np.fromfile(file, np.uint8, len(piece))
+                    dist.broadcast(torch.from_numpy(piece), 0, group=self._group)
+                    if not self.is_first:
+                        piece.tofile(file)
+
+    @contextmanager
+    def own_directory(self, directory: Path) -> Iterator[Path]:
+        """Where this process writes: the directory itself, or for all but the first one that is removed again."""
+        if self.is_first:
+            yield directory
+            return
+        own = Path(tempfile.mkdtemp(prefix=f"unmask-rank-{self.rank}-"))
+        try:
+            yield own
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """A block of communication."""
+        try:
+            yield
+        except RuntimeError as error:
+            waited = "" if self.patience is None else f", or has not answered for {self.patience.total_seconds():g} s"
+            reason = str(error).strip().splitlines()[0]
+            raise RankLost(
+                f"rank {self.rank} of {self.size}: another process has ended{waited} ({reason}); the run continues "
+                "from its newest checkpoint with --resume, which `torchrun --max-restarts N` does by itself"
+            ) from error
+
+
+ALONE = Ranks()
+
+
+def in_halves(values: Sequence[Value], add: Callable[[Value, Value], Value]) -> Value:
+    """The sum of values, in the order in which processes take it: each half by itself, then both."""
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    return add(in_halves(values[:half], add), in_halves(values[half:], add))
+
+
+@contextmanager
+def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
+    """Joins the other processes of the run, where there are any.
+
+    Args:
+        environment: as `torchrun` sets it: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
+
+    Raises:
+        UserError: the first process cannot be reached.
+    """
+    size = int(environment.get("WORLD_SIZE", 1))
+    if size == 1:
+        yield ALONE
+        return
+    rank, local_rank = int(environment["RANK"]), int(environment.get("LOCAL_RANK", 0))
+    backend = "gloo"
+    if torch.cuda.is_available():
+        if local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"rank {rank}: this machine has {torch.cuda.device_count()} GPU(s) and torchrun was to start at least "
+                f"{local_rank + 1} processes on it: give --nproc-per-node={torch.cuda.device_count()}"
+            )
+        torch.cuda.set_device(local_rank)
+        backend = "cpu:gloo,cuda:nccl"
+    try:
+        dist.init_process_group(backend, rank=rank, world_size=size, timeout=_START_TIMEOUT)
+    except (RuntimeError, ValueError, OSError) as error:
+        address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
+        raise UserError(
+            f"rank {rank} of {size} cannot join the others at {address} ({str(error).splitlines()[0]}): start all of "
+            "them with torchrun and the same --rdzv-endpoint, which every machine can reach"
+        ) from error
+    try:
+        yield Ranks(rank, size)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,55 @@
+"""What all processes of a run must have in common, compared before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unmask.config import Settings, build_settings, changed_keys, dump_settings
+from unmask.errors import SettingsError, StoreError
+from unmask.training.distributed import Ranks
+from unmask.training.run.directory import value_at
+from unmask.training.run.log import installed_versions
+from unmask.yaml_text import parse_yaml
+
+_OWN = ("store",)
+"""Keys that may differ: each machine may have its copy of the store somewhere else."""
+
+
+def check_same_run(settings: Settings, ranks: Ranks) -> None:
+    """Refuses a recipe, or versions, that are not those of the first process, by a SettingsError that names what
+    differs."""
+    if ranks.size == 1:
+        return
+    recipe, versions = ranks.from_first((dump_settings(settings), installed_versions()))
+    first = build_settings(type(settings), parse_yaml(recipe, "the first process"), "the first process")
+    changed = [key for key in changed_keys(first, settings) if key not in _OWN]
+    if changed:
+        here, there = (", ".join(f"{key}={value_at(each, key)}" for key in changed) for each in (settings, first))
+        raise SettingsError(f"this process has {here}, and the first one {there}: start all with the same recipe")
+    for name, version in installed_versions().items():
+        if versions.get(name) != version:
+            raise SettingsError(
+                f"this process runs {name} {version}, and the first one {versions.get(name)}: install the same "
+                "everywhere"
+            )
+
+
+def check_same_files(what: str, files: Mapping[str, Any], ranks: Ranks) -> None:
+    """Refuses data that is not that of the first process, by a StoreError that names a file; `files` are fingerprints
+    by name."""
+    first = ranks.from_first(dict(files))
+    differing = [name for name in dict.fromkeys([*first, *files]) if first.get(name) != files.get(name)]
+    if differing:
+        raise StoreError(
+            f"{what}: {differing[0]} is not the file that the first process has: give each machine a copy of the same"
+        )
+
+
+def check_batch_size(batch_size: int, ranks: Ranks) -> None:
+    """Refuses, by a SettingsError, more processes than a step has sequences."""
+    if ranks.size > batch_size:
+        raise SettingsError(
+            f"{ranks.size} processes share steps of {batch_size} sequences (train.batch_size, phases.*.batch_size): "
+            "start fewer processes, or take larger steps"
+        )

@@ -1,0 +1,28 @@
+"""Checkpoints written at once, for tests that look at what is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from unmask.training.optimizers.optimizer import Schedule
+from unmask.training.run.checkpoint import take_snapshot, write_checkpoint
+from unmask.training.state import TrainState
+
+
+def save_checkpoint(
+    checkpoints: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    state: TrainState,
+    position: dict[str, int],
+    keep_last: int,
+    save_every: int | None = None,
+) -> Path:
+    """Writes a checkpoint, as a run does beside its steps."""
+    return write_checkpoint(
+        checkpoints, take_snapshot(module, optimizer, schedule, state, position), keep_last, save_every
+    )
