@@ -85,10 +85,10 @@ class Ranks:
 
     def _gather_bytes(self, message: bytes, size: int) -> list[bytes]:
         own = torch.frombuffer(bytearray(message[:size].ljust(size, b"\0")), dtype=torch.uint8)
-        received = torch.empty(self.size * size, dtype=torch.uint8)
+        received = [torch.empty_like(own) for _ in range(self.size)]
         with self._answered():
-            dist.all_gather_into_tensor(received, own, group=self._group)
-        return [bytes(each.numpy()) for each in received.chunk(self.size)]
+            dist.all_gather(received, own, group=self._group)
+        return [bytes(each.numpy()) for each in received]
 
     def from_first(self, value: Value) -> Value:
         """What the first process gives, everywhere."""
@@ -163,7 +163,7 @@ class Ranks:
                 distance *= 2
         return flat
 
-    def share_rows(self, rows: Tensor, number: int) -> Tensor:
+    def join_rows(self, rows: Tensor, number: int) -> Tensor:
         """Joins the rows that each process has computed of `number`: process r has those at r, r + size, ...
 
         Args:
@@ -172,13 +172,12 @@ class Ranks:
         Returns:
             (number, ...), the same everywhere.
         """
-        each = -(-number // self.size)
-        padded = rows.new_zeros(each, *rows.shape[1:])
+        padded = rows.new_zeros(-(-number // self.size), *rows.shape[1:])
         padded[: len(rows)] = rows
-        joined = rows.new_empty(self.size * each, *rows.shape[1:])
+        received = [torch.empty_like(padded) for _ in range(self.size)]
         with self._answered():
-            dist.all_gather_into_tensor(joined, padded, group=self._group)
-        return joined.view(self.size, each, *rows.shape[1:]).transpose(0, 1).flatten(0, 1)[:number]
+            dist.all_gather(received, padded, group=self._group)
+        return torch.stack(received, dim=1).flatten(0, 1)[:number]
 
     def copy_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Gives tensors the values that they have in the first process."""

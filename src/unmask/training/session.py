@@ -122,7 +122,7 @@ def run_session(
     budget, module, compute, ranks = settings.train, learner.module, context.compute, context.ranks
     if budget.patience is not None and evaluate is None:
         raise SettingsError(f"train.patience={budget.patience} needs something to measure: give data.dev")
-    optimizer = ScheduledOptimizer(build_optimizer(module, settings.optimizer), Schedule(settings.schedule))
+    optimizer = ScheduledOptimizer(build_optimizer(module, settings.optimizer, ranks), Schedule(settings.schedule))
     decay = budget.weight_averaging
     average = None if decay is None else WeightAverage(optimizer.optimizer, decay)
     state = TrainState()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import SettingsError
+from unmask.training.distributed import ALONE, Ranks
 
 _GATES = ("weight_ih", "weight_hh", "input_weight", "hidden_weight")
 """Name prefixes of the matrices that hold an LSTM's four gates: PyTorch's, and those of `ProjectedLstm`."""
@@ -87,10 +88,14 @@ class Muon(torch.optim.Optimizer):
         groups: of matrices, each with its rate as `lr` and its `weight_decay`.
         momentum: in [0, 1).
         computes_bf16: whether the device is fast in bf16.
+        ranks: the processes that train together; each orthogonalises its share of the matrices.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], momentum: float, computes_bf16: bool) -> None:
+    def __init__(
+        self, groups: list[dict[str, Any]], momentum: float, computes_bf16: bool, ranks: Ranks = ALONE
+    ) -> None:
         super().__init__(groups, {"momentum": momentum})
+        self._ranks = ranks
         self._dtype = torch.bfloat16 if computes_bf16 else torch.float32
 
     @torch.no_grad()
@@ -103,9 +108,16 @@ class Muon(torch.optim.Optimizer):
             for shape, parameters in by_shape.items():
                 updates = torch.stack([self._with_momentum(parameter, group["momentum"]) for parameter in parameters])
                 rate = group["lr"] * 0.2 * math.sqrt(max(shape))
-                for parameter, update in zip(parameters, orthogonalise(updates, self._dtype), strict=True):
+                for parameter, update in zip(parameters, self._orthogonalise(updates), strict=True):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     parameter.add_(update, alpha=-rate)
+
+    def _orthogonalise(self, updates: Tensor) -> Tensor:
+        ranks = self._ranks
+        if ranks.size == 1:
+            return orthogonalise(updates, self._dtype)
+        own = orthogonalise(updates[ranks.rank :: ranks.size], self._dtype)
+        return ranks.join_rows(own, len(updates))
 
     def _with_momentum(self, parameter: nn.Parameter, momentum: float) -> Tensor:
         assert parameter.grad is not None

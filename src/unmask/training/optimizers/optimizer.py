@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from unmask.errors import SettingsError
 from unmask.training.device import choose_compute
+from unmask.training.distributed import ALONE, Ranks
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.lamb import Lamb, fused_matrices
 from unmask.training.optimizers.muon import Muon, MuonWithAdamW, split_groups
@@ -96,8 +97,9 @@ def depth(name: str, num_layers: int) -> int:
     return {"pooler": num_layers + 2, "final_norm": num_layers}.get(part, 0)
 
 
-def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimizer that the settings name, over `parameter_groups`, or `layered_groups` where the rates decay."""
+def build_optimizer(module: nn.Module, settings: OptimizerSettings, ranks: Ranks = ALONE) -> torch.optim.Optimizer:
+    """The optimizer that the settings name, over `parameter_groups`, or `layered_groups` where the rates decay; `ranks`
+    are the processes that update the same module, each its own copy."""
     if settings.layer_decay == 1:
         groups = parameter_groups(module, settings.weight_decay, settings.learning_rate)
     else:
@@ -113,7 +115,7 @@ def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.opt
             device = next(module.parameters()).device.type
             computes_bf16 = choose_compute(device, "auto").dtype == torch.bfloat16
             adamw = AdamW(others, rate, betas, epsilon, settings.bias_correction)
-            return MuonWithAdamW(adamw, Muon(matrices, settings.muon_momentum, computes_bf16))
+            return MuonWithAdamW(adamw, Muon(matrices, settings.muon_momentum, computes_bf16, ranks))
         case "adagrad":
             start = settings.initial_accumulator
             return torch.optim.Adagrad(groups, initial_accumulator_value=start, eps=epsilon, fused=True)
