@@ -7,7 +7,7 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
@@ -45,8 +45,7 @@ from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
-from unmask.training.run.checkpoint import find_shared_checkpoint
-from unmask.training.run.common import check_batch_size, check_same_files, check_same_run
+from unmask.training.run.common import check_batch_size, check_same_files, check_same_run, open_everywhere
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, run_session
@@ -118,24 +117,26 @@ def finetune_settings(
     """
     compute = choose_compute(settings.device, settings.precision)
     with ranks.own_directory(directory) as own:
-        with ranks.agreeing():
-            if ranks.is_first:
-                with beginning_run(
-                    own,
-                    settings,
-                    name=recipe,
-                    seed=settings.seed,
-                    device=compute.describe(),
-                    resume=resume,
-                    overwrite=overwrite,
-                ):
-                    run = _open(settings, own, compute, ranks)
-        if ranks.size > 1:
-            find_shared_checkpoint(own / "checkpoints", ranks)
+
+        def begin() -> TaskInputs:
+            return _open(settings, own, compute, ranks)
+
+        with ExitStack() as beginning:
             with ranks.agreeing():
-                if not ranks.is_first:
-                    run = _open(settings, own, compute, ranks)
-                check_same_files(str(settings.data.train), {"its examples": run.loader.examples.checksum()}, ranks)
+                if ranks.is_first:
+                    beginning.enter_context(
+                        beginning_run(
+                            own,
+                            settings,
+                            name=recipe,
+                            seed=settings.seed,
+                            device=compute.describe(),
+                            resume=resume,
+                            overwrite=overwrite,
+                        )
+                    )
+            run = open_everywhere(begin, begin, own, ranks)
+            check_same_files(str(settings.data.train), {"its examples": run.loader.examples.checksum()}, ranks)
         with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
             _train(settings, run, own, compute, log, ranks.during_steps(settings.train.rank_timeout_s))
         if ranks.is_first:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +36,7 @@ from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
 from unmask.training.device import Compute, choose_compute
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.run.checkpoint import find_shared_checkpoint
-from unmask.training.run.common import check_batch_size, check_same_files, check_same_run
+from unmask.training.run.common import check_batch_size, check_same_files, check_same_run, open_everywhere
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, run_session
@@ -87,30 +88,37 @@ def pretrain(
                 "step"
             )
     with ranks.own_directory(Path(out)) as directory:
-        with ranks.agreeing():
-            if ranks.is_first:
-                with beginning_run(
-                    directory,
-                    settings,
-                    name=recipe,
-                    seed=settings.seed,
-                    device=compute.describe(),
-                    resume=resume,
-                    overwrite=overwrite,
-                    keeps=("store",),
-                ):
-                    run, counts, evaluate = _open(settings, directory, workers, compute, ranks)
-                    check_targets(settings, run)
-                    if resume and run.checkpoint is None:
-                        logger.info("nothing to resume in %s: starts from the beginning", directory)
-        if ranks.size > 1:
-            find_shared_checkpoint(directory / "checkpoints", ranks)
+
+        def begin() -> Opened:
+            opened = _open(settings, directory, workers, compute, ranks)
+            check_targets(settings, opened.inputs)
+            if resume and opened.inputs.checkpoint is None:
+                logger.info("nothing to resume in %s: starts from the beginning", directory)
+            return opened
+
+        def join() -> Opened:
+            """By now the first process has made the store of a corpus."""
+            store = settings.store or str(Path(out) / "store")
+            of_store = settings.model_copy(update={"corpus": None, "store": store})
+            return _open(of_store, directory, workers, compute, ranks)
+
+        with ExitStack() as beginning:
             with ranks.agreeing():
-                if not ranks.is_first:  # by now the first one has made the store of a corpus
-                    store = settings.store or str(Path(out) / "store")
-                    of_store = settings.model_copy(update={"corpus": None, "store": store})
-                    run, counts, evaluate = _open(of_store, directory, workers, compute, ranks)
-                check_same_files(str(run.store.directory), run.store.manifest["files"], ranks)
+                if ranks.is_first:
+                    beginning.enter_context(
+                        beginning_run(
+                            directory,
+                            settings,
+                            name=recipe,
+                            seed=settings.seed,
+                            device=compute.describe(),
+                            resume=resume,
+                            overwrite=overwrite,
+                            keeps=("store",),
+                        )
+                    )
+            run, counts, evaluate = open_everywhere(begin, join, directory, ranks)
+            check_same_files(str(run.store.directory), run.store.manifest["files"], ranks)
         with alone_in(directory), RunLog(directory, echo=ranks.is_first) as log, Interruption() as interruption:
             context = RunContext(
                 "pre-training",
@@ -130,15 +138,20 @@ def pretrain(
     return Path(out) / "model"
 
 
-def _open(
-    settings: PretrainRecipe, directory: Path, workers: int, compute: Compute, ranks: Ranks
-) -> tuple[PretrainingInputs, NDArray[np.int64], Callable[[], dict[str, float]] | None]:
-    """The inputs, how often each entry is a target, and what measures the module."""
+class Opened(NamedTuple):
+    """A run about to begin: its inputs, how often each entry is a target, and what measures the module."""
+
+    inputs: PretrainingInputs
+    counts: NDArray[np.int64]
+    evaluate: Callable[[], dict[str, float]] | None
+
+
+def _open(settings: PretrainRecipe, directory: Path, workers: int, compute: Compute, ranks: Ranks) -> Opened:
     run = open_inputs(settings, directory, workers, Share(ranks.rank, ranks.size))
     assert isinstance(run.module, nn.Module)
     compute.place(run.module)
     counts = count_targets(run.store, run.tokenizer)
-    return run, counts, evaluator(run, run.objective.floors(counts, run.held_out), compute)
+    return Opened(run, counts, evaluator(run, run.objective.floors(counts, run.held_out), compute))
 
 
 def _train(

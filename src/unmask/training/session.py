@@ -26,6 +26,7 @@ from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
+from unmask.training.recompute import recompute_blocks
 from unmask.training.run.best import choose_metric, newest_best, restore_best
 from unmask.training.run.checkpoint import (
     Checkpoint,
@@ -122,6 +123,8 @@ def run_session(
     budget, module, compute, ranks = settings.train, learner.module, context.compute, context.ranks
     if budget.patience is not None and evaluate is None:
         raise SettingsError(f"train.patience={budget.patience} needs something to measure: give data.dev")
+    if budget.recompute:
+        recompute_blocks(module)
     optimizer = ScheduledOptimizer(build_optimizer(module, settings.optimizer, ranks), Schedule(settings.schedule))
     decay = budget.weight_averaging
     average = None if decay is None else WeightAverage(optimizer.optimizer, decay)

@@ -117,6 +117,8 @@ def why_not_captured(
     """Why the steps of a run are not captured, in words; None if they are."""
     if not settings.record_steps:
         return "train.record_steps is false"
+    if settings.recompute:
+        return "train.recompute is true"
     if compute.device.type != "cuda":
         return "CUDA graphs are for GPUs"
     if (why_not := why_not_padded(module)) is not None:

@@ -124,7 +124,7 @@ def write_checkpoint(checkpoints: Path, snapshot: Snapshot, keep_last: int, save
             file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in sorted(directory.iterdir())
         }
         saved = snapshot.state | {"files": files}
-        write_json(directory / STATE, saved | {"sha256": _digest(saved)})
+        write_json(directory / STATE, saved | {"sha256": state_digest(saved)})
     saved_steps = [path for path in _newest_first(checkpoints) if path.name <= target.name]
     due = [path for path in saved_steps if save_every is not None and _step_of(path) % save_every == 0]
     for old in saved_steps[keep_last:]:
@@ -263,7 +263,7 @@ def _under_every_name(weights: Mapping[str, Tensor], module: nn.Module) -> dict[
     return named
 
 
-def _digest(state: dict[str, Any]) -> str:
+def state_digest(state: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
@@ -273,7 +273,7 @@ def _read_state(directory: Path) -> dict[str, Any]:
         digest = state.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{directory / STATE}: cannot be read ({error})") from error
-    if _digest(state) != digest:
+    if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
     files: dict[str, dict[str, Any]] = state["files"]
     for name, expected in files.items():

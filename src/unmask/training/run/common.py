@@ -1,19 +1,43 @@
-"""What all processes of a run must have in common, compared before the first step."""
+"""How the processes of a run begin: one after another, and with the same recipe, versions and data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings
 from unmask.errors import SettingsError, StoreError
 from unmask.training.distributed import Ranks
+from unmask.training.run.checkpoint import find_shared_checkpoint
 from unmask.training.run.directory import value_at
 from unmask.training.run.log import installed_versions
 from unmask.yaml_text import parse_yaml
 
+Opened = TypeVar("Opened")
+
 _OWN = ("store",)
 """Keys that may differ: each machine may have its copy of the store somewhere else."""
+
+
+def open_everywhere(first: Callable[[], Opened], others: Callable[[], Opened], directory: Path, ranks: Ranks) -> Opened:
+    """Opens a run's inputs in the first process, then in the others, with its checkpoint copied to where they write.
+
+    Args:
+        directory: where this process writes.
+
+    Raises:
+        UnmaskError: in all of them, where any of them fails.
+    """
+    with ranks.agreeing():
+        if ranks.is_first:
+            opened = first()
+    if ranks.size > 1:
+        find_shared_checkpoint(directory / "checkpoints", ranks)
+        with ranks.agreeing():
+            if not ranks.is_first:
+                opened = others()
+    return opened
 
 
 def check_same_run(settings: Settings, ranks: Ranks) -> None:
@@ -38,12 +62,14 @@ def check_same_run(settings: Settings, ranks: Ranks) -> None:
 def check_same_files(what: str, files: Mapping[str, Any], ranks: Ranks) -> None:
     """Refuses data that is not that of the first process, by a StoreError that names a file; `files` are fingerprints
     by name."""
-    first = ranks.from_first(dict(files))
-    differing = [name for name in dict.fromkeys([*first, *files]) if first.get(name) != files.get(name)]
-    if differing:
-        raise StoreError(
-            f"{what}: {differing[0]} is not the file that the first process has: give each machine a copy of the same"
-        )
+    with ranks.agreeing():
+        first = ranks.from_first(dict(files))
+        differing = [name for name in dict.fromkeys([*first, *files]) if first.get(name) != files.get(name)]
+        if differing:
+            raise StoreError(
+                f"{what}: {differing[0]} is not the file that the first process has: give each machine a copy of the "
+                "same"
+            )
 
 
 def check_batch_size(batch_size: int, ranks: Ranks) -> None:

@@ -1,0 +1,184 @@
+"""Claims: two processes of one core each train at .9 of twice the rate of one; a checkpoint a minute costs at most 5 %
+of the time; a run resumes at step 1,000,000 as fast as at step 10.
+
+    python benchmarks/processes.py STORE [--recipe pretrain/modern_mini] [--steps 60] [--rounds 3] [--json FILE]
+
+All on the CPU. Processes are bound to a core each, have one thread, and take the same steps of the same batch, in two
+micro-batches. The share of a step in which gradients are summed is measured with the gradients of the recipe's model,
+without anything else. What a save costs comes from runs that save every second step and runs that save none. To resume
+is to open the run's inputs at its checkpoint, first batch included; reading the weights is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from measure import Row, machine, num_cores, parser, report
+
+SAVES_A_MINUTE = 1
+SAVED_EVERY = 2
+FIRST_ROWS = 5
+"""Steps that are not counted: what is allocated and compiled at first."""
+
+
+def words_of(given: Namespace, out: Path, *more: str) -> list[str]:
+    sizes = ["phases=[]", "train.batch_size=32", "train.micro_batch_size=16", "packing.max_length=128"]
+    budget = ["train.epochs=null", "train.tokens=null", "train.minutes=null", f"train.steps={given.steps}"]
+    quiet = ["train.log_every=1", "train.save_every=null", "train.eval_every=null", "train.eval_sequences=1"]
+    return ["pretrain", given.recipe, f"store={given.store}", *sizes, *budget, *quiet, *more, "--out", str(out)]
+
+
+def run_on_cores(commands: Sequence[Sequence[str]]) -> None:
+    """Runs commands of `unmask` as the ranks of one run, each on a core of its own."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    running = []
+    for rank, words in enumerate(commands):
+        alone = {"OMP_NUM_THREADS": "1"}
+        rank_of = {"RANK": str(rank), "WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        bound = ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[rank])]
+        command = [*bound, sys.executable, *words]
+        running.append(subprocess.Popen(command, env={**os.environ, **alone, **rank_of}, stderr=subprocess.PIPE))
+    for process in running:
+        _, errors = process.communicate()
+        if process.returncode:
+            raise SystemExit(errors.decode())
+
+
+def rate(run: Path) -> float:
+    """Tokens a second, the median over the steps."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return median(row["tokens_per_s"] for row in rows[FIRST_ROWS:] if "tokens_per_s" in row)
+
+
+def trained(given: Namespace, work: Path, name: str, processes: int, *more: str) -> Path:
+    out = work / name
+    run_on_cores([["-m", "unmask", *words_of(given, out, *more)]] * processes)
+    return out
+
+
+def sum_alone(recipe: str, store: str, told: Path) -> None:
+    """A process of two that sums the gradients of the recipe's model, and nothing else; the first writes seconds."""
+    import torch
+
+    from unmask.pretraining.inputs import open_inputs
+    from unmask.recipe.loading import load_pretrain_recipe
+    from unmask.training.distributed import joined_ranks
+
+    settings = load_pretrain_recipe(recipe, [f"store={store}"])
+    with joined_ranks(os.environ) as ranks, tempfile.TemporaryDirectory() as place:
+        module = open_inputs(settings, Path(place), workers=1).module
+        assert isinstance(module, torch.nn.Module)
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        taken = []
+        for _ in range(12):
+            for p in parameters:
+                p.grad = torch.ones_like(p)
+            began = time.perf_counter()
+            ranks.sum_gradients(parameters)
+            taken.append(time.perf_counter() - began)
+        if ranks.is_first:
+            told.write_text(str(median(taken[2:])), encoding="utf-8")
+
+
+def collective_seconds(given: Namespace, work: Path) -> float:
+    told = work / "collective"
+    command = [str(Path(__file__).resolve()), str(given.store), "--recipe", given.recipe, "--sum-alone", str(told)]
+    run_on_cores([command, command])
+    return float(told.read_text("utf-8"))
+
+
+def resume_seconds(given: Namespace, work: Path) -> tuple[float, float]:
+    """To open a run's inputs at a checkpoint of step 10, and at the same one, moved to step 1,000,000."""
+    from unmask.pretraining.inputs import open_inputs
+    from unmask.recipe.loading import load_pretrain_recipe
+    from unmask.training.run.checkpoint import STATE, find_checkpoint, state_digest
+
+    run = trained(given, work, "resumed", 1, "train.steps=10")
+    words = words_of(given, run)[2:-2]
+    settings = load_pretrain_recipe(given.recipe, words)
+    taken = []
+    for step in (10, 1_000_000):
+        place = next((run / "checkpoints").iterdir()) / STATE
+        state = json.loads(place.read_text("utf-8"))
+        state.pop("sha256")
+        state |= {"step": step}
+        state["position"] |= {"epoch": step // 40, "sequence": step % 997}
+        place.write_text(json.dumps(state | {"sha256": state_digest(state)}), encoding="utf-8")
+        place.parent.rename(place.parent.with_name(f"step-{step:08d}"))
+        assert find_checkpoint(run / "checkpoints") is not None
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            open_inputs(settings, run, workers=1)
+            times.append(time.perf_counter() - began)
+        taken.append(median(times))
+    return taken[0], taken[1]
+
+
+def main() -> None:
+    words = parser(__doc__)
+    words.add_argument("store", type=Path)
+    words.add_argument("--recipe", default="pretrain/modern_mini")
+    words.add_argument("--steps", type=int, default=60)
+    words.add_argument("--rounds", type=int, default=3)
+    words.add_argument("--sum-alone", type=Path, help="used by the script itself")
+    given = words.parse_args()
+    if given.sum_alone is not None:
+        sum_alone(given.recipe, str(given.store), given.sum_alone)
+        return
+    if num_cores() < 2:
+        raise SystemExit("two cores are needed")
+    ones, twos, saves = [], [], []
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place)
+        for number in range(given.rounds):
+            ones.append(rate(trained(given, work, f"one-{number}", 1)))
+            twos.append(rate(trained(given, work, f"two-{number}", 2)))
+            began = time.perf_counter()
+            trained(given, work, f"none-{number}", 1)
+            without = time.perf_counter() - began
+            began = time.perf_counter()
+            trained(given, work, f"saving-{number}", 1, f"train.save_every={SAVED_EVERY}")
+            saves.append((time.perf_counter() - began - without) / (given.steps // SAVED_EVERY))
+            print(f"round {number + 1}: {ones[-1]:,.0f} and {twos[-1]:,.0f} tokens/s, {saves[-1]:.3f} s a save")
+        collective = collective_seconds(given, work)
+        early, late = resume_seconds(given, work)
+    tokens_a_step = 32 * 128
+    ratios = [two / (2 * one) for one, two in zip(ones, twos, strict=True)]
+    cost = max(0.0, median(saves)) * SAVES_A_MINUTE / 60
+    rows = [
+        Row(
+            "tokens/s of two processes of a core each",
+            median(twos),
+            "twice one process",
+            2 * median(ones),
+            "",
+            median(twos) / (2 * median(ones)),
+            (min(ratios), max(ratios)),
+            "at least .90x",
+            median(twos) >= 1.8 * median(ones),
+        ),
+        Row("of a step, summing gradients", 100 * collective * median(twos) / tokens_a_step, unit="%"),
+        Row("a save", median(saves), unit="s"),
+        Row("cost of a save a minute", 100 * cost, unit="%", target="at most 5 %", met=cost <= 0.05),
+        Row("resuming at step 1,000,000", late, "at step 10", early, "s", early / late, target="as fast"),
+    ]
+    report(
+        "Several processes, saving and resuming", rows, machine(1), [f"{given.recipe}, {given.steps} steps"], given.json
+    )
+
+
+if __name__ == "__main__":
+    main()
