@@ -89,6 +89,8 @@ def finetune(
         settings = within_trained_length(load_finetune_recipe(recipe, overrides), recipe, overrides)
         check_same_run(settings, ranks)
         check_batch_size(settings.train.batch_size, ranks)
+        if settings.train.shard:
+            raise SettingsError("train.shard=true is for pre-training: fine-tune without it, on one device or several")
         if settings.search.is_wanted and ranks.size > 1:
             raise SettingsError(
                 f"a search trains each of its runs in one process, and torchrun has started {ranks.size}: start it "

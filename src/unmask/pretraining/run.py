@@ -24,6 +24,7 @@ from unmask.io.writing import alone_in, write_json
 from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import by_figure
+from unmask.packing.settings import PhaseSettings
 from unmask.packing.sharing import Share
 from unmask.pretraining.checkpoint_model import save_pretrained
 from unmask.pretraining.inputs import PretrainingInputs, open_inputs
@@ -31,15 +32,18 @@ from unmask.pretraining.measuring import check_targets, evaluator
 from unmask.pretraining.stages import stage_changer
 from unmask.pretraining.steps import count_targets
 from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.pairings import cut_of
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
 from unmask.training.device import Compute, choose_compute
 from unmask.training.distributed import ALONE, Ranks
+from unmask.training.run.checkpoint import load_weights
 from unmask.training.run.common import check_batch_size, check_same_files, check_same_run, open_everywhere
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, run_session
+from unmask.training.sharding import check_sharding
 from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
@@ -82,6 +86,12 @@ def pretrain(
         check_same_run(settings, ranks)
         sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
         check_batch_size(min(sizes, default=settings.train.batch_size), ranks)
+        if settings.train.shard:
+            phases = settings.phases or (PhaseSettings(until=1),)
+            cuts = [cut_of(settings.train, settings.packing, phase)[:2] for phase in phases]
+            check_sharding(settings.train, settings.optimizer, cuts, ranks)
+            if settings.eval.pairs is not None:
+                raise SettingsError("train.shard=true and eval.pairs do not go together: measure pairs afterwards")
         if ranks.size > 1 and settings.objective.reads == "words":
             raise SettingsError(
                 f"objective.name={settings.objective.name} trains in one process: its lanes carry memory from step to "
@@ -132,6 +142,12 @@ def pretrain(
             )
             last_evaluation = _train(settings, run, evaluate, context)
             if ranks.is_first:
+                if settings.train.shard:  # the module is in parts: the newest checkpoint has all of it
+                    stored = {"corpus": None, "store": str(run.store.directory)}
+                    run = _open(settings.model_copy(update=stored), directory, workers, compute, ALONE).inputs
+                    assert isinstance(run.module, nn.Module)
+                    assert run.checkpoint is not None, "the last step has been saved"
+                    load_weights(run.checkpoint, run.module)
                 _write_results(run, last_evaluation, counts, context)
         if ranks.is_first:
             write_report(directory)

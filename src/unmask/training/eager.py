@@ -34,6 +34,7 @@ class EagerStepper:
         compute: the device, where the module is, and the precision.
         seed: of dropout; None: it draws on from where PyTorch's generators are.
         ranks: the processes that take the step together.
+        is_divided: whether they divide the module among them, which then sums (as a mean) its gradients itself.
     """
 
     module: nn.Module
@@ -42,6 +43,7 @@ class EagerStepper:
     compute: Compute
     seed: int | None = None
     ranks: Ranks = ALONE
+    is_divided: bool = False
     runs_ahead: bool = False
     prepares_ahead: bool = field(init=False)
     _launched: tuple[Tensor, list[str]] | None = None
@@ -57,7 +59,8 @@ class EagerStepper:
         try:
             with self.ranks.agreeing_on_memory():
                 totals = self._sum_gradients(batches, counts, number) if batches else {}
-            self.ranks.sum_gradients(self._trained)
+            if not self.is_divided:
+                self.ranks.sum_gradients(self._trained)
             figures = torch.stack([*totals.values(), self._clip().double()])
         except torch.OutOfMemoryError:
             self.optimizer.zero_grad(set_to_none=True)
@@ -90,7 +93,8 @@ class EagerStepper:
             torch.manual_seed(key(self.seed, number, int(batch.input_ids.sum()), _DROPOUT))
         with self.compute.autocast():
             terms: list[LossTerm] = self.module(batch.to(self.compute.device))
-        weigh(terms, counts).backward()  # type: ignore[no-untyped-call]
+        loss = weigh(terms, counts) * (self.ranks.size if self.is_divided else 1)
+        loss.backward()  # type: ignore[no-untyped-call]
         self._coefficients |= {term.name: term.coefficient for term in terms}
         return {term.name: term.total.detach().double() for term in terms}
 

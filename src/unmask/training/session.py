@@ -39,6 +39,7 @@ from unmask.training.run.checkpoint import (
 from unmask.training.run.log import RunLog
 from unmask.training.run.saving import CheckpointWriter
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.sharding import shard
 from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
 from unmask.training.stepper import Stepper
 from unmask.training.steppers import choose_stepper
@@ -123,15 +124,17 @@ def run_session(
     budget, module, compute, ranks = settings.train, learner.module, context.compute, context.ranks
     if budget.patience is not None and evaluate is None:
         raise SettingsError(f"train.patience={budget.patience} needs something to measure: give data.dev")
+    if context.checkpoint is None:
+        ranks.copy_tensors([*module.parameters(), *module.buffers()])
     if budget.recompute:
         recompute_blocks(module)
+    if budget.shard:
+        shard(module, ranks, compute.device)
     optimizer = ScheduledOptimizer(build_optimizer(module, settings.optimizer, ranks), Schedule(settings.schedule))
     decay = budget.weight_averaging
     average = None if decay is None else WeightAverage(optimizer.optimizer, decay)
     state = TrainState()
-    if context.checkpoint is None:
-        ranks.copy_tensors([*module.parameters(), *module.buffers()])
-    else:
+    if context.checkpoint is not None:
         for damage in context.checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
         state = restore(context.checkpoint, module, optimizer.optimizer, optimizer.schedule)
@@ -143,7 +146,9 @@ def run_session(
         state.micro_batch_tokens = min(filter(None, ranks.gather(state.micro_batch_tokens)), default=None)
     if compute.device.type == "cpu":
         keep_freed_memory()
-    eager = EagerStepper(module, optimizer.optimizer, budget.max_grad_norm, compute, context.seed, ranks)
+    eager = EagerStepper(
+        module, optimizer.optimizer, budget.max_grad_norm, compute, context.seed, ranks, is_divided=budget.shard
+    )
     stepper: Stepper = eager
     if steps.longest is not None:
         stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
@@ -376,11 +381,11 @@ class Session:
 
     def _save(self, state: TrainState) -> None:
         self._saved_step = state.step
+        optimizer, position = self.optimizer, _as_json(state.position)
+        if self.context.ranks.is_first or self.settings.shard:  # a divided model is gathered from all
+            snapshot = take_snapshot(self.learner.module, optimizer.optimizer, optimizer.schedule, state, position)
         if self.context.ranks.is_first:
-            optimizer, position = self.optimizer, _as_json(state.position)
-            self._writer.write(
-                take_snapshot(self.learner.module, optimizer.optimizer, optimizer.schedule, state, position)
-            )
+            self._writer.write(snapshot)
 
 
 def _as_json(position: Any) -> dict[str, int]:

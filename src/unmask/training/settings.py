@@ -152,6 +152,9 @@ class TrainSettings(Settings):
     on a GPU the most that fit into its free memory, found by measuring before the first step; elsewhere the whole
     batch. Changes memory use and which elements dropout zeroes, nothing else in the gradient; so it is halved when a
     GPU runs out of memory, and the run continues."""
+    shard: bool = False
+    """Whether the processes of a run (`torchrun`) divide parameters, gradients and optimizer state among them, for
+    models that do not fit into one device; each has a copy of all otherwise. See `unmask.training.sharding`."""
     recompute: bool = False
     """Whether blocks compute their activations again in the backward pass, which takes less memory and about a third
     more time; the gradient is the same. See `unmask.training.recompute`."""

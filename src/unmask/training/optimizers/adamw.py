@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.training.sharding import local
+
 _MANY_STEPS = 2.0**24
 """After this many steps 1 - beta^t is 1 for every beta below 1 - 2^-20, so that nothing is corrected."""
 
@@ -64,10 +66,10 @@ class AdamW(torch.optim.Optimizer):
                 steps = [torch.full((), _MANY_STEPS, device=parameters[0].device)] * len(parameters)
             beta1, beta2 = group["betas"]
             torch._fused_adamw_(
-                parameters,
-                [parameter.grad for parameter in parameters if parameter.grad is not None],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
+                [local(parameter) for parameter in parameters],
+                [local(parameter.grad) for parameter in parameters if parameter.grad is not None],
+                [local(state["exp_avg"]) for state in states],
+                [local(state["exp_avg_sq"]) for state in states],
                 [],
                 steps,
                 lr=group["lr"] if self.rates is None else self.rates[number],

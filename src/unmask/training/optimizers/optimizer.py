@@ -25,6 +25,7 @@ from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.lamb import Lamb, fused_matrices
 from unmask.training.optimizers.muon import Muon, MuonWithAdamW, split_groups
 from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.sharding import whole
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, learning_rate: float) -> list[dict[str, Any]]:
@@ -128,7 +129,7 @@ def clip_gradients(module: nn.Module, max_norm: float | None) -> Tensor:
         () float32, the norm before clipping.
     """
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
-    norm = nn.utils.get_total_norm(gradients, foreach=True)
+    norm = whole(nn.utils.get_total_norm(gradients, foreach=True))
     if max_norm is not None:
         nn.utils.clip_grads_with_norm_(
             [p for p in module.parameters() if p.grad is not None], max_norm, norm, foreach=True

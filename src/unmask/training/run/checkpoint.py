@@ -35,6 +35,7 @@ from unmask.io.writing import UNFINISHED, sha256, write_json, writing_directory
 from unmask.training.distributed import Ranks
 from unmask.training.optimizers.optimizer import Schedule, Stage
 from unmask.training.run.best import Best
+from unmask.training.sharding import divided_like, whole
 from unmask.training.state import StepResult, TrainState
 
 WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
@@ -181,7 +182,9 @@ def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
     """Gives a module the weights of a checkpoint; raises as `load_state_dict` where they do not fit."""
-    module.load_state_dict(_under_every_name(load_file(checkpoint.directory / WEIGHTS), module))
+    own = module.state_dict(keep_vars=True)
+    weights = _under_every_name(load_file(checkpoint.directory / WEIGHTS), module)
+    module.load_state_dict({n: divided_like(weight, own[n]) if n in own else weight for n, weight in weights.items()})
 
 
 def restore(
@@ -288,7 +291,7 @@ def _read_state(directory: Path) -> dict[str, Any]:
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    return {name: whole(tensor.detach()).to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -301,10 +304,12 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer) -> None:
     """Gives an optimizer the state of a checkpoint; raises as `load_state_dict` where it does not fit."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in load_file(checkpoint.directory / OPTIMIZER).items():
         number, _, name = key.partition(".")
-        state.setdefault(int(number), {})[name] = value
+        own = parameters[int(number)] if int(number) < len(parameters) else value
+        state.setdefault(int(number), {})[name] = divided_like(value, own) if value.shape == own.shape else value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

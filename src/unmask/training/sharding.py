@@ -1,0 +1,70 @@
+"""Parameters, gradients and optimizer state divided among the processes of a run, for models that do not fit into one
+device (Rajbhandari et al. 2020, "ZeRO", stage 3; PyTorch's `fully_shard`).
+
+Each process keeps a part of every parameter. A block's parameters are gathered when it computes, and its gradients are
+summed into the parts. What a checkpoint holds is gathered, so that it is one of an undivided run.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from unmask.errors import SettingsError
+from unmask.training.distributed import Ranks
+from unmask.training.settings import OptimizerSettings, TrainSettings
+
+
+def check_sharding(
+    settings: TrainSettings, optimizer: OptimizerSettings, cuts: list[tuple[int, int]], ranks: Ranks
+) -> None:
+    """Refuses, by a SettingsError, what does not go with divided parameters.
+
+    Args:
+        cuts: the sequences of a step and of a micro-batch, of each phase.
+    """
+    if ranks.size == 1:
+        raise SettingsError("train.shard=true divides a model among processes: start it with torchrun")
+    if optimizer.name != "adamw" or optimizer.layer_decay != 1:
+        raise SettingsError(
+            f"train.shard=true and optimizer.name={optimizer.name} do not go together, nor does optimizer.layer_decay: "
+            "the update has to be of each number by itself; take adamw"
+        )
+    if settings.weight_averaging is not None:
+        raise SettingsError("train.shard=true and train.weight_averaging do not go together: leave one out")
+    for batch_size, most in cuts:
+        if ranks.size * -(-batch_size // (most * ranks.size)) > batch_size:
+            raise SettingsError(
+                f"train.shard=true: steps of {batch_size} sequences in micro-batches of {most} do not give each of "
+                f"{ranks.size} processes as many: take a batch_size that is a multiple of their number"
+            )
+
+
+def shard(module: nn.Module, ranks: Ranks, device: torch.device) -> None:
+    """Divides a module: its blocks, and with the module itself whatever is in none of them."""
+    mesh = init_device_mesh(device.type, (ranks.size,))
+    stacks = [stack for part in module.modules() if isinstance(stack := getattr(part, "blocks", None), nn.ModuleList)]
+    for block in (block for stack in stacks for block in stack):
+        fully_shard(block, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    register_fsdp_forward_method(module, "scores")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a divided tensor; any other tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A divided tensor, gathered: all processes have to ask for it. Any other tensor itself."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def divided_like(value: Tensor, own: Tensor) -> Tensor:
+    """A whole tensor, divided as another is; each process has the whole."""
+    if not isinstance(own, DTensor):
+        return value
+    return distribute_tensor(value.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
