@@ -33,6 +33,19 @@ def save_bert(directory: Path, texts: Sequence[str], *, masked_lm: bool = False,
     return directory
 
 
+def save_masked_lm(directory: Path, architecture: str, texts: Sequence[str], **sizes: Any) -> Path:
+    """A masked language model of a family that is not BERT's, with the tokenizer of its paper from these texts."""
+    kind = "byte_bpe" if architecture == "roberta" else "wordpiece"
+    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
+    tokenizer, _ = train_tokenizer(iter(texts), settings, seed=0)
+    given = {"width": 16, "layers": 2, "heads": 2, "inner": 32, "positions": 40, "std": 0.1, **sizes}
+    its_sizes = small(architecture=architecture, vocab=tokenizer.vocab_size, **given)
+    torch.manual_seed(0)
+    save_model(directory, new_encoder(its_sizes, pooler=False), masked_lm_head=MaskedLMHead(its_sizes))
+    tokenizer.save(directory)
+    return directory
+
+
 def save_language_model(
     directory: Path,
     architecture: str,

@@ -58,6 +58,7 @@ class TextsRequest(Schema):
 
 class MaskRequest(TextsRequest):
     top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
+    step: int | None = Field(None, description="of a checkpoint of the model's run, to ask it and not the model")
 
 
 class FeaturesRequest(TextsRequest):

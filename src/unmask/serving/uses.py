@@ -83,6 +83,11 @@ class MaskUse:
     def __init__(self, directory: Path) -> None:
         self.filler = MaskFiller(directory)
 
+    @property
+    def mask_token(self) -> str:
+        tokenizer = self.filler.tokenizer
+        return tokenizer.token_strings[tokenizer.mask_id]
+
     def read(self, texts: Sequence[str], top_k: int) -> Work:
         """Raises InputError for a text without a mask, or that is too long, and for too many answers."""
         read = [self.filler.encode(text, f"input {number}") for number, text in enumerate(texts, start=1)]
