@@ -138,7 +138,14 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     commands = use.commands if use is not None else ()
     rest = ["features", "similarity", "tokenize"]
     if is_onnx(directory):
-        model.endpoints = (TASK_ENDPOINTS[model.task.kind],)
+        if "predict" in commands:
+            model.endpoints = (TASK_ENDPOINTS[model.task.kind],)
+        elif "fill-mask" in commands:
+            model.use("masks")
+            model.endpoints = ("fill-mask", *rest)
+        else:
+            model.use("vectors")
+            model.endpoints = (*rest,)
         return model
     if "predict" in commands:
         model.endpoints = (TASK_ENDPOINTS[model.task.kind], *rest)
