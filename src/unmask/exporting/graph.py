@@ -53,7 +53,10 @@ class PaddedModel(nn.Module):
         if encoder.reads_words or encoder.settings.family.is_recurrent:
             raise SettingsError("an LSTM or ELMo cannot be exported: ONNX files are written of Transformers")
         if kind != "encoder" and not isinstance(head, Classifier | DeepClassifier | MaskedLMHead | DiscriminatorHead):
-            raise SettingsError("a BiLSTM on the encoder, or a pair read in both orders, cannot be exported")
+            raise SettingsError(
+                "a BiLSTM on the encoder, a pair read in both orders, or windows weighed by a learnt query cannot be "
+                "exported"
+            )
         self.encoder: Any = _plain(encoder)
         self.head: Any = None if head is None else _plain(head)
         self.kind = kind
