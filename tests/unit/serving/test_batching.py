@@ -20,13 +20,14 @@ class Doubling:
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
-        self.gate = threading.Event()
+        self.gate, self.began = threading.Event(), threading.Event()
         self.gate.set()
 
     def work(self, number: int, tokens: int = 1, options: str = "") -> Work:
         return Work(self, options, number, tokens, [0])
 
     def compute(self, options: Any, payloads: Sequence[int]) -> list[int]:
+        self.began.set()
         assert self.gate.wait(10)
         self.batches.append(list(payloads))
         if 13 in payloads:
@@ -46,10 +47,9 @@ def batching(**limits: Any) -> Any:
 async def behind_a_gate(use: Doubling, batcher: Batcher, ask: Callable[[], list[Any]]) -> list[Any]:
     """What coroutines give that wait while the thread computes something else; they are computed after it."""
     use.gate.clear()
+    use.began.clear()
     first = asyncio.ensure_future(batcher.compute(use.work(0)))
-    while batcher.queue_size or not first.get_coro():
-        await asyncio.sleep(0.001)
-    await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(use.began.wait, 10)
     waiting = [asyncio.ensure_future(each) for each in ask()]
     await asyncio.sleep(0.01)
     use.gate.set()
