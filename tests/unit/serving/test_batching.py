@@ -97,6 +97,22 @@ def test_over_the_limit_a_request_is_turned_away_at_once() -> None:
     assert answers[1].retry_after_s >= 1
 
 
+def test_who_would_be_answered_too_late_is_turned_away() -> None:
+    """A batch takes a microsecond at least, so a thousand million tokens take a thousand seconds."""
+    use = Doubling()
+
+    async def crowd(batcher: Batcher) -> list[Any]:
+        await batcher.compute(use.work(1))
+        tokens = (10**9, 1)
+        return await behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(2, each)) for each in tokens])
+
+    with batching(queue_tokens=10**10, timeout_s=30) as batcher:
+        answered, turned_away = asyncio.run(crowd(batcher))
+    assert answered == 4, "an idle queue takes it, whatever its size"
+    assert isinstance(turned_away, Busy)
+    assert turned_away.retry_after_s >= 1000
+
+
 def test_one_request_of_more_than_may_wait_is_refused() -> None:
     told = "11 tokens to compute: a request has at most 10"
     with batching(queue_tokens=10) as batcher, pytest.raises(TooMuch, match=told):
