@@ -29,6 +29,7 @@ from unmask.serving.uses import Continuing, MaskUse, Reading, pair_similarities
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": Failure, "description": what}
     for status, what in {
+        400: "the body is not JSON in UTF-8",
         404: "no such model",
         409: "the model is for something else; the message says for what",
         413: "too much in one request",
