@@ -92,6 +92,7 @@ def test_a_stated_rate_is_not_measured(unmask: Command, tiny_recipe: Path) -> No
         (["--gpu", "cpu", "--mfu", ".5"], "--mfu is a share of a GPU's stated rate"),
         (["--rate", "1e12"], "--rate is for --gpu cpu"),
         (["--gpu", "cpu", "--rate", "0"], "--rate 0: expected operations a second"),
+        (["--gpu", "cpu", "--rate", "nan"], "--rate nan: expected operations a second"),
         (["--measure"], "--measure times steps on this machine's processor, and the plan is for h100"),
         (["--gpus", "0"], "--gpus 0: expected 1 or more"),
         (["--gpus", "3"], "--gpus 3 does not divide a batch of 8 sequences into equal shares: the nearest"),

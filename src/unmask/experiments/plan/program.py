@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -181,7 +182,7 @@ def _check(asked: Asked) -> None:
         )
     if asked.rate is not None and asked.gpu != CPU:
         raise SettingsError(f"--rate is for --gpu cpu: for {asked.gpu} give --mfu, the share of its stated rate")
-    if asked.rate is not None and asked.rate <= 0:
+    if asked.rate is not None and not 0 < asked.rate < math.inf:
         raise SettingsError(f"--rate {asked.rate:g}: expected operations a second, such as 2e11")
     if asked.measure and asked.gpu != CPU:
         raise SettingsError(
