@@ -18,7 +18,7 @@ from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
 from unmask.models.hub.config import find_class
-from unmask.models.hub.uses import use_of
+from unmask.models.hub.uses import Use, use_of
 from unmask.objectives.settings import GENERATOR
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
@@ -31,7 +31,6 @@ SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
     *("projection_size", "cell_size"),  # ELMo's
 )
-ONNX_COMMANDS = ["predict", "evaluate", "serve"]
 SPAN_BOUNDARY = "span_boundary.safetensors"
 """SpanBERT's file in a model directory; the module that writes it imports torch."""
 
@@ -159,6 +158,13 @@ def _is_model(path: Path) -> bool:
     return any((path / name).is_file() for name in CONFIGS)
 
 
+def _commands(use: Use, in_onnx: bool) -> list[str]:
+    if not in_onnx:
+        return list(use.commands)
+    taken = ("predict", "evaluate") if "predict" in use.commands else ("fill-mask", "features", "similarity")
+    return [*(command for command in taken if command in use.commands), "serve"]
+
+
 def _describe_model(path: Path) -> dict[str, Any]:
     config = read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
     is_google = not (path / CONFIGS[0]).is_file()
@@ -169,7 +175,7 @@ def _describe_model(path: Path) -> dict[str, Any]:
         if is_google
         else config.get("architectures"),
         "model_type": "bert" if is_google else config.get("model_type"),
-        **({} if use is None else {"is": use.kind, "commands": ONNX_COMMANDS if in_onnx else list(use.commands)}),
+        **({} if use is None else {"is": use.kind, "commands": _commands(use, in_onnx)}),
         **({"format": "ONNX"} if in_onnx else {}),
         "num_parameters": _num_parameters(sorted(path.glob("*.safetensors"))),
         "vocab_size": config.get("vocab_size"),
@@ -347,10 +353,12 @@ def _describe_recipe(path: Path) -> dict[str, Any]:
 
 
 def read_recipe(path: Path) -> PretrainRecipe | FinetuneRecipe:
-    """A run's resolved recipe, of either kind."""
+    """A run's resolved recipe, of either kind; that of a sample encoder names no text, and gets none."""
     values = read_settings_file(path)
     if "data" in values:
         return build_settings(FinetuneRecipe, values, str(path))
+    if values.get("corpus") is None and values.get("store") is None:
+        values["corpus"] = []
     return build_settings(PretrainRecipe, values, str(path))
 
 

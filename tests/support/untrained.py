@@ -14,7 +14,7 @@ from support.tiny_models import tiny
 from unmask.finetuning.run import save_finetuned
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_encoder, save_model
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
@@ -29,6 +29,29 @@ def save_bert(directory: Path, texts: Sequence[str], *, masked_lm: bool = False,
     torch.manual_seed(0)
     encoder = BertEncoder(tiny(tokenizer.vocab_size, **sizes), pooler=not masked_lm)
     save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings) if masked_lm else None)
+    tokenizer.save(directory)
+    return directory
+
+
+def save_masked_lm(directory: Path, architecture: str, texts: Sequence[str], **sizes: Any) -> Path:
+    """A masked language model of a family that is not BERT's, with the tokenizer of its paper from these texts."""
+    kind = "byte_bpe" if architecture == "roberta" else "wordpiece"
+    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
+    tokenizer, _ = train_tokenizer(iter(texts), settings, seed=0)
+    given = {"width": 16, "layers": 2, "heads": 2, "inner": 32, "positions": 40, "std": 0.1, **sizes}
+    its_sizes = small(architecture=architecture, vocab=tokenizer.vocab_size, **given)
+    torch.manual_seed(0)
+    save_model(directory, new_encoder(its_sizes, pooler=False), masked_lm_head=MaskedLMHead(its_sizes))
+    tokenizer.save(directory)
+    return directory
+
+
+def save_discriminator(directory: Path, texts: Sequence[str]) -> Path:
+    """ELECTRA's, of 2 layers of 16, with a tokenizer of these texts."""
+    tokenizer, _ = train_tokenizer(iter(texts), TokenizerSettings(), seed=0)
+    sizes = small(architecture="electra", vocab=tokenizer.vocab_size, width=16, layers=2, heads=2, inner=32, std=0.1)
+    torch.manual_seed(0)
+    save_model(directory, new_encoder(sizes), discriminator_head=DiscriminatorHead(sizes))
     tokenizer.save(directory)
     return directory
 

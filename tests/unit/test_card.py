@@ -145,6 +145,14 @@ def test_a_model_without_its_run_says_so(tmp_path: Path, tiny_model: Path) -> No
     assert "Not measured." in text
 
 
+def test_a_sample_encoder_s_recipe_names_no_text(tmp_path: Path, tiny_model: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    (tmp_path / "model" / "recipe.yaml").write_text("corpus: null\nstore: null\ntrain: {steps: 9}\n")
+    text = write_card(tmp_path / "model").read_text("utf-8")
+    assert text.count("Not recorded beside the model.") == 1
+    assert "| train.steps | 9 |" in text
+
+
 def test_a_card_that_is_there_stays(run: Path) -> None:
     (run / "model" / "README.md").write_text("by hand")
     with pytest.raises(OutputError, match=r"README\.md is there already: --overwrite replaces it"):

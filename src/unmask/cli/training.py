@@ -102,3 +102,27 @@ def doctor_command(
         print_diagnosis(diagnosis)
     if diagnosis.has_fault:
         raise typer.Exit(2)
+
+
+@app.command("plan")
+def plan_command(
+    recipe: Annotated[str, typer.Argument(help="a pre-training recipe: a YAML file, or its name")],
+    overrides: Overrides = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", help="how many; 1, 8, 64 and 512 where left out")] = None,
+    gpu: Annotated[str, typer.Option("--gpu", help="h100, h200, a100, a6000, 4090, or cpu: this machine's")] = "h100",
+    link: Annotated[str | None, typer.Option("--link", help="what joins nodes of 8: ib400, eth100; or nvlink")] = None,
+    mfu: Annotated[float | None, typer.Option("--mfu", help="share of the GPU's rate that a step reaches; .4")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="FLOP/s of the cpu, in place of measuring it")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="time real steps on this machine's cpu beside it")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a pre-training run costs on N devices: time, memory, disk, energy, bytes sent, efficiency."""
+    from unmask.doctor.terminal import print_tables
+    from unmask.experiments.plan.program import Asked, plan
+    from unmask.experiments.plan.terminal import plan_tables
+
+    planned = plan(recipe, overrides or [], Asked(gpu, gpus, link, mfu, rate, measure))
+    if as_json:
+        print(json.dumps(planned.as_dict(), ensure_ascii=False))
+    else:
+        print_tables(plan_tables(planned))

@@ -364,16 +364,17 @@ def card_command(
 @app.command("export")
 def export_command(
     model: Model,
-    check: Annotated[Path, typer.Option("--check", help="labelled examples, on which it is measured before and after")],
+    check: Annotated[
+        Path,
+        typer.Option("--check", help="labelled examples, or texts if it is not fine-tuned: measured before and after"),
+    ],
     out: Annotated[Path, typer.Option("--out", help="the directory to write")],
     format: Annotated[str, typer.Option("--format", help="onnx, or onnx-int8")] = "onnx",
-    max_loss: Annotated[
-        float, typer.Option("--max-loss", help="how much worse the task's first metric may be, of 1")
-    ] = 0.01,
+    max_loss: Annotated[float, typer.Option("--max-loss", help="how much worse the first metric may be, of 1")] = 0.01,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write a fine-tuned model as ONNX, with a certificate of what it answers, or refuse."""
+    """Write a model as ONNX, with a certificate of what it answers, or refuse."""
     from unmask.exporting.export import export
 
     told = export(model, out, check, format=format, max_loss=max_loss, overwrite=overwrite)
@@ -383,7 +384,6 @@ def export_command(
     measured = {told["metric"]: {when: each[told["metric"]] for when, each in told["metrics"].items()}}
     for name, each in {**measured, "ms of one example": told["latency_ms"], "bytes": told["size_bytes"]}.items():
         print(f"  {name:<24} {each['before']:,.4g} before, {each['after']:,.4g} after")
-    print(
-        f"  {'largest difference':<24} {told['largest_logit_difference']:.2g} of a logit, {told['examples']:,} examples"
-    )
+    for name, value in told["largest_difference"].items():
+        print(f"  {'largest difference':<24} {value:.2g} of {name}, {told['examples']:,} examples")
     print(out)

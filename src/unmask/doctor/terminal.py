@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TextIO
 
 from rich.bar import Bar
@@ -27,10 +28,23 @@ def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
     Args:
         stream: standard output if left out; colours only on a terminal.
     """
+    with _open_console(stream) as console:
+        _print(console, diagnosis)
+
+
+def print_tables(tables: Iterable[FigureTable], stream: TextIO | None = None) -> None:
+    """Writes tables alone; see `print_diagnosis`."""
+    with _open_console(stream) as console:
+        for table in tables:
+            _print_table(console, table)
+
+
+@contextmanager
+def _open_console(stream: TextIO | None) -> Iterator[Console]:
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
     console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
     with console.capture() as captured:
-        _print(console, diagnosis)
+        yield console
     lines = captured.get().splitlines()  # rich pads every line to the width
     print("\n".join(line.rstrip() for line in lines), file=console.file)
 
@@ -43,9 +57,7 @@ def _print(console: Console, diagnosis: Diagnosis) -> None:
     console.print()
     console.print(_findings(diagnosis.findings))
     for table in diagnosis.tables:
-        _print_section(console, table.title, _grid(table))
-        if table.note:
-            console.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2)))
+        _print_table(console, table)
     for title, text in diagnosis.listings:
         console.print(f"\n{title}", style="bold")
         console.print(Padding(Text(text), (0, 0, 0, 2)), soft_wrap=True)
@@ -58,6 +70,12 @@ def _print(console: Console, diagnosis: Diagnosis) -> None:
             console.print(Padding(Text(legend, style="dim"), (0, 0, 0, 2)))
         for number, sample in enumerate(diagnosis.samples, start=1):
             _print_sample(console, number, sample, has_segments)
+
+
+def _print_table(console: Console, table: FigureTable) -> None:
+    _print_section(console, table.title, _grid(table))
+    if table.note:
+        console.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2)))
 
 
 def _print_section(console: Console, title: str, grid: Grid) -> None:

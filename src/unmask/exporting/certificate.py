@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
+from unmask.batch import Batch
+from unmask.errors import InputError
+from unmask.inference.features.batches import FeatureModel, encode_inputs
+from unmask.inference.features.extraction import log_inputs, read_file
+from unmask.inference.features.inputs import PLACE
+from unmask.inference.onnx_model import HIDDEN
 from unmask.inference.predictor import Predictor
-from unmask.inference.windows import ExampleSet, encode_windows, run_module
+from unmask.inference.windows import Coverage, ExampleSet, encode_windows, run_module
 from unmask.io.input_files import DataPath
 from unmask.io.progress import Progress
+from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.tasks.base import ExampleCounts
+from unmask.tasks.encoded import EncodedExamples
 
 _TIMED = 64
 """Examples that are timed, one at a time, after one that is not."""
+
+_MASKED_EVERY = 7
+"""Of the tokens of a text that a masked language model is measured on: about the share that it learns from."""
+
+_BATCH_TOKENS = 1024
+"""With logits of a vocabulary of 30,000 for each, twice 125 MB."""
 
 
 def compare(before: Predictor, after: Predictor, check: DataPath) -> dict[str, Any]:
@@ -28,7 +48,7 @@ def compare(before: Predictor, after: Predictor, check: DataPath) -> dict[str, A
         check: as for `unmask evaluate`.
 
     Returns:
-        `examples`, `largest_logit_difference`, `metrics` and `latency_ms` (the median of single examples), each
+        `examples`, `largest_difference` by output, `metrics` and `latency_ms` (the median of single examples), each
         `before` and `after`, and of the first metric, by which models of the task are compared, `metric` and its
         `loss`, as a share of its range, positive where the exported model is worse.
 
@@ -55,13 +75,98 @@ def compare(before: Predictor, after: Predictor, check: DataPath) -> dict[str, A
     primary = next(iter(metrics[0]))
     return {
         "examples": scores[0].num_examples,
-        "largest_logit_difference": largest,
+        "largest_difference": {"logits": largest},
         "metrics": {"before": metrics[0], "after": metrics[1]},
         "metric": primary,
         "loss": (metrics[0][primary] - metrics[1][primary]) / (100 if task.kind == "qa" else 1),
-        "latency_ms": {"before": _latency(before, timed), "after": _latency(after, timed)},
+        "latency_ms": {
+            when: _latency(partial(_outputs, predictor), timed)
+            for when, predictor in (("before", before), ("after", after))
+        },
         "tokens_of_a_timed_example": median(len(each.encoded.input_ids) for each in timed),
         "threads": torch.get_num_threads(),
+    }
+
+
+@torch.inference_mode()
+def compare_texts(
+    before: FeatureModel, head: MaskedLMHead | DiscriminatorHead | None, after: FeatureModel, check: DataPath
+) -> dict[str, Any]:
+    """A model that is not fine-tuned and its ONNX file on texts; a masked language model on texts with masks.
+
+    Args:
+        before: in fp32, on the CPU.
+        head: its head, if it has one.
+        check: texts, as for `unmask features`.
+
+    Returns:
+        As `compare`. The metric is of a masked language model `masked_accuracy`, how often the likeliest entry at a
+        mask is what was there; of others `cosine`, the mean over tokens of that between hidden states before and after.
+
+    Raises:
+        InputError: the file cannot be read, or has no token.
+    """
+    encoder: Any = after.encoder
+    models = {"before": partial(_outputs_of_texts, before, head), "after": encoder.of_tokens}
+    is_masked = isinstance(head, MaskedLMHead)
+    counts, coverage = ExampleCounts(), Coverage(before.tokenizer, "texts")
+    largest: dict[str, float] = {}
+    sums, num_counted, num_texts = {"before": 0.0, "after": 0.0}, 0, 0
+    timed: list[Batch] = []
+    with Progress("checking", unit="texts") as progress:
+        for encoded in encode_inputs(before, read_file(before, check), "mean", counts, coverage):
+            rows, places = encoded.rows, encoded.rows.alignment[PLACE].astype(np.int64)  # -1 at special tokens
+            counted = places >= 0
+            if is_masked:
+                counted = places % _MASKED_EVERY == 0
+                rows = _masked(rows, counted, before.tokenizer)
+            for units, batch in rows.batches_by_length(_BATCH_TOKENS):
+                numbers = rows.token_numbers(units)
+                at = torch.from_numpy(counted[numbers])
+                found = {when: model(batch) for when, model in models.items()}
+                for name, its in found["before"].items():
+                    difference = float((its - found["after"][name]).abs().max())
+                    largest[name] = max(largest.get(name, 0.0), difference)
+                original = torch.from_numpy(encoded.rows.input_ids[numbers]).long()[at]
+                for when, its in found.items():
+                    if is_masked:
+                        scores = (its["logits"][at].argmax(-1) == original).double()
+                    else:
+                        scores = cosine_similarity(its[HIDDEN][at].double(), found["before"][HIDDEN][at].double())
+                    sums[when] += float(scores.sum())
+                num_counted += len(original)
+            timed += [rows.batch([unit]) for unit in range(min(len(rows), _TIMED - len(timed)))]
+            num_texts += len(encoded.inputs)
+            progress.advance(len(encoded.inputs))
+    if not num_counted:
+        raise InputError(f"{check}: no text with a token: expected texts like those that the model is for")
+    log_inputs(counts, coverage)
+    metric = "masked_accuracy" if is_masked else "cosine"
+    metrics = {when: {metric: total / num_counted} for when, total in sums.items()}
+    return {
+        "examples": num_texts,
+        "largest_difference": largest,
+        "metrics": metrics,
+        "metric": metric,
+        "loss": metrics["before"][metric] - metrics["after"][metric],
+        "latency_ms": {when: _latency(model, timed) for when, model in models.items()},
+        "tokens_of_a_timed_example": median(batch.num_tokens for batch in timed),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _masked(rows: EncodedExamples, at: NDArray[np.bool_], tokenizer: Any) -> EncodedExamples:
+    return replace(rows, input_ids=np.where(at, tokenizer.mask_id, rows.input_ids).astype(rows.input_ids.dtype))
+
+
+def _outputs_of_texts(model: FeatureModel, head: Any, batch: Batch) -> dict[str, Tensor]:
+    encoder: Any = model.encoder
+    hidden = encoder(batch)
+    if head is None:
+        return {HIDDEN: hidden}
+    return {
+        "logits": head(hidden, encoder.word_embeddings) if isinstance(head, MaskedLMHead) else head(hidden),
+        HIDDEN: hidden,
     }
 
 
@@ -79,13 +184,13 @@ def _single(predictor: Predictor, window: ExampleSet, most: int) -> list[Example
     ]
 
 
-def _latency(predictor: Predictor, examples: list[ExampleSet]) -> float:
+def _latency(answer: Callable[[Any], object], examples: Sequence[Any]) -> float:
     """The median time of one example, tokenization left out, in milliseconds."""
-    _outputs(predictor, examples[0])
+    answer(examples[0])
     times = []
     for example in examples:
         started = time.perf_counter()
-        _outputs(predictor, example)
+        answer(example)
         times.append(1000 * (time.perf_counter() - started))
     return median(times)
 

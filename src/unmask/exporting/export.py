@@ -1,4 +1,4 @@
-"""`unmask export`: a fine-tuned model as an ONNX file, written with a certificate of what it answers, or not at all."""
+"""`unmask export`: a model as an ONNX file, written with a certificate of what it answers, or not at all."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import torch
 
 from unmask.card import CARD, card_of
 from unmask.errors import ModelError, OutputError, SettingsError
-from unmask.exporting.certificate import compare, size_of
-from unmask.exporting.graph import OUTPUTS, PaddedModel
+from unmask.exporting.certificate import compare, compare_texts, size_of
+from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
+from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.onnx_model import ONNX, is_onnx
 from unmask.inference.predictor import load_predictor
 from unmask.io.input_files import as_files
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.io.progress import human_bytes
 from unmask.io.writing import refuse_existing, write_json, write_text, writing_directory
-from unmask.models.hub.directory import load_finetuned
+from unmask.models.hub.directory import load_model
 
 logger = logging.getLogger("unmask")
 
@@ -44,15 +45,16 @@ def export(
     max_loss: float = 0.01,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Writes a fine-tuned model as ONNX, with its tokenizer, configuration, card and certificate.
+    """Writes a model as ONNX, with its tokenizer, configuration, card and certificate.
 
     Args:
-        model: the directory of a fine-tuned model, or of its run.
+        model: the directory of a model, fine-tuned or not, or of its run.
         out: the directory to write.
-        check: labelled examples, as for `unmask evaluate`: the model is measured on them before and after.
+        check: what the model is measured on before and after: labelled examples, as for `unmask evaluate`; texts, as
+            for `unmask features`, of a model that is not fine-tuned.
         format: `onnx` in fp32, or `onnx-int8`: weights of products in 8 bits, inputs quantized as they come.
-        max_loss: how much worse the task's first metric may be, as a share of its range: .01 is a point of accuracy, or
-            of F1 in per cent; beyond it nothing is written.
+        max_loss: how much worse the first metric may be, as a share of its range: .01 is a point of accuracy, or of F1
+            in per cent; beyond it nothing is written. See `certificate` for models that are not fine-tuned.
         overwrite: True replaces a directory at `out`.
 
     Returns:
@@ -61,7 +63,7 @@ def export(
     Raises:
         SettingsError: there is no such format, the model is of a kind that cannot be exported, or it answers too much
             worse.
-        ModelError: there is no fine-tuned model.
+        ModelError: there is no model.
         InputError: the examples cannot be read.
         OutputError: there is something at `out`.
     """
@@ -79,10 +81,8 @@ def export(
     directory, out = model_directory(model), Path(out)
     if is_onnx(directory):
         raise ModelError(f"{directory} is an ONNX file already: export the directory that it was made from")
-    loaded = load_finetuned(directory)
-    assert loaded.head_kind is not None
-    padded = PaddedModel(loaded.encoder, loaded.head, loaded.head_kind)  # type: ignore[arg-type]
-    before = load_predictor(directory, device="cpu")
+    loaded = load_model(directory)
+    padded = padded_model(loaded)
     files = as_files(check)
     refuse_existing(out, overwrite)
     if out.is_dir() and any(out.iterdir()) and not (out / CERTIFICATE).is_file():
@@ -94,7 +94,12 @@ def export(
         write_graph(padded, place / ONNX)
         if format == "onnx-int8":
             _quantize(place / ONNX)
-        told = compare(before, load_predictor(place, device="cpu"), files)
+        if loaded.head_kind is not None:
+            told = compare(load_predictor(directory, device="cpu"), load_predictor(place, device="cpu"), files)
+        else:
+            head = loaded.masked_lm_head or loaded.discriminator_head
+            before, after = (load_feature_model(each, device="cpu") for each in (directory, place))
+            told = compare_texts(before, head and head.eval(), after, files)
         if not told["loss"] <= max_loss:
             raise SettingsError(
                 f"{told['metric']} on {check} is {told['metrics']['after'][told['metric']]:.4g} after exporting and "
@@ -160,8 +165,9 @@ def _sentence(certificate: dict[str, Any]) -> str:
     return (
         f"ONNX, {certificate['format'].replace('onnx-int8', 'int8').replace('onnx', 'fp32')}, opset "
         f"{certificate['opset']}. On {certificate['examples']:,} examples of {certificate['check']}: {metric} "
-        f"{before:.4g} before, {after:.4g} after; the largest difference of a logit is "
-        f"{certificate['largest_logit_difference']:.2g}. {human_bytes(size['before'])} before, "
+        f"{before:.4g} before, {after:.4g} after; the largest difference is "
+        f"{' and '.join(f'{value:.2g} of {name}' for name, value in certificate['largest_difference'].items())}. "
+        f"{human_bytes(size['before'])} before, "
         f"{human_bytes(size['after'])} after; one example {latency['before']:.2g} ms before, {latency['after']:.2g} ms "
         f"after, {certificate['threads']} thread{'' if certificate['threads'] == 1 else 's'}."
     )

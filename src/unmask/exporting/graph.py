@@ -14,18 +14,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.errors import SettingsError
+from unmask.inference.onnx_model import HIDDEN
 from unmask.models.encoder import TokenEncoder
 from unmask.models.family import HeadKind
-from unmask.models.heads.heads import Classifier, DeepClassifier, MaskedLMHead
+from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead
+from unmask.models.hub.source import LoadedModel
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import ACTIVATIONS
 from unmask.models.modernbert import ModernBertBlock
 from unmask.models.settings import EncoderSettings
 
-OUTPUTS = {"question_answering": ("start_logits", "end_logits")}
-"""Names of outputs; all others have `logits`."""
+OUTPUTS = {
+    "question_answering": ("start_logits", "end_logits"),
+    "masked_lm": ("logits", HIDDEN),
+    "discriminator": ("logits", HIDDEN),
+    "encoder": (HIDDEN,),
+}
+"""Names of outputs by kind of head; all others have `logits`. Those of pre-training give the hidden states too, so that
+one file is for both uses."""
 
-PER_TOKEN = ("token_classification", "question_answering", "masked_lm")
+PER_TOKEN = ("token_classification", "question_answering", "masked_lm", "discriminator", "encoder")
 """Kinds of heads that answer for each token."""
 
 
@@ -33,20 +41,24 @@ class PaddedModel(nn.Module):
     """An encoder in eval mode with its head.
 
     Args:
-        kind: of the head; `masked_lm` for the head of pre-training.
+        head: None for an encoder by itself.
+        kind: of the head: of fine-tuning, or a key of `OUTPUTS`.
 
     Raises:
         SettingsError: an LSTM, ELMo, or a head that `transformers` does not have.
     """
 
-    def __init__(self, encoder: TokenEncoder, head: nn.Module, kind: HeadKind | str) -> None:
+    def __init__(self, encoder: TokenEncoder, head: nn.Module | None, kind: HeadKind | str) -> None:
         super().__init__()
         if encoder.reads_words or encoder.settings.family.is_recurrent:
             raise SettingsError("an LSTM or ELMo cannot be exported: ONNX files are written of Transformers")
-        if not isinstance(head, Classifier | DeepClassifier | MaskedLMHead):
-            raise SettingsError("a BiLSTM on the encoder, or a pair read in both orders, cannot be exported")
+        if kind != "encoder" and not isinstance(head, Classifier | DeepClassifier | MaskedLMHead | DiscriminatorHead):
+            raise SettingsError(
+                "a BiLSTM on the encoder, a pair read in both orders, or windows weighed by a learnt query cannot be "
+                "exported"
+            )
         self.encoder: Any = _plain(encoder)
-        self.head: Any = _plain(head)
+        self.head: Any = None if head is None else _plain(head)
         self.kind = kind
 
     @property
@@ -57,19 +69,23 @@ class PaddedModel(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
-        """The logits.
+        """What `OUTPUTS` names.
 
         Args:
             input_ids, attention_mask, token_type_ids: (sequences, tokens) int64; the mask is 1 where there is a token.
 
         Returns:
             (sequences, labels); (sequences, tokens, labels or entries) of heads on tokens; start and end, (sequences,
-            tokens) each.
+            tokens) each; with heads of pre-training also, or alone, the last hidden states (sequences, tokens, hidden).
         """
         hidden = self._hidden(input_ids, attention_mask, token_type_ids)
+        if self.kind == "encoder":
+            return hidden
+        if self.kind == "discriminator":
+            return self.head(hidden), hidden
         if self.kind == "masked_lm":
             decoder = self.head.decoder(self.encoder.word_embeddings)
-            return functional.linear(self.head.transform(hidden), decoder, self.head.bias)
+            return functional.linear(self.head.transform(hidden), decoder, self.head.bias), hidden
         if self.kind == "question_answering":
             begins, ends = self.head(hidden).unbind(-1)
             return begins, ends
@@ -139,6 +155,24 @@ class PaddedModel(nn.Module):
         context = (weights @ value).transpose(1, 2).flatten(2)
         output: Tensor = attention.output(context)
         return output
+
+
+def padded_model(loaded: LoadedModel) -> PaddedModel:
+    """A model directory's encoder with its head; a head of next sentences is left out.
+
+    Raises:
+        SettingsError: see `PaddedModel`; or a left-to-right language model.
+    """
+    encoder: Any = loaded.encoder
+    if loaded.head_kind is not None:
+        return PaddedModel(encoder, loaded.head, loaded.head_kind)
+    if loaded.is_causal_lm:
+        raise SettingsError("a left-to-right language model cannot be exported: fine-tune it, and export that")
+    if loaded.masked_lm_head is not None:
+        return PaddedModel(encoder, loaded.masked_lm_head, "masked_lm")
+    if loaded.discriminator_head is not None:
+        return PaddedModel(encoder, loaded.discriminator_head, "discriminator")
+    return PaddedModel(encoder, None, "encoder")
 
 
 def _rotated(values: Tensor, places: Tensor, theta: float) -> Tensor:

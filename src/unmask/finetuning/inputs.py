@@ -21,7 +21,7 @@ from unmask.io.paths import model_directory
 from unmask.io.progress import Progress
 from unmask.io.tables import warn_of_quotes
 from unmask.models.encoder import Encoder, new_encoder
-from unmask.models.heads.heads import needs_pooler
+from unmask.models.heads.heads import WindowClassifier, needs_pooler
 from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
 from unmask.models.hub.directory import LoadedModel, load_encoder, load_finetuned
@@ -237,7 +237,10 @@ def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, s
     if loaded.head is not None and settings.task.classifier_dropout is None:
         return task.module(encoder, loaded.head)
     module = task.module(encoder)
-    module.head.load_state_dict(loaded.head.state_dict() if loaded.head is not None else loaded.head_weights or {})
+    head = module.head
+    if loaded.head is not None and isinstance(head, WindowClassifier):  # one that learns to weigh windows from now on
+        head = head.classifier
+    head.load_state_dict(loaded.head.state_dict() if loaded.head is not None else loaded.head_weights or {})
     return module
 
 
@@ -273,6 +276,12 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
         raise ModelError(
             f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
             f"{settings.task.tagging_head}: set task.tagging_head={head}, or leave out keep_head"
+        )
+    is_learnt = (loaded.config or {}).get(HEAD_CLASS) == "WindowClassifier"
+    if is_learnt and settings.task.window_pooling != "learnt":
+        raise ModelError(
+            f"{source} has a head that weighs windows, and task.window_pooling is {settings.task.window_pooling}: set "
+            "task.long_text=windows and task.window_pooling=learnt, or leave out keep_head"
         )
     for key, usual in (("feature_layers", "last"), ("bilstm_size", 768)):
         wanted, found = getattr(settings.task, key), remembered.get(key, usual)

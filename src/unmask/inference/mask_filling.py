@@ -14,6 +14,7 @@ import torch
 
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError
+from unmask.inference.onnx_model import is_onnx, open_encoder
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
 from unmask.models.hub.directory import load_masked_lm
@@ -59,21 +60,23 @@ class MaskFiller:
         model: a model's directory, or that of the run that made it.
 
     Attributes:
-        tokenizer, encoder, head: of the model, in eval mode.
+        tokenizer, encoder, head: of the model, in eval mode; of an ONNX file an `OnnxEncoder`, and no head.
 
     Raises:
         ModelError: there is no such model, it has no masked-LM head, or it does not load.
+        SettingsError: an ONNX file, and ONNX Runtime is not installed.
     """
 
     def __init__(self, model: str | Path) -> None:
         directory = model_directory(model)
         _check(directory)
         self.tokenizer = load_tokenizer(directory)
-        loaded = load_masked_lm(directory)
+        in_onnx = is_onnx(directory)
+        loaded = open_encoder(directory) if in_onnx else load_masked_lm(directory)
         assert loaded.masked_lm_head is not None
         check_entries(self.tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
-        self.encoder = loaded.encoder.eval()
-        self.head = loaded.masked_lm_head.eval()
+        self.encoder: Any = loaded.encoder.eval()
+        self.head = None if in_onnx else loaded.masked_lm_head.eval()
 
     def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
         """See `fill_mask`; `source` says where the text is, for messages."""
@@ -126,8 +129,11 @@ class MaskFiller:
         batch = pack([text.ids for text in texts])
         starts = batch.bounds.tolist()
         places = [start + place for start, text in zip(starts, texts, strict=False) for place in text.places]
-        hidden = self.encoder(batch, torch.tensor(places))
-        probabilities = torch.softmax(self.head(hidden, self.encoder.word_embeddings), -1)  # (masks, vocabulary)
+        if self.head is None:
+            logits = self.encoder.logits(batch)[places]
+        else:
+            logits = self.head(self.encoder(batch, torch.tensor(places)), self.encoder.word_embeddings)
+        probabilities = torch.softmax(logits, -1)  # (masks, vocabulary)
         if not probabilities.isfinite().all():
             raise ModelError(NOT_FINITE)
         scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))

@@ -1,4 +1,5 @@
-"""Fine-tuned models in ONNX files, computed by ONNX Runtime: `predict`, `evaluate` and `serve` take their directories.
+"""Models in ONNX files, computed by ONNX Runtime: `predict` and `evaluate`, `fill-mask`, `features` and `similarity`,
+and `serve` take their directories.
 
 A directory has `model.onnx` in place of weights, with the inputs and outputs that Optimum gives such files; the rest is
 as in any model directory.
@@ -6,9 +7,11 @@ as in any model directory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +23,8 @@ from unmask.models.hub.directory import blank_model
 from unmask.models.hub.source import LoadedModel
 from unmask.training.device import Compute
 
-ONNX = "model.onnx"
+ONNX, HIDDEN = "model.onnx", "last_hidden_state"
+"""The file of a directory, and the output that models which are not fine-tuned have."""
 
 
 def is_onnx(directory: Path) -> bool:
@@ -33,8 +37,8 @@ def blank_finetuned(directory: Path) -> LoadedModel:
     loaded = blank_model(directory)
     if loaded.head_kind is None:
         raise ModelError(
-            f"{directory}: an ONNX file of a model that is not fine-tuned ({loaded.architecture}): it is for other "
-            "programs; give the directory that it was exported from"
+            f"{directory}: an ONNX file of a model that is not fine-tuned ({loaded.architecture}): expected a "
+            "fine-tuned one; `unmask info` says what this one is for"
         )
     return loaded
 
@@ -59,6 +63,91 @@ def new_session(path: Path) -> Any:
         raise ModelError(f"{path}: not an ONNX file that can be run ({str(error)[:200]}): export it again") from error
 
 
+def on_processor(directory: Path, compute: Compute) -> Compute:
+    """Where a directory's ONNX file is computed; a `SettingsError` if bf16 is wanted."""
+    if compute.dtype != torch.float32:
+        raise SettingsError(f"{directory / ONNX} computes as it was exported: leave --precision out")
+    return Compute(torch.device("cpu"), compute.dtype, "ONNX Runtime's build for processors computes")
+
+
+class OnnxGraph:
+    """A directory's ONNX file, ready to run.
+
+    Attributes:
+        outputs: their names.
+
+    Raises:
+        SettingsError: ONNX Runtime is not installed.
+        ModelError: the file cannot be read.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._session = new_session(directory / ONNX)
+        self._inputs = {each.name for each in self._session.get_inputs()}
+        self.outputs: tuple[str, ...] = tuple(each.name for each in self._session.get_outputs())
+        self._options = import_module("onnxruntime").RunOptions()
+        self._options.only_execute_path_to_fetches = True  # hidden states without the logits of a vocabulary
+
+    def run(self, batch: Batch, outputs: Sequence[str]) -> tuple[list[Tensor], Tensor]:
+        """Some outputs for padded rows, and where these have tokens: (sequences, longest) bool."""
+        ids, mask, segments = padded_rows(batch)
+        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
+        given = {name: rows for name, rows in given.items() if name in self._inputs}
+        found = self._session.run(list(outputs), given, self._options)
+        return [torch.from_numpy(each) for each in found], torch.from_numpy(mask.astype(bool))
+
+
+class OnnxEncoder(nn.Module):
+    """What a model that is not fine-tuned makes of tokens; it stands where its encoder would.
+
+    Raises:
+        ModelError: the file cannot be read, or is of a fine-tuned model.
+        SettingsError: ONNX Runtime is not installed.
+    """
+
+    reads_words: Literal[False] = False
+
+    def __init__(self, directory: Path, settings: Any) -> None:
+        super().__init__()
+        self.settings = settings
+        self._graph = OnnxGraph(directory)
+        if HIDDEN not in self._graph.outputs:
+            raise ModelError(
+                f"{directory}: an ONNX file of a fine-tuned model gives its answers alone: give the directory that it "
+                "was exported from"
+            )
+
+    def hidden_states(self, batch: Batch) -> list[Tensor]:
+        """The last ones alone, (tokens, hidden) float32; see `check_layers`."""
+        return [self.of_tokens(batch, HIDDEN)[HIDDEN]]
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Of a masked language model: (tokens, vocab) float32."""
+        return self.of_tokens(batch, "logits")["logits"]
+
+    def of_tokens(self, batch: Batch, *outputs: str) -> dict[str, Tensor]:
+        """Outputs by name, all where none is named; (tokens, ...) float32."""
+        names = outputs or self._graph.outputs
+        found, mask = self._graph.run(batch, names)
+        return {name: each[mask] for name, each in zip(names, found, strict=True)}
+
+
+def open_encoder(directory: Path) -> LoadedModel:
+    """What a directory says of a model that is not fine-tuned, with an `OnnxEncoder`; raises as that."""
+    blank = blank_model(directory)
+    encoder: Any = OnnxEncoder(directory, blank.encoder.settings)
+    return replace(blank, encoder=encoder)
+
+
+def check_layers(encoder: Any, layers: str) -> None:
+    """Raises SettingsError for layers that an ONNX file does not give."""
+    if isinstance(encoder, OnnxEncoder) and layers != "last":
+        raise SettingsError(
+            f"layers={layers}: an ONNX file gives the last layer alone: choose last, or give the directory that it was "
+            "exported from"
+        )
+
+
 class OnnxModule(nn.Module):
     """Answers as a task's module does; it does not learn.
 
@@ -69,7 +158,7 @@ class OnnxModule(nn.Module):
         encoder, head: without weights: their settings alone are of use.
 
     Raises:
-        SettingsError: bf16 is wanted, or ONNX Runtime is not installed.
+        SettingsError: ONNX Runtime is not installed.
         ModelError: the file cannot be read.
     """
 
@@ -77,15 +166,12 @@ class OnnxModule(nn.Module):
     head: Any
     _module: Any
 
-    def __init__(self, module: Any, directory: Path, compute: Compute) -> None:
+    def __init__(self, module: Any, directory: Path) -> None:
         super().__init__()
-        if compute.dtype != torch.float32:
-            raise SettingsError(f"{directory / ONNX} computes as it was exported: leave --precision out")
-        self.session = new_session(directory / ONNX)
+        self._graph = OnnxGraph(directory)
         # Not as parts of this module: they have no weights to be counted or moved.
         for name, part in (("_module", module), ("encoder", module.encoder), ("head", module.head)):
             object.__setattr__(self, name, part)
-        self._inputs = {each.name for each in self.session.get_inputs()}
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         return self.loss(self.outputs(batch), batch)
@@ -100,12 +186,10 @@ class OnnxModule(nn.Module):
 
     def outputs(self, batch: Batch) -> Tensor:
         """(units, ...), or (tokens, ...) of heads on tokens; float32."""
-        ids, mask, segments = padded_rows(batch)
-        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
-        found = self.session.run(None, {name: rows for name, rows in given.items() if name in self._inputs})
-        logits = torch.from_numpy(np.stack(found, -1) if len(found) > 1 else found[0])
+        found, mask = self._graph.run(batch, self._graph.outputs)
+        logits = torch.stack(found, -1) if len(found) > 1 else found[0]
         if logits.dim() == 3:
-            return logits[torch.from_numpy(mask.astype(bool))]
+            return logits[mask]
         units: Tensor = self._module.of_units(logits, batch)
         return units
 

@@ -16,7 +16,7 @@ from unmask.inference.answer_table import table_lines
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
 from unmask.inference.inputs import having_field, read_task_inputs
-from unmask.inference.onnx_model import OnnxModule, blank_finetuned, is_onnx
+from unmask.inference.onnx_model import OnnxModule, blank_finetuned, is_onnx, on_processor
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import (
     NOTHING_SAID,
@@ -199,8 +199,7 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     attach_tokenizer(loaded.encoder, tokenizer, directory)
     module: Any = recalled.module(loaded.encoder, loaded.head)
     if in_onnx:
-        compute = Compute(torch.device("cpu"), compute.dtype, "ONNX Runtime's build for processors computes")
-        return Predictor(recalled, OnnxModule(module, directory, compute), tokenizer, compute)
+        return Predictor(recalled, OnnxModule(module, directory), tokenizer, on_processor(directory, compute))
     if loaded.head_weights is not None:
         module.head.load_state_dict(loaded.head_weights)
     trained = (loaded.config or {}).get(TRAINED_LENGTH)

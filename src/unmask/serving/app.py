@@ -91,7 +91,11 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        known = {404: "no such address: /docs lists all", 405: "this address is asked with another method: see /docs"}
+        known = {
+            400: "the body cannot be read: expected JSON in UTF-8, nested less deep",
+            404: "no such address: /docs lists all",
+            405: "this address is asked with another method: see /docs",
+        }
         message = known.get(error.status_code, str(error.detail))
         return _failure(error.status_code, message, headers=error.headers)
 

@@ -122,8 +122,10 @@ class Batcher:
         with self._condition:
             if self._is_closed:
                 raise Stopping("the server is being stopped")
-            if self._waiting and self._tokens + work.tokens > self._limits.queue_tokens:
-                raise Busy(max(1, round(self._tokens / self._rate)) if self._rate else 1)
+            wait_s = self._tokens / self._rate if self._rate else 0.0
+            is_long = self._tokens + work.tokens > most or wait_s > self._limits.timeout_s / 2
+            if self._waiting and is_long:  # turned away at once rather than given up late
+                raise Busy(max(1, round(wait_s)))
             self._waiting.append(job)
             self._tokens += work.tokens
             self._condition.notify()

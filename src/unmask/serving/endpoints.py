@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from anyio import to_thread
 from fastapi import APIRouter, Body, Request
 
+from unmask.errors import InputError
 from unmask.serving.batching import Work
 from unmask.serving.models import ServedModel
 from unmask.serving.schemas import (
@@ -23,11 +24,12 @@ from unmask.serving.schemas import (
     TextsRequest,
 )
 from unmask.serving.service import Refused, Service
-from unmask.serving.uses import Continuing, Reading, pair_similarities
+from unmask.serving.uses import Continuing, MaskUse, Reading, pair_similarities
 
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": Failure, "description": what}
     for status, what in {
+        400: "the body is not JSON in UTF-8",
         404: "no such model",
         409: "the model is for something else; the message says for what",
         413: "too much in one request",
@@ -110,9 +112,21 @@ def example(**body: Any) -> Any:
 async def fill_mask(
     request: Request, name: str, body: Annotated[MaskRequest, example(inputs=["The sky is [MASK] ."], top_k=3)]
 ) -> Answer:
-    read: Callable[[Any], Work] = lambda use: use.read(body.inputs, body.top_k)  # noqa: E731
-    predictions, told = await answer(request, name, "fill-mask", "masks", len(body.inputs), read)
+    def read(use: Any) -> Work:
+        filler = use if body.step is None else _at_step(use, body.step)
+        work: Work = filler.read(body.inputs, body.top_k)
+        return work
+
+    endpoint, its_use = ("fill-mask", "masks") if body.step is None else ("checkpoints", "checkpoints")
+    predictions, told = await answer(request, name, endpoint, its_use, len(body.inputs), read)
     return told.model_copy(update={"predictions": predictions})
+
+
+def _at_step(checkpoints: dict[int, MaskUse], step: int) -> MaskUse:
+    if step not in checkpoints:
+        there = ", ".join(f"{each:,}" for each in checkpoints)
+        raise InputError(f"no checkpoint of step {step:,} here: there are {there}")
+    return checkpoints[step]
 
 
 @router.post("/{name}/features", summary="A vector for each text; long ones are read in windows")

@@ -125,10 +125,17 @@ _KNOWN = {
 }
 
 
+def failure_body(message: str, code: str | None = None) -> bytes:
+    """`unmask.serving.schemas.Failure`, of a request that cannot be answered."""
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return json.dumps({"error": error}).encode()
+
+
 async def _refuse(send: Send, status: int, message: str, code: str) -> None:
-    body = json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}})
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    """The connection stays: closed while the client still sends its body, it would lose the answer."""
+    body = failure_body(message, code)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body.encode()})
+    await send({"type": "http.response.body", "body": body})

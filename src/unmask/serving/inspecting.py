@@ -146,10 +146,10 @@ async def checkpoints(
 ) -> Any:
     def look(model: ServedModel) -> dict[str, Any]:
         answers = []
-        for step, filler in model.use("fillers").items():
-            masked = filler.encode(body.text)
+        for step, use in model.use("checkpoints").items():
+            masked = use.filler.encode(body.text)
             _check_length(masked.ids)
-            [found] = filler.answer([masked], body.top_k)
+            [found] = use.filler.answer([masked], body.top_k)
             answers.append(
                 {
                     "step": step,

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import InputError, ModelError, SettingsError, UserError
-from unmask.inference.mask_filling import MaskFiller
 from unmask.inference.onnx_model import is_onnx
 from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, model_directory
@@ -80,22 +79,25 @@ class ServedModel:
         return GenerationUse(self.directory, self.precision)
 
     @cached_property
-    def fillers(self) -> dict[int, MaskFiller]:
-        """What fills masks at each checkpoint of the run that made the model, by its step; of many, as many as fit into
-        the memory set aside. Those that cannot be read are left out, and logged.
+    def steps(self) -> list[int]:
+        """Of the checkpoints of the run that made the model; of many, as many as fit into the memory set aside."""
+        steps = list_steps(self.directory.parent / "checkpoints")
+        size = sum(path.stat().st_size for path in self.directory.glob("*.safetensors"))
+        most = max(2, min(MOST_CHECKPOINTS, CHECKPOINT_BYTES // max(1, size)))
+        return sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, most)})
+
+    @cached_property
+    def checkpoints(self) -> dict[int, MaskUse]:
+        """What fills masks at each of `steps`. Those that cannot be read are left out, and logged.
 
         Raises:
             InputError: none can be read.
         """
-        steps = list_steps(self.directory.parent / "checkpoints")
-        size = sum(path.stat().st_size for path in self.directory.glob("*.safetensors"))
-        most = max(2, min(MOST_CHECKPOINTS, CHECKPOINT_BYTES // max(1, size)))
-        chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, most)})
         found = {}
-        for step in chosen:
+        for step in self.steps:
             try:
                 with tempfile.TemporaryDirectory() as place:
-                    found[step] = MaskFiller(save_checkpoint_model(self.directory.parent, Path(place) / "model", step))
+                    found[step] = MaskUse(save_checkpoint_model(self.directory.parent, Path(place) / "model", step))
             except UserError as error:
                 logger.warning("%s: the checkpoint of step %s is left out: %s", self.name, step, error)
         if not found:
@@ -113,6 +115,10 @@ class ServedModel:
         if self.endpoints[0] in TASK_ENDPOINTS.values():
             told["task"] = self.task.kind
             told["labels"] = list(self.task.labels)
+        if "fill-mask" in self.endpoints:
+            told["mask_token"] = self.masks.mask_token
+        if "checkpoints" in self.endpoints:
+            told["steps"] = self.steps
         return told
 
 
@@ -132,7 +138,14 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     commands = use.commands if use is not None else ()
     rest = ["features", "similarity", "tokenize"]
     if is_onnx(directory):
-        model.endpoints = (TASK_ENDPOINTS[model.task.kind],)
+        if "predict" in commands:
+            model.endpoints = (TASK_ENDPOINTS[model.task.kind],)
+        elif "fill-mask" in commands:
+            model.use("masks")
+            model.endpoints = ("fill-mask", *rest)
+        else:
+            model.use("vectors")
+            model.endpoints = (*rest,)
         return model
     if "predict" in commands:
         model.endpoints = (TASK_ENDPOINTS[model.task.kind], *rest)

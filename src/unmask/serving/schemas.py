@@ -7,21 +7,34 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
+_DEEPEST = 64
+"""Levels of what a row holds beside its texts; pydantic writes some 250."""
+
 
 def _checked(value: Any) -> Any:
-    """A value that can be sent back: numbers that JSON has, and text that UTF-8 has."""
-    waiting = [value]
+    """A value that can be sent back: numbers that JSON has, text that UTF-8 has, and no deeper than is written."""
+    waiting = [(value, 0)]
     while waiting:
-        one = waiting.pop()
+        one, depth = waiting.pop()
+        if depth > _DEEPEST:
+            raise ValueError(f"lists and objects in each other: expected at most {_DEEPEST} levels")
         if isinstance(one, float) and not math.isfinite(one):
             raise ValueError("NaN and infinite numbers are not JSON: expected finite ones")
-        if isinstance(one, str) and any("\ud800" <= character <= "\udfff" for character in one):
+        if isinstance(one, str) and not _is_text(one):
             raise ValueError("half of a surrogate pair is not text: expected text that UTF-8 can hold")
         if isinstance(one, dict):
-            waiting += [*one.keys(), *one.values()]
+            waiting += ((each, depth + 1) for pair in one.items() for each in pair)
         elif isinstance(one, list):
-            waiting += one
+            waiting += ((each, depth + 1) for each in one)
     return value
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _input(value: Any) -> dict[str, Any]:
@@ -40,7 +53,13 @@ Fields = Annotated[
 """A text, or fields by name; becomes a dictionary."""
 
 
-class Schema(BaseModel):
+class Shape(BaseModel):
+    """Values are of the types that the schema says: `"yes"` is not true."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Schema(Shape):
     """Unknown keys are refused, so that a misspelt one is not silently ignored."""
 
     model_config = ConfigDict(extra="forbid")
@@ -58,6 +77,7 @@ class TextsRequest(Schema):
 
 class MaskRequest(TextsRequest):
     top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
+    step: int | None = Field(None, description="of a checkpoint of the model's run, to ask it and not the model")
 
 
 class FeaturesRequest(TextsRequest):
@@ -125,7 +145,7 @@ class Failure(BaseModel):
 # ---- Shapes of others
 
 
-class OpenAIEmbeddings(BaseModel):
+class OpenAIEmbeddings(Shape):
     """OpenAI's `/v1/embeddings`."""
 
     input: Text | list[Text] = Field(description="texts; lists of token ids are another tokenizer's and are refused")
@@ -135,7 +155,7 @@ class OpenAIEmbeddings(BaseModel):
     user: str | None = None
 
 
-class EmbedRequest(BaseModel):
+class EmbedRequest(Shape):
     """text-embeddings-inference's `/embed`; `model` is ours, for a server of several."""
 
     inputs: Text | list[Text]
@@ -144,7 +164,7 @@ class EmbedRequest(BaseModel):
     model: str | None = None
 
 
-class PredictRequest(BaseModel):
+class PredictRequest(Shape):
     """text-embeddings-inference's `/predict`: a text, a pair, or a list whose items are lists of one or two texts."""
 
     inputs: Text | list[Text] | list[list[Text]]
@@ -153,19 +173,19 @@ class PredictRequest(BaseModel):
     model: str | None = None
 
 
-class SimilarInputs(BaseModel):
+class SimilarInputs(Shape):
     source_sentence: Text
     sentences: list[Text] = Field(min_length=1)
 
 
-class TeiSimilarityRequest(BaseModel):
+class TeiSimilarityRequest(Shape):
     """text-embeddings-inference's `/similarity`."""
 
     inputs: SimilarInputs
     model: str | None = None
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(Shape):
     """text-embeddings-inference's `/tokenize`."""
 
     inputs: Text | list[Text]

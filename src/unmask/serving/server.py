@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import socket
 import sys
 
@@ -10,11 +11,16 @@ import uvicorn
 
 from unmask.errors import SettingsError
 from unmask.serving.app import build_app
+from unmask.serving.connections import Connection
+from unmask.serving.guards import Guards
 from unmask.serving.models import ServedModel
 from unmask.serving.settings import Limits
 
 _BACKLOG = 2048
 """Connections that wait to be taken."""
+
+_TAKEN_AT_ONCE = 8
+"""How many are taken before `Connection` looks whether there is room; asyncio takes as many as its backlog."""
 
 
 def check_address(host: str, token: str | None, insecure: bool) -> None:
@@ -52,15 +58,6 @@ def serve(
     limits = limits or Limits()
     listener = _listen(host, port)
     app = build_app(models, limits, token)
-    settings = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=int(limits.timeout_s) + 5,
-        backlog=_BACKLOG,
-    )
     place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     print(
         f"{place} answers for {', '.join(models)}; open it in a browser, or see {place}/docs for the endpoints",
@@ -68,9 +65,34 @@ def serve(
         flush=True,
     )
     try:
-        uvicorn.Server(settings).run(sockets=[listener])
+        Server(settings_of(app, limits)).run(sockets=[listener])
     finally:
         app.service.batcher.close()
+
+
+def settings_of(app: Guards, limits: Limits) -> uvicorn.Config:
+    """How the application is run; a client may take `Limits.timeout_s` for everything that it does."""
+    seconds = math.ceil(limits.timeout_s)
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=seconds,
+        timeout_graceful_shutdown=seconds + 5,
+        backlog=_TAKEN_AT_ONCE,
+    )
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, before which more connections may wait than are taken at once."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -13,8 +13,10 @@ class Limits:
         body_bytes: the largest body.
         inputs: the most inputs of a request.
         batch_tokens: the most tokens that are computed at once, but for a single request that has more.
-        queue_tokens: the most tokens that wait; over that a request is turned away (429).
-        timeout_s: seconds from a request's arrival until it is given up (503).
+        queue_tokens: the most tokens that wait; over that a request is turned away (429), as where those that wait
+            would take half of `timeout_s`.
+        timeout_s: seconds from a request's arrival until it is given up (503); a client has as many for a request's
+            headers, for its body, and to take the answer.
         new_tokens: the most tokens that a left-to-right model adds in a request.
     """
 

@@ -83,6 +83,11 @@ class MaskUse:
     def __init__(self, directory: Path) -> None:
         self.filler = MaskFiller(directory)
 
+    @property
+    def mask_token(self) -> str:
+        tokenizer = self.filler.tokenizer
+        return tokenizer.token_strings[tokenizer.mask_id]
+
     def read(self, texts: Sequence[str], top_k: int) -> Work:
         """Raises InputError for a text without a mask, or that is too long, and for too many answers."""
         read = [self.filler.encode(text, f"input {number}") for number, text in enumerate(texts, start=1)]
@@ -112,6 +117,7 @@ class VectorUse:
 
     def __init__(self, directory: Path, precision: str) -> None:
         self.model: FeatureModel = load_embedder(directory, precision=precision)
+        self._coverage = Coverage(self.model.tokenizer, "inputs")  # of all requests, so that it warns once
 
     def read(self, texts: Sequence[str], reading: Reading) -> Work:
         """Raises SettingsError for layers or a pool that do not exist."""
@@ -122,8 +128,8 @@ class VectorUse:
         inputs = [
             read_feature_input(Row({"text": text}, f"input {number}")) for number, text in enumerate(texts, start=1)
         ]
-        counts, coverage = ExampleCounts(), Coverage(self.model.tokenizer, "inputs")
-        [read] = encode_inputs(self.model, inputs, pool, counts, coverage)
+        counts = ExampleCounts()
+        [read] = encode_inputs(self.model, inputs, pool, counts, self._coverage)
         left_out = (
             [
                 len(whole.ids) - len(kept.ids)

@@ -26,7 +26,14 @@ from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.encoder import Encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.bilstm import BiLstmHead
-from unmask.models.heads.heads import Classifier, HeadKind, TwoOrderClassifier, new_head
+from unmask.models.heads.heads import (
+    Classifier,
+    DeepClassifier,
+    HeadKind,
+    TwoOrderClassifier,
+    WindowClassifier,
+    new_head,
+)
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.tasks.settings import TaskSettings
 
@@ -42,10 +49,12 @@ class SequenceModule(nn.Module):
 
     Args:
         head: maps `encoder.summary(batch)` to outputs. A `BiLstmHead` reads all hidden states instead, an
-            `ElmoClassifier` those of all layers; a `TwoOrderClassifier` adds the summaries of a unit's two rows.
+            `ElmoClassifier` those of all layers; a `TwoOrderClassifier` adds the summaries of a unit's two rows, a
+            `WindowClassifier` weighs those of its windows.
         summed_loss: the loss of the term `task`, from outputs and the column `labels`.
         auxiliary_lm_weight: coefficient of the term `lm`; 0 leaves it out.
-        window_pooling: how the outputs of the rows of a unit become one; None: a unit is one row, or the head's two.
+        window_pooling: how the rows of a unit become one output: `mean` and `max` of their outputs, `learnt` by the
+            head; None: a unit is one row, or the head's two.
     """
 
     _label_weights: Tensor
@@ -56,7 +65,7 @@ class SequenceModule(nn.Module):
         head: nn.Module,
         summed_loss: SummedLoss,
         auxiliary_lm_weight: float = 0.0,
-        window_pooling: Literal["mean", "max"] | None = None,
+        window_pooling: Literal["mean", "max", "learnt"] | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -145,25 +154,33 @@ class SequenceModule(nn.Module):
         return self.of_units(self._of_rows(batch), batch)
 
     def _of_rows(self, batch: Batch) -> Tensor:
-        """What the head gives for each sequence."""
+        """What the head gives for each sequence, or reads of it if it puts them together itself."""
         if isinstance(self.head, BiLstmHead):
             return self.head(self.encoder(batch), batch.lengths)  # type: ignore[no-any-return]
         if isinstance(self.head, ElmoClassifier):
             return self.head(self.encoder.hidden_states(batch), batch)  # type: ignore[no-any-return]
-        return self.head(self.encoder.summary(batch))  # type: ignore[no-any-return]
+        return self._of_summaries(self.encoder.summary(batch))
+
+    def _of_summaries(self, summaries: Tensor) -> Tensor:
+        return summaries if isinstance(self.head, WindowClassifier) else self.head(summaries)
 
     def _read(self, hidden: Tensor, batch: Batch) -> Tensor:
         """The outputs from hidden states (tokens, hidden): of a causal encoder, or of any with a BiLSTM head."""
         if isinstance(self.head, BiLstmHead):
             return self.of_units(self.head(hidden, batch.lengths), batch)
-        return self.of_units(self.head(hidden[batch.last_tokens]), batch)
+        return self.of_units(self._of_summaries(hidden[batch.last_tokens]), batch)
 
     def of_units(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """(units, outputs) from what the head gives for their sequences."""
-        if self._window_pooling is None or "unit_bounds" not in batch.columns:
+        """(units, outputs) from what `_of_rows` gives for their sequences."""
+        is_learnt = isinstance(self.head, WindowClassifier)
+        if self._window_pooling is None or ("unit_bounds" not in batch.columns and not is_learnt):
             return outputs
-        sizes = batch.columns["unit_bounds"].diff()  # (units,)
+        bounds = batch.columns.get("unit_bounds", torch.arange(len(outputs) + 1, device=outputs.device))
+        sizes = bounds.diff()  # (units,)
         units = torch.repeat_interleave(torch.arange(len(sizes), device=outputs.device), sizes)
+        if is_learnt:
+            answers: Tensor = self.head(outputs, units, len(sizes))
+            return answers
         index = units[:, None].expand_as(outputs)
         pooled = outputs.new_zeros(len(sizes), outputs.shape[1])
         how = "mean" if self._window_pooling == "mean" else "amax"
@@ -269,7 +286,7 @@ def new_sequence_module(
 
     Raises:
         SettingsError: next-token prediction, or a pair in both orders, is wanted of an encoder that is not causal, or
-            next-token prediction of one without a decoder for it.
+            next-token prediction of one without a decoder for it, or learnt pooling of ELMo.
     """
     check_sees_no_next_token(encoder, settings.auxiliary_lm_weight)
     if encoder.reads_words and head is None:
@@ -288,6 +305,13 @@ def new_sequence_module(
         assert isinstance(head, Classifier), "every causal encoder has it"
         head = TwoOrderClassifier(head)
     pooling = settings.window_pooling if settings.long_text == "windows" else None
+    if pooling == "learnt":
+        if not isinstance(head, Classifier | DeepClassifier):
+            raise SettingsError(
+                "task.window_pooling=learnt weighs what an encoder sums windows up in, and ELMo has no such summary: "
+                "choose mean or max"
+            )
+        head = WindowClassifier(head, encoder.settings.hidden_size)
     return SequenceModule(encoder, head, summed_loss, settings.auxiliary_lm_weight, pooling)
 
 

@@ -98,8 +98,9 @@ class TaskSettings(Settings):
     # Classification and regression.
     long_text: Literal["cut", "windows"] = "cut"
     """`windows`: a text over max_length is read in windows of that length, and their outputs are put together."""
-    window_pooling: Literal["mean", "max"] = "mean"
-    """How the outputs of windows become one: the mean of their logits or values, or the largest of each."""
+    window_pooling: Literal["mean", "max", "learnt"] = "mean"
+    """How windows become one: the mean of their logits or values, the largest of each; `learnt`: the head reads the sum
+    of what the encoder makes of each window, weighed by how well it fits a learnt query."""
 
     # Windows of any kind.
     doc_stride: int = Field(128, ge=1)
@@ -174,6 +175,8 @@ class TaskSettings(Settings):
                 )
         if self.long_text == "windows" and self.two_orders:
             raise ValueError("long_text windows is for single texts, and two_orders for pairs: keep one")
+        if self.window_pooling == "learnt" and self.encoder_top == "bilstm":
+            raise ValueError("window_pooling learnt weighs what encoder_top bilstm does not read: keep one")
         if self.feature_layers != "last" and self.tagging_head != "bilstm":
             raise ValueError("feature_layers is what a BiLSTM reads: set tagging_head to bilstm, or leave it out")
         if self.bilstm_size != 768 and "bilstm" not in (self.tagging_head, self.encoder_top):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from support.commands import Command
 from support.files import write_rows
@@ -357,12 +358,20 @@ def test_nothing_is_chosen_without_a_dev_file(unmask: Command, place: Path, task
     )
 
 
+@pytest.mark.parametrize("pooling", ["max", "learnt"])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_long_texts_are_read_in_windows(unmask: Command, finetune: Callable[..., Path], kind: str) -> None:
+def test_long_texts_are_read_in_windows(
+    unmask: Command, finetune: Callable[..., Path], kind: str, pooling: str
+) -> None:
     """Trained, measured and predicted alike; regression reads the one text that it has."""
     columns = () if kind == "classification" else ("data.columns.text=text_a",)
-    words = ("task.long_text=windows", "task.max_length=6", "task.doc_stride=2", "task.window_pooling=max", *columns)
+    words = ("task.long_text=windows", "task.max_length=6", "task.doc_stride=2", *columns)
+    words += (f"task.window_pooling={pooling}",)
     run = finetune(kind, "run", *LONGER, *FAST, *words)
     dev = run.parent / f"{kind}-dev.jsonl"
     assert measured(unmask, "run", "--data", dev)["metrics"] == of_dev(run)
     assert "cut" not in (run / "log.txt").read_text("utf-8")
+    weights = run / "model" / "head.safetensors"
+    assert weights.is_file() == (pooling == "learnt")
+    if pooling == "learnt":
+        assert load_file(weights)["query"].abs().max() > 0, "it has learned how to weigh"

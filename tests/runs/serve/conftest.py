@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from support.untrained import save_bert, save_language_model
+from unmask.pretraining.run import pretrain
 from unmask.serving.app import build_app
 from unmask.serving.models import ServedModel, open_models
 
@@ -26,6 +27,19 @@ def model_directories(tmp_path_factory: pytest.TempPathFactory, task_models: Any
         "encoder": task_models.base,
         **{kind: task_models.runs / kind for kind in task_models.examples},
     }
+
+
+@pytest.fixture(scope="session")
+def run_of_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pre-training run with the checkpoints of steps 2, 4 and 6."""
+    place = tmp_path_factory.mktemp("learning")
+    text = place / "text.txt"
+    text.write_text("\n\n".join(["the sky is blue and the sea is green.", "she wrote a letter."] * 30), "utf-8")
+    words = [f"corpus={text}", "tokenizer.vocab_size=150", "train.tokens=null", "train.epochs=null", "train.steps=6"]
+    words += ["train.save_every=2", "train.keep_last=5", "train.eval_every=100", "model.hidden_size=16"]
+    words += ["model.num_hidden_layers=2", "model.num_attention_heads=2", "model.intermediate_size=32", "device=cpu"]
+    pretrain("pretrain/modern_tiny", words, out=place / "run")
+    return place / "run"
 
 
 @pytest.fixture(scope="session")

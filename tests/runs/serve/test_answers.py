@@ -20,7 +20,7 @@ from unmask.inference.mask_filling import fill_mask
 from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import predict
 from unmask.serving.app import build_app
-from unmask.serving.models import TASK_ENDPOINTS, ServedModel
+from unmask.serving.models import TASK_ENDPOINTS, ServedModel, open_models
 from unmask.serving.settings import Limits
 from unmask.tasks.pairs.scorers import score_sentences
 
@@ -119,6 +119,17 @@ def test_tokens_have_their_places(client: TestClient) -> None:
     [told] = ask(client, "/v1/models/encoder/tokenize", inputs=["a  dull paper"])["predictions"]
     assert next("a  dull paper"[start:end] for start, end in told["offsets"]) == "a"
     assert len(told["tokens"]) == len(told["ids"]) == len(told["offsets"])
+
+
+def test_a_vocabulary_that_does_not_fit_is_warned_of_once(
+    model_directories: Directories, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = build_app(open_models([f"m={model_directories['encoder']}"], "fp32"))
+    with TestClient(app) as client:
+        for _ in range(3):
+            ask(client, "/v1/models/m/features", inputs=["ж щ ю"])
+    app.service.batcher.close()
+    assert caplog.text.count("the vocabulary does not cover these texts") == 1
 
 
 # ---- Many at once

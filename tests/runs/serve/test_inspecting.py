@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from unmask.pretraining.run import pretrain
 from unmask.serving.app import build_app
 from unmask.serving.models import open_models
 
@@ -96,15 +96,8 @@ def test_what_cannot_be_seen_is_refused(
 
 
 @pytest.fixture(scope="module")
-def learning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    place = tmp_path_factory.mktemp("learning")
-    text = place / "text.txt"
-    text.write_text("\n\n".join(["the sky is blue and the sea is green.", "she wrote a letter."] * 30), "utf-8")
-    words = [f"corpus={text}", "tokenizer.vocab_size=150", "train.tokens=null", "train.epochs=null", "train.steps=6"]
-    words += ["train.save_every=2", "train.keep_last=5", "train.eval_every=100", "model.hidden_size=16"]
-    words += ["model.num_hidden_layers=2", "model.num_attention_heads=2", "model.intermediate_size=32", "device=cpu"]
-    pretrain("pretrain/modern_tiny", words, out=place / "run")
-    app = build_app(open_models([f"run={place / 'run'}"], "fp32"))
+def learning(run_of_checkpoints: Path) -> Iterator[TestClient]:
+    app = build_app(open_models([f"run={run_of_checkpoints}"], "fp32"))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
     app.service.batcher.close()
@@ -117,3 +110,21 @@ def test_every_checkpoint_answers_and_the_last_as_the_model(learning: TestClient
     assert seen[-1]["tokens"] == [each["token_str"] for each in filled]
     assert seen[-1]["scores"] == pytest.approx([each["score"] for each in filled], abs=1e-5)
     assert seen[0]["scores"] != seen[-1]["scores"]
+
+
+def test_one_checkpoint_fills_masks_as_the_model_does(learning: TestClient) -> None:
+    [told] = learning.get("/v1/models").json()["data"]
+    assert (told["steps"], told["mask_token"]) == ([2, 4, 6], "[MASK]")
+    asked = {"inputs": ["the [MASK] is blue ."], "top_k": 2}
+    every = ask(learning, "run", "checkpoints", text=asked["inputs"][0], top_k=2)["checkpoints"]
+    for each in every:
+        [filled] = ask(learning, "run", "fill-mask", step=each["step"], **asked)["predictions"]
+        assert each["tokens"] == [one["token_str"] for one in filled]
+        assert each["scores"] == pytest.approx([one["score"] for one in filled], abs=1e-5)
+    refused = ask(learning, "run", "fill-mask", 422, step=3, **asked)
+    assert "no checkpoint of step 3 here: there are 2, 4, 6" in refused["error"]["message"]
+
+
+def test_a_model_without_checkpoints_says_so(client: TestClient) -> None:
+    refused = ask(client, "masked", "fill-mask", 409, inputs=[SKY], step=2)
+    assert "is not for checkpoints" in refused["error"]["message"]

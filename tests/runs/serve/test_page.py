@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from support.untrained import save_masked_lm
 from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel
+from unmask.serving.models import ServedModel, open_models
 
+TEXTS = ["She opened the door and went out .", "The children play in the garden ."] * 20
 PAGE = Path(str(files("unmask.serving"))) / "page"
 PANELS = {
     "fill": "Text",
@@ -79,12 +82,12 @@ def test_a_token_is_asked_for_by_the_page_itself(served_models: dict[str, Served
     app.service.batcher.close()
 
 
-@pytest.fixture(scope="module")
-def address(served_models: dict[str, ServedModel]) -> Iterator[str]:
-    """Of a real server, in a thread."""
+@contextmanager
+def serving(models: dict[str, ServedModel]) -> Iterator[str]:
+    """The address of a real server, in a thread."""
     import uvicorn
 
-    app = build_app(served_models)
+    app = build_app(models)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -97,6 +100,20 @@ def address(served_models: dict[str, ServedModel]) -> Iterator[str]:
     server.should_exit = True
     thread.join()
     app.service.batcher.close()
+
+
+@pytest.fixture(scope="module")
+def address(served_models: dict[str, ServedModel]) -> Iterator[str]:
+    with serving(served_models) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def of_masks(run_of_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of a model whose mask is `<mask>`, and of a run with checkpoints, whose mask is `[MASK]`."""
+    roberta = save_masked_lm(tmp_path_factory.mktemp("masks") / "roberta", "roberta", TEXTS)
+    with serving(open_models([f"roberta={roberta}", f"run={run_of_checkpoints}"], "fp32")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +167,57 @@ def test_a_refusal_is_told_where_it_was_asked(address: str, browser: Any) -> Non
     page.get_by_role("alert").wait_for()
     assert "no [MASK] in 'no blank'" in page.get_by_role("alert").inner_text()
     page.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 390)])
+def test_two_checkpoints_and_a_model_with_another_mask_are_compared(
+    of_masks: str, browser: Any, scheme: str, width: int
+) -> None:
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    page.goto(of_masks)
+    text, shown = page.get_by_label("Text", exact=True), page.locator(".answer[aria-busy=false] svg")
+    model, other = page.get_by_label("Model"), page.get_by_label("Beside it")
+    shown.wait_for()
+    assert text.input_value() == "She opened the <mask> and went out ."
+    model.focus()
+    for letter in "run":  # as from the keyboard: the choice that begins so
+        page.keyboard.press(letter)
+    expect_value(text, "She opened the [MASK] and went out .")
+    other.select_option(label="run, step 2")
+    page.get_by_role("button", name="Show").click()
+    page.locator(".answer[aria-busy=false] svg").get_by_text("run, step 2").wait_for()
+    model.select_option(label="run, step 4")
+    text.press("Enter")
+    page.locator(".answer[aria-busy=false] svg").get_by_text("run, step 4").wait_for()
+    again = context.new_page()
+    again.goto(page.url)
+    again.locator(".answer svg").get_by_text("run, step 2").wait_for()
+    again.close()
+    other.select_option(label="roberta")  # one text, though the two write their blank otherwise
+    text.press("Enter")
+    page.locator(".answer[aria-busy=false] svg").get_by_text("roberta").wait_for()
+    assert page.get_by_role("alert").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()
+
+
+def test_samples_have_the_mask_of_the_model(of_masks: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{of_masks}/#fill?model=roberta")
+    page.get_by_role("button", name="a verb").click()
+    text, edited = page.get_by_label("Text", exact=True), page.get_by_label("The same, edited (optional)")
+    expect_value(edited, "The child <mask> in the garden .")
+    assert text.input_value() == "The children <mask> in the garden ."
+    page.locator('nav a[href="#layers"]').click()
+    page.locator(".answer svg").wait_for()
+    expect_value(page.get_by_label("Text", exact=True), "He was born in the <mask> of London .")
+    page.locator('nav a[href="#learning"]').click()
+    expect_value(page.get_by_label("Text", exact=True), "The king and the [MASK] went to London .")
+    page.close()
+
+
+def expect_value(box: Any, value: str) -> None:
+    from playwright.sync_api import expect
+
+    expect(box).to_have_value(value)

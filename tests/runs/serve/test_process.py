@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
@@ -20,8 +21,10 @@ from support.commands import Command
 from unmask.inference.features.similarity import embed
 
 
-def started(model: Path) -> tuple[subprocess.Popen[str], str]:
+def started(model: Path, most_files: int | None = None) -> tuple[subprocess.Popen[str], str]:
     words = [sys.executable, "-m", "unmask", "serve", f"m={model}", "--port", "0"]
+    if most_files is not None:
+        words = ["sh", "-c", f'ulimit -n {most_files}; exec "$@"', "sh", *words]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     line = process.stderr.readline()
@@ -73,6 +76,33 @@ def test_a_request_under_way_is_answered_at_the_end(model_directories: dict[str,
         process.terminate()
         process.communicate(timeout=30)
     assert process.returncode == 143
+
+
+def test_more_connections_than_files(model_directories: dict[str, Path]) -> None:
+    """The one that is silent longest makes room, and those that ask are answered."""
+    process, place = started(model_directories["masked"], most_files=256)
+    host, port = place.removeprefix("http://").split(":")
+    address = host, int(port)
+    opened: list[socket.socket] = []
+    asking, another = (http.client.HTTPConnection(*address, timeout=30) for _ in range(2))
+    try:
+        for number in range(600):
+            opened.append(socket.create_connection(address, timeout=30))
+            opened[-1].sendall(b"GET /health HTTP/1.1\r\n")
+            if number % 100 == 0:
+                asking.request("GET", "/health")
+                assert asking.getresponse().read() == b'{"status":"ok"}'
+        another.request("GET", "/ready")
+        assert another.getresponse().status == 200
+        assert opened[0].recv(1) == b"", "the first is closed"
+        opened[-1].sendall(b"\r\n")
+        assert opened[-1].recv(12) == b"HTTP/1.1 200", "the last is not"
+    finally:
+        for each in (*opened, asking, another):
+            each.close()
+        process.terminate()
+        _, told = process.communicate(timeout=30)
+    assert told == "stopped by SIGTERM\n", "the limit of files was never met"
 
 
 def test_a_port_that_is_taken(unmask: Command, model_directories: dict[str, Path]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -22,10 +23,17 @@ CLASSIFY, FILL, FEATURES = (
     f"/v1/models/{end}" for end in ("classification/classify", "masked/fill-mask", "encoder/features")
 )
 
+JSON = {"content-type": "application/json"}
+
 
 def send(client: TestClient, path: str, body: Any) -> Any:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return client.post(path, content=content, headers={"content-type": "application/json"})
+    return client.post(path, content=content, headers=JSON)
+
+
+def nested(levels: int) -> list[Any]:
+    """An empty list in lists."""
+    return reduce(lambda inner, _: [inner], range(levels - 1), [])
 
 
 def is_well(client: TestClient) -> bool:
@@ -44,8 +52,10 @@ def is_well(client: TestClient) -> bool:
         (CLASSIFY, b'{"inputs": ["\\ud83d"]}', 422, r"inputs\.0: half of a surrogate pair"),
         (CLASSIFY, b'{"inputs": [{"text": "a", "more": [{"b": NaN}]}]}', 422, "NaN and infinite numbers"),
         (CLASSIFY, b'{"inputs": [{"text": "a", "more": 1e999}]}', 422, "NaN and infinite numbers"),
-        (CLASSIFY, b'{"inputs": ["\xff"]}', 400, "."),
-        (CLASSIFY, b"[" * 100_000, 400, "."),
+        (CLASSIFY, {"inputs": [{"text": "a", "more": nested(65)}]}, 422, "in each other: expected at most 64 levels"),
+        (CLASSIFY, {"inputs": [{"text": "a", "more": nested(900)}]}, 422, "in each other: expected at most 64 levels"),
+        (CLASSIFY, b'{"inputs": ["\xff"]}', 400, "the body cannot be read: expected JSON in UTF-8"),
+        (CLASSIFY, b"[" * 100_000, 400, "nested less deep"),
         (CLASSIFY, b'{"inputs"', 422, "."),
         (CLASSIFY, b"", 422, "."),
         (CLASSIFY, [1], 422, "."),
@@ -54,6 +64,7 @@ def is_well(client: TestClient) -> bool:
         (FILL, {"inputs": ["[MASK]"], "top_k": 0}, 422, "top_k: Input should be greater than or equal to 1"),
         (FILL, {"inputs": ["[MASK] [MASK] "] * 6, "top_k": 1000}, 422, "12,000 answers, top_k for each mask"),
         ("/v1/models/masked/score", {"inputs": ["a " * 37] * 500}, 413, "tokens to compute: a request has at most"),
+        (FEATURES, {"inputs": ["a"], "normalise": 1}, 422, "normalise: Input should be a valid boolean"),
         (FEATURES, {"inputs": ["a"], "pool": "none"}, 422, "pool=none gives a vector for each token"),
         (FEATURES, {"inputs": ["a"], "pool": "sum"}, 422, "no pool 'sum'"),
         (FEATURES, {"inputs": ["a"], "layers": "weighted-all"}, 422, "layers=weighted-all"),
@@ -113,6 +124,24 @@ def test_a_long_passage_is_read_in_windows(client: TestClient) -> None:
     told = send(client, "/v1/models/qa/answer", {"inputs": [{"question": "Who wrote?", "context": passage}]})
     [answer] = told.json()["predictions"]
     assert passage[answer["start"] : answer["end"]] == answer["answer"]
+
+
+@pytest.mark.parametrize("text", ["a ", "\u0301"], ids=["half a million tokens", "none"])
+def test_a_million_characters_are_answered_or_refused(text: str, client: TestClient) -> None:
+    text = (text * 10**6)[: 10**6]
+    bodies = {
+        CLASSIFY: {"inputs": [text]},
+        FILL: {"inputs": [text]},
+        FEATURES: {"inputs": [text]},
+        "/v1/models/tagging/tag": {"inputs": [text]},
+        "/v1/models/qa/answer": {"inputs": [{"question": "who?", "context": text}]},
+        "/v1/models/causal/generate": {"inputs": [text], "num_tokens": 2},
+    }
+    for path, body in bodies.items():
+        told = client.post(path, content=json.dumps(body, ensure_ascii=False).encode(), headers=JSON)
+        assert told.status_code in (200, 413, 422), (path, told.text[:300])
+        assert told.status_code == 200 or len(told.json()["error"]["message"]) < 300, path
+    assert is_well(client)
 
 
 def test_a_token_is_asked_for(served_models: dict[str, ServedModel]) -> None:

@@ -7,21 +7,27 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from support.commands import Command
+from support.untrained import save_bert, save_discriminator, save_language_model, save_masked_lm
 from unmask.inference.predictor import load_predictor
 from unmask.io.rows import Row
 from unmask.serving.app import build_app
 from unmask.serving.models import open_models
 
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "place")
 
 
 def examples(task_models: Any, kind: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in task_models.examples[kind].splitlines()]
+
+
+TEXTS = ["She opened the door and went out .", "The children play in the garden , and the dog sleeps ."] * 20
+MASKS = {"roberta": "<mask>"}
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, 
     assert output.endswith("onnx\n")
     certificate = json.loads(Path("onnx/certificate.json").read_text("utf-8"))
     assert certificate["examples"] == 16
-    assert certificate["largest_logit_difference"] < 1e-4
+    assert certificate["largest_difference"]["logits"] < 1e-4
     assert certificate["metrics"]["before"] == pytest.approx(certificate["metrics"]["after"], abs=1e-4)
     assert {each.name for each in Path("onnx").iterdir()} >= {
         "model.onnx",
@@ -68,6 +74,84 @@ def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, 
     assert "format" in unmask("info", "onnx").output
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert"])
+def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str) -> None:
+    model = save_masked_lm(Path("model"), family, TEXTS)
+    Path("texts.txt").write_text("\n".join(TEXTS[:6]), "utf-8")
+    told = exported(unmask, model, "texts.txt")
+    assert told["examples"] == 6
+    assert told["largest_difference"].keys() == {"logits", "last_hidden_state"}
+    assert 0 < max(told["largest_difference"].values()) < 1e-5
+    assert told["metric"] == "masked_accuracy"
+    assert told["metrics"]["before"] == told["metrics"]["after"]
+    text = f"She opened the {MASKS.get(family, '[MASK]')} and went out ."
+    before, after = (lines(unmask("fill-mask", each, text, "--top-k", 3)) for each in (model, "onnx"))
+    assert len(before) == 3
+    for one, other in zip(before, after, strict=True):
+        assert one.pop("score") == pytest.approx(other.pop("score"), abs=1e-5)
+        assert one == other
+    same_features(unmask, model, "texts.txt")
+    commands = json.loads(unmask("info", "onnx", "--json").output)["commands"]
+    assert commands == ["fill-mask", "features", "similarity", "serve"]
+    served = open_models(["onnx=onnx", "model=model"], "fp32")
+    app = build_app(served)
+    with TestClient(app) as client:
+        uses = client.get("/v1/models").json()["data"][0]["uses"]
+        assert uses == ["fill-mask", "features", "similarity", "tokenize"]
+        for use, inputs in (("fill-mask", [text]), ("features", TEXTS[:2])):
+            asked = [client.post(f"/v1/models/{name}/{use}", json={"inputs": inputs}).json() for name in served]
+            found = [flat(each["predictions"]) for each in asked]
+            assert found[0] == pytest.approx(found[1], abs=1e-5)
+        refused = client.post("/v1/models/onnx/features", json={"inputs": TEXTS[:1], "layers": "embeddings"})
+        assert (refused.status_code, "the last layer alone" in refused.text) == (422, True)
+    app.service.batcher.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["encoder", "discriminator"])
+def test_an_encoder_gives_the_same_features(unmask: Command, kind: str) -> None:
+    model = (save_bert if kind == "encoder" else save_discriminator)(Path("model"), TEXTS)
+    Path("texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:5]), "utf-8")
+    told = exported(unmask, model, "texts.jsonl")
+    outputs = {"last_hidden_state"} if kind == "encoder" else {"logits", "last_hidden_state"}
+    assert told["largest_difference"].keys() == outputs
+    assert max(told["largest_difference"].values()) < 1e-5
+    assert told["metrics"]["after"]["cosine"] == pytest.approx(1)
+    same_features(unmask, model, "texts.jsonl")
+    code, _, errors = unmask("fill-mask", "onnx", "the [MASK]")
+    assert (code, "expected a masked language model" in errors) == (2, True)
+    code, _, errors = unmask("features", "onnx", "texts.jsonl", "--out", "more", "--layers", "concat-last-4")
+    assert code == 2
+    assert not Path("more").exists()
+
+
+def exported(unmask: Command, model: Path, texts: str, *words: object) -> Any:
+    code, output, errors = unmask("export", model, "--check", texts, "--out", "onnx", "--json", *words)
+    assert code == 0, errors
+    assert "## Export" in Path("onnx/README.md").read_text("utf-8")
+    return json.loads(output)
+
+
+def lines(done: Any) -> list[dict[str, Any]]:
+    assert done.code == 0, done.errors
+    return [json.loads(line) for line in done.output.splitlines()]
+
+
+def flat(predictions: Any) -> list[float]:
+    """The numbers of answers, in order."""
+    found = []
+    for row in predictions:
+        found += [each["score"] if isinstance(each, dict) else each for each in row]
+    return found
+
+
+def same_features(unmask: Command, model: Path, texts: str) -> None:
+    for name in (model, "onnx"):
+        done = unmask("features", name, texts, "--out", f"features-{name}", "--pool", "mean")
+        assert done.code == 0, done.errors
+    found = [np.load(f"features-{name}/features.npy") for name in (model, "onnx")]
+    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+
+
 def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
     import onnx
 
@@ -78,7 +162,7 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
     told = json.loads(output)
     kinds = {weight.data_type for weight in onnx.load("small/model.onnx").graph.initializer}
     assert onnx.TensorProto.INT8 in kinds, "its weights are in 8 bits; one so small is not the smaller for it"
-    assert told["largest_logit_difference"] > 0
+    assert told["largest_difference"]["logits"] > 0
     app = build_app(open_models(["small=small"], "fp32"))
     with TestClient(app) as client:
         assert client.get("/v1/models").json()["data"][0]["uses"] == ["classify"]
@@ -115,7 +199,8 @@ def test_what_cannot_be_exported(unmask: Command, task_models: Any, check: Any) 
         return str(errors.splitlines()[-1])
 
     assert "expected onnx or onnx-int8" in refusal(model, "--out", "a", "--format", "tflite")
-    assert "expected a fine-tuned model" in refusal(task_models.base, "--out", "a")
+    causal = save_language_model(Path("causal"), "gpt1", "bpe", TEXTS, 120, positions=32)
+    assert "a left-to-right language model cannot be exported: fine-tune it" in refusal(causal, "--out", "a")
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("text")
     assert "mine exists already" in refusal(model, "--out", "mine")

@@ -14,12 +14,19 @@ from unmask.exporting.graph import PER_TOKEN, PaddedModel
 from unmask.models.encoder import new_encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import BiLstmHead
-from unmask.models.heads.heads import MaskedLMHead, needs_pooler, new_head
+from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead, needs_pooler, new_head
 
 FAMILIES: tuple[Any, ...] = ("bert", "roberta", "electra", "gpt1", "modernbert")
 SIZES: dict[str, dict[str, Any]] = {
     "roberta": {"max_position_embeddings": 22},
     "modernbert": {"classifier_pooling": "mean", "max_position_embeddings": 20},
+}
+
+
+PRETRAINED: dict[str, Any] = {
+    "masked_lm": MaskedLMHead,
+    "discriminator": DiscriminatorHead,
+    "encoder": lambda _: torch.nn.Identity(),
 }
 
 
@@ -30,6 +37,8 @@ def unpadded(rows: Tensor, mask: Tensor) -> Tensor:
 HEADS = [
     *((family, kind) for family in FAMILIES for kind in get_args(HeadKind) if kind in settings_of(family).family.heads),
     *((family, "masked_lm") for family in FAMILIES if family != "gpt1"),
+    *((family, "encoder") for family in FAMILIES),
+    ("electra", "discriminator"),
 ]
 
 
@@ -37,23 +46,26 @@ HEADS = [
 def test_padded_rows_give_what_packed_ones_do(family: Any, kind: Any) -> None:
     settings = settings_of(family, **SIZES.get(family, {}))
     torch.manual_seed(0)
-    pooled = kind != "masked_lm" and needs_pooler(settings, kind)
+    pooled = kind in get_args(HeadKind) and needs_pooler(settings, kind)
     encoder: Any = new_encoder(settings, pooler=pooled).eval()
     num_labels = {"question_answering": 2, "multiple_choice": 1}.get(kind, 3)
-    head: Any = MaskedLMHead(settings) if kind == "masked_lm" else new_head(kind, settings, num_labels)
+    head: Any = PRETRAINED[kind](settings) if kind in PRETRAINED else new_head(kind, settings, num_labels)
     for parameter in [*encoder.parameters(), *head.parameters()]:
         if parameter.ndim == 1 or parameter.shape[1] == settings.hidden_size:
             torch.nn.init.normal_(parameter, std=0.3)
     head.eval()
     batch = draw(settings, LENGTHS)
     inputs = padded_inputs(batch, settings)
-    model = PaddedModel(encoder, head, kind)
+    model = PaddedModel(encoder, None if kind == "encoder" else head, kind)
     with torch.no_grad():
         found = model(inputs["input_ids"], inputs["attention_mask"], inputs.get("token_type_ids"))
         if kind == "masked_lm":
             expected = head(encoder(batch), encoder.word_embeddings)
         else:
             expected = head(encoder(batch) if kind in PER_TOKEN else encoder.summary(batch))
+    if kind in PRETRAINED and kind != "encoder":
+        found, hidden = found
+        torch.testing.assert_close(unpadded(hidden, inputs["attention_mask"]), encoder(batch), atol=1e-5, rtol=0)
     logits = torch.stack(found, -1) if isinstance(found, tuple) else found
     if kind in PER_TOKEN:
         logits = unpadded(logits, inputs["attention_mask"])

@@ -20,13 +20,14 @@ class Doubling:
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
-        self.gate = threading.Event()
+        self.gate, self.began = threading.Event(), threading.Event()
         self.gate.set()
 
     def work(self, number: int, tokens: int = 1, options: str = "") -> Work:
         return Work(self, options, number, tokens, [0])
 
     def compute(self, options: Any, payloads: Sequence[int]) -> list[int]:
+        self.began.set()
         assert self.gate.wait(10)
         self.batches.append(list(payloads))
         if 13 in payloads:
@@ -46,10 +47,9 @@ def batching(**limits: Any) -> Any:
 async def behind_a_gate(use: Doubling, batcher: Batcher, ask: Callable[[], list[Any]]) -> list[Any]:
     """What coroutines give that wait while the thread computes something else; they are computed after it."""
     use.gate.clear()
+    use.began.clear()
     first = asyncio.ensure_future(batcher.compute(use.work(0)))
-    while batcher.queue_size or not first.get_coro():
-        await asyncio.sleep(0.001)
-    await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(use.began.wait, 10)
     waiting = [asyncio.ensure_future(each) for each in ask()]
     await asyncio.sleep(0.01)
     use.gate.set()
@@ -95,6 +95,22 @@ def test_over_the_limit_a_request_is_turned_away_at_once() -> None:
     assert answers[0] == 2
     assert isinstance(answers[1], Busy)
     assert answers[1].retry_after_s >= 1
+
+
+def test_who_would_be_answered_too_late_is_turned_away() -> None:
+    """A batch takes a microsecond at least, so a thousand million tokens take a thousand seconds."""
+    use = Doubling()
+
+    async def crowd(batcher: Batcher) -> list[Any]:
+        await batcher.compute(use.work(1))
+        tokens = (10**9, 1)
+        return await behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(2, each)) for each in tokens])
+
+    with batching(queue_tokens=10**10, timeout_s=30) as batcher:
+        answered, turned_away = asyncio.run(crowd(batcher))
+    assert answered == 4, "an idle queue takes it, whatever its size"
+    assert isinstance(turned_away, Busy)
+    assert turned_away.retry_after_s >= 1000
 
 
 def test_one_request_of_more_than_may_wait_is_refused() -> None:

@@ -130,19 +130,38 @@ def estimate_memory(
         fixed: see `fixed_memory`.
         batch: some sequences like those of the run, about `MEASURED_TOKENS`, prepared by `objective`.
     """
+    kept = measure_kept_bytes(sizes, batch, objective, compute)
+    return scale_memory(fixed, sizes, batch, objective, tokens, compute.device, kept)
+
+
+def measure_kept_bytes(sizes: EncoderSettings, batch: Batch, objective: Objective, compute: Compute) -> int:
+    """Bytes that a forward pass over a batch keeps for the backward pass; see `estimate_memory`."""
     shallow = min(2, sizes.num_hidden_layers)
     kept = measure_saved_bytes(sizes, shallow, batch, objective, compute)
     if sizes.num_hidden_layers > shallow:
         one_more = measure_saved_bytes(sizes, shallow + 1, batch, objective, compute) - kept
         kept += (sizes.num_hidden_layers - shallow) * one_more
+    return kept
+
+
+def scale_memory(
+    fixed: MemoryEstimate,
+    sizes: EncoderSettings,
+    batch: Batch,
+    objective: Objective,
+    tokens: float,
+    device: torch.device,
+    kept: int,
+) -> MemoryEstimate:
+    """Memory for a micro-batch of `tokens` tokens on `device`, of which `batch` keeps `kept` bytes."""
     times = tokens / batch.num_tokens
-    item = 2 if compute.dtype != torch.float32 else FLOAT32
+    item = 2 if fixed.casts else FLOAT32
     counts = objective.counts(batch)
     num_targets = sum(counts[term] for term in objective.vocabulary_terms) * times
     logits = round(num_targets * sizes.vocab_size * item)
     if objective.predicts_next:  # decoded piece by piece, beside the gradient of the word embeddings
         width = sizes.embedding_size or sizes.hidden_size
-        at_once = DECODED_AT_ONCE.get(compute.device.type, DECODED_AT_ONCE["cuda"])
+        at_once = DECODED_AT_ONCE.get(device.type, DECODED_AT_ONCE["cuda"])
         logits = min(logits, FLOAT32 * at_once) + FLOAT32 * sizes.vocab_size * width
     return replace(fixed, activations=round(kept * times), logits=logits)
 

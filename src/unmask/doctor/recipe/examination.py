@@ -28,17 +28,16 @@ from unmask.doctor.recipe.estimates import (
     checkpoint_bytes,
     count_moments,
     count_parameters,
-    each_stage,
     estimate_memory,
     fixed_memory,
     run_bytes,
 )
 from unmask.doctor.recipe.material import Material, largest_phase, load_recipe, open_text
-from unmask.doctor.recipe.speed_probe import SpeedProbe, probe_speed
+from unmask.doctor.recipe.speed_probe import SpeedProbe, measure_speed
 from unmask.doctor.samples import FirstStep, decode_samples, describe_step
 from unmask.doctor.store.checks import store_facts
 from unmask.doctor.store.floors import StoreFloors
-from unmask.io.progress import Progress, human_bytes, human_count, human_duration
+from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
 from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
@@ -100,7 +99,7 @@ def _examine(
             memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
         fitting = int((_MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
         if probe_s > 0 and fitting > 0:
-            probe = _probe(material, compute, probe_s, most_sequences=min(micro_batch, fitting))
+            probe = measure_speed(material, compute, probe_s, most_sequences=min(micro_batch, fitting))
     step_s = None if probe is None else probe.seconds_for(tokens_per_step)
     epochs_per_step = None if material.text is None else material.text.epochs
     plan = make_plan(settings, sizes, num_parameters, tokens_per_step, epochs_per_step, step_s)
@@ -164,23 +163,6 @@ def _check_phases(settings: PretrainRecipe) -> list[Finding]:
     return [
         Finding("phases", "note", message, "time, tokens and operations are given as if the whole run were like it")
     ]
-
-
-def _probe(material: Material, compute: Compute, limit_s: float, most_sequences: int) -> SpeedProbe:
-    with Progress("measuring speed", unit="steps") as progress:
-        module = compute.place(material.module())
-        for _ in each_stage(module):
-            pass  # the last one takes longest
-        return probe_speed(
-            material.settings,
-            module,
-            material.objective,
-            material.batches,
-            compute,
-            limit_s=limit_s,
-            most_sequences=most_sequences,
-            advance=progress.advance,
-        )
 
 
 def _check_probe(probe: SpeedProbe) -> Finding:

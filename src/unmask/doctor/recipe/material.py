@@ -22,6 +22,7 @@ from unmask.io.progress import human_bytes
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective
+from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.objectives.table import new_objective
 from unmask.pretraining.inputs import open_store
 from unmask.pretraining.start import Start, build_module
@@ -52,17 +53,25 @@ def load_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bo
         return load_pretrain_recipe(name, [*overrides, "corpus=TEXT"]), False
 
 
-def largest_phase(settings: PretrainRecipe) -> PretrainRecipe:
-    """The recipe as it is in the phase whose micro-batches have the most tokens; unchanged if there are no phases."""
+def each_phase(settings: PretrainRecipe) -> list[PretrainRecipe]:
+    """The recipe as it is in each of its phases, without phases of its own; itself alone if there are none."""
     recipes = []
     for phase in settings.phases:
         batch_size = phase.batch_size or settings.train.batch_size
         given = phase.micro_batch_size or settings.train.micro_batch_size or batch_size
         micro_batch_size = min(given, batch_size) if isinstance(given, int) else given
         train = settings.train.model_copy(update={"batch_size": batch_size, "micro_batch_size": micro_batch_size})
-        update = {"phases": (), "packing": phase.packing(settings.packing), "train": train}
+        objective = settings.objective
+        if phase.causal_share is not None:
+            objective = objective.model_copy(update={CAUSAL_SHARE: phase.causal_share})
+        update = {"phases": (), "packing": phase.packing(settings.packing), "train": train, "objective": objective}
         recipes.append(settings.model_copy(update=update))
-    return max(recipes or [settings], key=_tokens_at_once)
+    return recipes or [settings]
+
+
+def largest_phase(settings: PretrainRecipe) -> PretrainRecipe:
+    """The recipe as it is in the phase whose micro-batches have the most tokens; see `each_phase`."""
+    return max(each_phase(settings), key=_tokens_at_once)
 
 
 def _tokens_at_once(settings: PretrainRecipe) -> tuple[int, int]:

@@ -19,6 +19,9 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
+from unmask.doctor.recipe.estimates import each_stage
+from unmask.doctor.recipe.material import Material
+from unmask.io.progress import Progress
 from unmask.objectives.base import Objective
 from unmask.packing.loader import LoadedStep, Position
 from unmask.recipe.tree import PretrainRecipe
@@ -64,6 +67,31 @@ class SpeedProbe:
     def seconds_for(self, tokens: float) -> float:
         """How long a step over `tokens` tokens takes."""
         return self.optimizer_s + (self.step_s - self.optimizer_s) * tokens / self.tokens
+
+
+def measure_speed(
+    material: Material,
+    compute: Compute,
+    limit_s: float,
+    most_sequences: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> SpeedProbe:
+    """Trains what a recipe trains for a moment, and shows progress; see `probe_speed`."""
+    with Progress("measuring speed", unit="steps") as progress:
+        module = compute.place(material.module())
+        for _ in each_stage(module):
+            pass  # the last one takes longest
+        return probe_speed(
+            material.settings,
+            module,
+            material.objective,
+            material.batches,
+            compute,
+            limit_s=limit_s,
+            most_sequences=most_sequences,
+            advance=progress.advance,
+            clock=clock,
+        )
 
 
 def probe_speed(

@@ -33,6 +33,7 @@ from unmask.inference.features.batches import (
 )
 from unmask.inference.features.inputs import FeatureInput, describe_tokens, feature_layouts, read_feature_input
 from unmask.inference.inputs import read_inputs
+from unmask.inference.onnx_model import check_layers, is_onnx, on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID
 from unmask.inference.windows import Coverage, attach_tokenizer, windows
@@ -91,7 +92,10 @@ def load_feature_model(
     directory = model_directory(model)
     compute = inference_compute(device, precision)
     tokenizer = open_tokenizer(directory)
-    loaded = load_encoder(directory)
+    if is_onnx(directory):
+        compute, loaded = on_processor(directory, compute), open_encoder(directory)
+    else:
+        loaded = load_encoder(directory)
     layouts = feature_layouts(columns, _remembered_columns(loaded.config or {}, directory))
     encoder = loaded.encoder.to(compute.device).eval()
     attach_tokenizer(encoder, tokenizer, directory)
@@ -100,6 +104,7 @@ def load_feature_model(
     if longest > settings.num_positions:
         raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
     choice = find_choice(layers, settings.num_hidden_layers)
+    check_layers(encoder, layers)
     encoder, compute = freeze(encoder, compute)
     opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts)
     if (capacity := opened.row_maker("none").capacity(is_pair=True)) < 2:

@@ -239,9 +239,11 @@ class RowMaker:
 
     def _frame(self, its: InputTokens, is_pair: bool, window: TextWindow) -> tuple[list[int], int, NDArray[np.int64]]:
         """A row's ids, where its segment B begins, and the place of each of its tokens."""
-        numbers = np.arange(len(its.ids))
-        numbers[: window.first_own] = -1
-        numbers[window.last_own :] = -1
+
+        def numbers(part: slice) -> NDArray[np.int64]:
+            there = np.arange(*part.indices(len(its.ids)))
+            return np.where((there >= window.first_own) & (there < window.last_own), there, -1)
+
         texts = {"A": slice(window.start, its.num_first if is_pair else window.end), "B": slice(its.num_first, None)}
         row: list[int] = []
         places: list[NDArray[np.int64]] = []
@@ -249,7 +251,7 @@ class RowMaker:
         for piece in self._pieces(is_pair):
             ids = its.ids[texts[piece.text]] if piece.text else list(piece.ids)
             row += ids
-            places.append(numbers[texts[piece.text]] if piece.text else np.full(len(ids), -1))
+            places.append(numbers(texts[piece.text]) if piece.text else np.full(len(ids), -1))
             in_first += len(ids) if piece.segment == 0 else 0
         return row, in_first if self.num_segments > 1 else len(row), np.concatenate(places)
 

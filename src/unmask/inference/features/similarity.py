@@ -19,6 +19,7 @@ from unmask.errors import InputError, SettingsError
 from unmask.inference.features.batches import FeatureModel, encode_inputs, pooled_vectors
 from unmask.inference.features.extraction import check_pool, load_feature_model, log_inputs, read_file
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
+from unmask.inference.onnx_model import check_layers
 from unmask.inference.task_options import NOTHING_SAID
 from unmask.inference.windows import Coverage
 from unmask.io.input_files import DataPath, InputFiles
@@ -75,9 +76,9 @@ def load_embedder(
     Raises:
         SettingsError: also where layers would be mixed; the message names only choices that this model can embed with.
     """
-    # The embeddings are there in every model; what else there is, is known when it is loaded.
+    # The last layer is there in every model; what else there is, is known when it is loaded.
     opened = load_feature_model(
-        model, "embeddings", columns=columns, max_length=max_length, device=device, precision=precision
+        model, "last", columns=columns, max_length=max_length, device=device, precision=precision
     )
     return replace(opened, choice=choose_layers(layers, opened))
 
@@ -186,6 +187,7 @@ def _open(
 
 def choose_layers(name: str, model: FeatureModel) -> LayerChoice:
     """The choice of that name, of those by which the model gives each token one vector."""
+    check_layers(model.encoder, name)
     known: dict[str, LayerChoice] = dict(CHOICES.items())
     num_layers = model.encoder.settings.num_hidden_layers
     fitting = [other for other, choice in known.items() if not choice.mixed and choice.min_layers <= num_layers]

@@ -61,6 +61,7 @@ class Sampling:
         probabilities = torch.softmax(scores, -1)
         before = probabilities.cumsum(-1) - probabilities  # the sum over all likelier tokens
         kept = probabilities.masked_fill(before >= self.top_p, 0.0)
+        kept[0] = probabilities[0]  # float32 has no probability under 1e-45
         if self.top_k:
             kept[self.top_k :] = 0
         return int(tokens[torch.multinomial(kept, 1, generator=generator)])
@@ -109,7 +110,9 @@ def generate(
     [text] = loaded.tokenizer.encode_batch([prompt])
     ids = [*loaded.prefix, *text]
     if not ids:
-        raise InputError(f"the prompt {prompt!r} holds no token, and the model needs one to continue from: give a word")
+        raise InputError(
+            f"the prompt {prompt[:60]!r} holds no token, and the model needs one to continue from: give a word"
+        )
     generator = torch.Generator().manual_seed(seed)
     specials = list(loaded.tokenizer.special_ids)
     begin = len(ids)

@@ -174,6 +174,39 @@ Head = Classifier | DeepClassifier
 """What `new_head` builds."""
 
 
+class WindowClassifier(nn.Module):
+    """A classifier of texts that are read in windows, on the sum of their summaries, each weighed by how well it fits a
+    learnt query: attention pooling (Yang et al. 2016, section 2.2, without the layer before the query).
+
+    The query starts from 0, so that all windows count alike; a single window counts whole, whatever the query is.
+
+    Args:
+        classifier: of one summary.
+    """
+
+    def __init__(self, classifier: Head, hidden_size: int) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.query = nn.Parameter(torch.zeros(hidden_size))
+        self.num_labels = classifier.num_labels
+
+    def forward(self, summaries: Tensor, units: Tensor, num_units: int) -> Tensor:
+        """(units, labels).
+
+        Args:
+            summaries: (windows, hidden) float.
+            units: (windows,) int64: of which unit each is; every unit has one.
+        """
+        states = summaries.float()
+        scores = (states * self.query.float()).sum(-1) * states.shape[1] ** -0.5
+        largest = scores.new_zeros(num_units).scatter_reduce(0, units, scores, "amax", include_self=False)
+        weights = (scores - largest[units]).exp()
+        weights = weights / weights.new_zeros(num_units).index_add(0, units, weights)[units]
+        pooled = states.new_zeros(num_units, states.shape[1]).index_add(0, units, weights[:, None] * states)
+        logits: Tensor = self.classifier(pooled.to(summaries.dtype))
+        return logits
+
+
 def needs_pooler(settings: Sizes, kind: HeadKind) -> bool:
     """Whether an encoder of these settings must have a pooler for this kind of head; else it must have none."""
     return kind in settings.family.pooled and not settings.causal

@@ -37,10 +37,15 @@ export function bars(rows, width, label, names = []) {
   const scale = width - left - 62;
   const thick = names.length > 1 ? 11 : 18;
   const step = names.length > 1 ? 36 : 28;
-  const top = names.length > 1 ? 24 : 0;
+  const wide = (name) => 34 + widthOf(name, 13);
+  const isStacked = names.reduce((sum, name) => sum + wide(name), left) > width;
+  const top = names.length > 1 ? (isStacked ? 4 + 20 * names.length : 24) : 0;
   const legend = names.length > 1
-    ? names.map((name, place) => html`<rect x=${left + place * (scale / 2)} y="4" width="12" height="12" fill=${inks[place]} />
-        ${text(left + 18 + place * (scale / 2), 15, name, { "font-size": 13 })}`)
+    ? names.map((name, place) => {
+        const [x, y] = isStacked ? [left, 20 * place] : [left + place * Math.max(scale / 2, wide(names[0])), 0];
+        return html`<rect x=${x} y=${y + 4} width="12" height="12" fill=${inks[place]} />
+          ${text(x + 18, y + 15, fit(name, width - x - 18, 13), { "font-size": 13 })}`;
+      })
     : "";
   const drawn = rows.map((row, number) => {
     const y = top + number * step;

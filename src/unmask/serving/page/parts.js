@@ -4,24 +4,25 @@ import { useEffect, useRef } from "./vendor/hooks.js";
 import { predict } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
-import { has, modelsFor, panel } from "./state.js";
+import { has, idOf, modelsFor, nameOf, panel, withMask } from "./state.js";
 
 /** How wide a figure may be, in CSS pixels. */
 export const width = signal(680);
 
-/** The model that a field names, or the first that has the use. */
+/** The model, or checkpoint, that a field names, or the first model that has the use. */
 export function chosen(model, use) {
   const there = modelsFor(use).map((each) => each.id);
-  return there.includes(model.value) ? model.value : (there[0] ?? "");
+  return there.includes(idOf(model.value)) ? model.value : (there[0] ?? "");
 }
 
-export function ModelChoice({ model, use, label = "Model", none }) {
-  const there = modelsFor(use);
+/** A choice of a model; with `steps`, of a checkpoint of its run too. */
+export function ModelChoice({ model, use, label = "Model", none, steps }) {
+  const there = modelsFor(use).flatMap(({ id, steps: its }) => [id, ...(steps && its ? its.map((step) => `${id}@${step}`) : [])]);
   const value = none && !model.value ? "" : chosen(model, use);
   return html`<label class="choice">${label}
     <select value=${value} onChange=${(event) => (model.value = event.target.value)}>
       ${none ? html`<option value="">${none}</option>` : ""}
-      ${there.map((each) => html`<option value=${each.id}>${each.id}</option>`)}
+      ${there.map((each) => html`<option value=${each}>${nameOf(each)}</option>`)}
     </select></label>`;
 }
 
@@ -42,12 +43,21 @@ export function TextBox({ field, label, rows = 1, lang }) {
       : html`<textarea rows=${rows} value=${field.value} onInput=${put} spellcheck="false" lang=${lang}></textarea>`}</label>`;
 }
 
+/** A text with a blank, as the chosen model writes it. */
+export function BlankBox({ field, label, model, use }) {
+  const its = chosen(model, use);
+  useEffect(() => {
+    field.value = withMask(field.value, its);
+  }, [its]);
+  return html`<${TextBox} field=${field} label=${label} />`;
+}
+
 /** Buttons that put texts into fields: each sample is `[name, {field: value}]` with the signals of `fields`. A model that
  * cannot read the text gives way to the one that knows most of it. */
 export function Samples({ samples, fields, model, use, run }) {
   const put = async (values) => {
-    for (const [name, value] of Object.entries(values)) if (fields[name]) fields[name].value = value;
     model.value = await bestReader(chosen(model, use), use, Object.values(values).join(" "));
+    for (const [name, value] of Object.entries(values)) fields[name].value = withMask(value, model.value);
     run();
   };
   return html`<p class="samples">Try ${samples.map(([name, values]) => html`<button type="button" onClick=${() => put(values)}>${name}</button>`)}</p>`;
@@ -55,10 +65,10 @@ export function Samples({ samples, fields, model, use, run }) {
 
 /** The model with the fewest unknown tokens in a text; `current` if no other has fewer. */
 async function bestReader(current, use, text) {
-  const names = [current, ...modelsFor(use).map((each) => each.id).filter((id) => id !== current)];
+  const names = [current, ...modelsFor(use).map((each) => each.id).filter((id) => id !== idOf(current))];
   const unknown = await Promise.all(names.map(async (name) => {
-    if (!has(name, "tokenize")) return name === current ? 0 : Infinity;
-    const { tokens } = await predict(name, "tokenize", text);
+    if (!has(idOf(name), "tokenize")) return name === current ? 0 : Infinity;
+    const { tokens } = await predict(idOf(name), "tokenize", withMask(text, name));
     return tokens.filter((token) => /^[[<]unk[\]>]$/i.test(token)).length;
   }));
   return names[unknown.indexOf(Math.min(...unknown))];

@@ -23,6 +23,17 @@ export function field(panelId, name, initial) {
 /** The models that have a use. */
 export const modelsFor = (use) => models.value.filter((model) => model.uses.includes(use));
 
+/** A choice is a model's id, or that of a checkpoint of its run: `id@step`. */
+export const idOf = (choice) => choice.split("@")[0];
+export const nameOf = (choice) => choice.replace(/@(\d+)$/, (_, step) => `, step ${Number(step).toLocaleString("en")}`);
+
+/** A text with its blanks as a model writes them; people, samples and other models may write them otherwise. */
+export function withMask(text, choice) {
+  const own = models.value.find((each) => each.id === idOf(choice))?.mask_token;
+  const known = new Set(["[MASK]", ...models.value.map((each) => each.mask_token)]);
+  return own ? [...known].reduce((written, mask) => (mask ? written.replaceAll(mask, () => own) : written), text) : text;
+}
+
 /** Whether a model has a use. */
 export const has = (id, use) => modelsFor(use).some((model) => model.id === id);
 

@@ -8,7 +8,7 @@ equal words it is there n times, since otherwise two predicates would give the s
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -173,6 +173,7 @@ def encode_sentences(
         num_special = sum(len(piece.ids) for piece in template)
         num_before = sum(len(piece.ids) for piece in takewhile(lambda piece: piece.text != "A", template))
         leads = find_leads(aligned, example.units)
+        places = [lead.token for lead in leads]
         counts.empty += not len(aligned)
         if uncovered := len(example.units) - sum(lead.num_units for lead in leads):
             num_uncovered += uncovered - example.words.count(" ")
@@ -194,14 +195,13 @@ def encode_sentences(
             columns["labels"] += [IGNORE_INDEX] * len(ids)
             for name in ("units", "num_units", "num_outside"):
                 columns[name] += [0] * len(ids)
-            for lead in leads:
-                if lead.token in window.answers:
-                    columns["units"][shift + lead.token] = lead.unit
-                    columns["num_units"][shift + lead.token] = lead.num_units
-                    if example.tags is not None:
-                        tags = example.tags[lead.unit : lead.unit + lead.num_units]
-                        columns["labels"][shift + lead.token] = ids_of_labels[tags[0]]
-                        columns["num_outside"][shift + lead.token] = tags.count(OUTSIDE)
+            for lead in leads[bisect_left(places, window.answers.start) : bisect_left(places, window.answers.stop)]:
+                columns["units"][shift + lead.token] = lead.unit
+                columns["num_units"][shift + lead.token] = lead.num_units
+                if example.tags is not None:
+                    tags = example.tags[lead.unit : lead.unit + lead.num_units]
+                    columns["labels"][shift + lead.token] = ids_of_labels[tags[0]]
+                    columns["num_outside"][shift + lead.token] = tags.count(OUTSIDE)
             rows.append(ids)
             second_starts.append(second_start if num_segments > 1 else len(ids))
             numbers.append(number)

@@ -58,7 +58,7 @@ def split_groups(
 
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-_ITERATIONS = 5
+ITERATIONS = 5
 """Of the quintic that pulls all singular values towards 1 (Jordan 2024)."""
 
 
@@ -75,7 +75,7 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     is_tall = matrices.shape[1] > matrices.shape[2]
     values = (matrices.mT if is_tall else matrices).to(dtype)
     values = values / values.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    for _ in range(_ITERATIONS):
+    for _ in range(ITERATIONS):
         gram = values @ values.mT
         values = torch.baddbmm(values, torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth), values, beta=first)
     return values.mT if is_tall else values

@@ -11,6 +11,7 @@ import torch
 from support.tasks import new_task
 from support.untrained import save_bert, save_task_model
 from unmask.errors import InputError
+from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
@@ -38,6 +39,64 @@ def encode(predictor: Predictor, *texts: str) -> Any:
     return task.encode(examples, predictor.tokenizer, counts, predictor.num_segments), counts
 
 
+def test_learnt_weights_are_a_softmax_over_the_windows_of_a_text(tmp_path: Path, base: Path) -> None:
+    predictor = opened(tmp_path / "w", base, long_text="windows", doc_stride=4, window_pooling="learnt")
+    module: Any = predictor.module
+    torch.nn.init.normal_(module.head.query, std=5.0, generator=torch.Generator().manual_seed(1))
+    encoded, _ = encode(predictor, " ".join(WORDS), "the sky is blue", " ".join(WORDS[:9]))
+    assert encoded.unit_bounds.tolist() == [0, 4, 5, 7]
+    batch = encoded.batch([0, 1, 2])
+    with torch.no_grad():
+        found = module.outputs(batch)
+        summaries = module.encoder.summary(batch)
+        expected, most = [], 0.0
+        for its in (summaries[:4], summaries[4:5], summaries[5:]):
+            weights = torch.softmax(its @ module.head.query / its.shape[1] ** 0.5, 0)
+            most = max(most, float(weights.max() - weights.min()))
+            expected.append(module.head.classifier((weights @ its)[None]))
+    assert most > 0.1, "windows that count alike would be a mean"
+    torch.testing.assert_close(found, torch.cat(expected), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_learnt_pooling_of_one_window_is_exact(tmp_path: Path, base: Path, kind: str) -> None:
+    settings: dict[str, Any] = {"name": kind, **({} if kind == "classification" else {"labels": None})}
+    learnt = opened(tmp_path / "w", base, **settings, long_text="windows", doc_stride=4, window_pooling="learnt")
+    cut = opened(tmp_path / "c", base, **settings)
+    head: Any = learnt.module.head
+    head.classifier.load_state_dict(cut.module.head.state_dict())
+    torch.nn.init.normal_(head.query, std=5.0)
+    texts = ["the sky is blue", "she wrote a letter"]
+    with torch.no_grad():
+        expected = cut.module.outputs(encode(cut, *texts)[0].batch([0, 1]))
+        assert torch.equal(learnt.module.outputs(encode(learnt, *texts)[0].batch([0, 1])), expected)
+        beside = encode(learnt, *texts, " ".join(WORDS))[0].batch([0, 1])  # one that says whose each row is
+        assert torch.equal(learnt.module.outputs(beside), expected)
+
+
+def test_learnt_pooling_starts_as_the_mean_and_learns(tmp_path: Path, base: Path) -> None:
+    predictor = opened(tmp_path / "w", base, long_text="windows", doc_stride=4, window_pooling="learnt")
+    module: Any = predictor.module
+    batch = encode(predictor, " ".join(WORDS))[0].batch([0])
+    with torch.no_grad():
+        mean = module.encoder.summary(batch).mean(0, keepdim=True)
+        torch.testing.assert_close(module.outputs(batch), module.head.classifier(mean), atol=1e-6, rtol=0)
+    module.train()
+    module.outputs(batch)[0, 0].backward()
+    assert float(module.head.query.grad.abs().max()) > 1e-4
+
+
+def test_learnt_weights_come_back(tmp_path: Path, base: Path) -> None:
+    predictor = opened(tmp_path / "w", base, long_text="windows", doc_stride=4, window_pooling="learnt")
+    module: Any = predictor.module
+    torch.nn.init.normal_(module.head.query, std=5.0)
+    save_finetuned(module, predictor.task, predictor.tokenizer, tmp_path / "again")  # type: ignore[arg-type]
+    again = load_predictor(tmp_path / "again")
+    rows = [Row({"text": " ".join(WORDS)}, ""), Row({"text": "the sky is blue"}, "")]
+    assert list(again(rows)) == list(predictor(rows))
+    assert torch.equal(again.module.head.query, module.head.query)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_outputs_are_those_of_the_windows_together(tmp_path: Path, base: Path, pooling: str) -> None:
     windows = opened(tmp_path / "w", base, long_text="windows", doc_stride=4, window_pooling=pooling)
@@ -56,8 +115,9 @@ def test_outputs_are_those_of_the_windows_together(tmp_path: Path, base: Path, p
     torch.testing.assert_close(found, torch.stack([together, alone[4], alone[5]]), atol=1e-5, rtol=0)
 
 
-def test_a_book_is_computed_in_parts(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = opened(tmp_path / "w", base, long_text="windows", doc_stride=4)
+@pytest.mark.parametrize("pooling", ["mean", "learnt"])
+def test_a_book_is_computed_in_parts(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, pooling: str) -> None:
+    predictor = opened(tmp_path / "w", base, long_text="windows", doc_stride=4, window_pooling=pooling)
     encoded, _ = encode(predictor, " ".join(WORDS * 9), "the sky is blue", " ".join(WORDS))
     batch = encoded.batch([0, 1, 2])
     with torch.no_grad():
@@ -100,6 +160,7 @@ def test_pairs_are_refused(tmp_path: Path, base: Path) -> None:
     ("given", "told"),
     [
         ({"window_pooling": "max"}, "window_pooling is for texts that are read in windows"),
+        ({"long_text": "windows", "window_pooling": "learnt", "encoder_top": "bilstm"}, "window_pooling learnt weighs"),
         ({"doc_stride": 4}, "doc_stride is for texts that are read in windows"),
         ({"name": "regression", "long_text": "windows", "two_orders": True}, "two_orders for pairs"),
         ({"name": "tagging", "long_text": "windows"}, "long_text is for classification and regression"),

@@ -1,9 +1,9 @@
-// Fill in the blank: the likeliest words, beside another model's or those of an edited text.
+// Fill in the blank: the likeliest words, beside those of another model or checkpoint, or of an edited text.
 import { predict } from "../api.js";
 import { bars } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
-import { field } from "../state.js";
+import { answering, BlankBox, chosen, Figure, ModelChoice, Panel, Samples, width } from "../parts.js";
+import { field, idOf, nameOf, withMask } from "../state.js";
 
 const model = field("fill", "model", "");
 const other = field("fill", "other", "");
@@ -17,18 +17,22 @@ const SAMPLES = [
 ];
 
 const answer = answering(async () => {
-  const ask = (its, words) => predict(its, "fill-mask", words, { top_k: 12 });
+  const ask = (its, words) => {
+    const step = its.split("@")[1];
+    return predict(idOf(its), "fill-mask", withMask(words, its), { top_k: 200, ...(step && { step: Number(step) }) });
+  };
   const first = chosen(model, "fill-mask");
   const asked = [[first, text.value]];
   if (other.value && other.value !== first) asked.push([other.value, text.value]);
   else if (edited.value) asked.push([first, edited.value]);
   const found = await Promise.all(asked.map(([its, words]) => ask(its, words)));
-  const ofFirstMask = found.map((each) => each.filter((one) => !one.mask));
-  const names = asked.map(([its, words]) => (words === text.value ? its : "edited"));
-  const words = [...new Set(ofFirstMask.flatMap((each) => each.slice(0, asked.length > 1 ? 8 : 12).map((one) => one.token_str)))];
+  // Some tokenizers begin a word with its space; the same word of two models is one row.
+  const ofFirstMask = found.map((each) => each.filter((one) => !one.mask).map((one) => ({ word: one.token_str.trim() || one.token_str, score: one.score })));
+  const names = asked.map(([its, words]) => (words === text.value ? nameOf(its) : "edited"));
+  const words = [...new Set(ofFirstMask.flatMap((each) => each.slice(0, asked.length > 1 ? 8 : 12).map((one) => one.word)))];
   const rows = words.map((word) => ({
     label: word,
-    values: ofFirstMask.map((each) => each.find((one) => one.token_str === word)?.score ?? 0),
+    values: ofFirstMask.map((each) => each.find((one) => one.word === word)?.score ?? 0),
   }));
   return { names, rows };
 });
@@ -38,12 +42,12 @@ export const fill = {
   name: "Fill in the blank",
   uses: ["fill-mask"],
   view: () => html`<${Panel} title="Fill in the blank" answer=${answer}
-    about="Which words a model expects at [MASK], beside what another model expects, or what an edited text changes."
-    show=${({ names, rows }) => html`<${Figure} title="The likeliest words at [MASK]">${bars(rows, width.value, "The likeliest words", names)}<//>`}>
-    <${TextBox} field=${text} label="Text" />
-    <${TextBox} field=${edited} label="The same, edited (optional)" />
-    <${ModelChoice} model=${model} use="fill-mask" />
-    <${ModelChoice} model=${other} use="fill-mask" label="Beside it" none="no other" />
+    about="Which words a model expects in the blank, beside what another model or an earlier checkpoint expects, or what an edited text changes."
+    show=${({ names, rows }) => html`<${Figure} title="The likeliest words in the blank">${bars(rows, width.value, "The likeliest words", names)}<//>`}>
+    <${BlankBox} field=${text} label="Text" model=${model} use="fill-mask" />
+    <${BlankBox} field=${edited} label="The same, edited (optional)" model=${model} use="fill-mask" />
+    <${ModelChoice} model=${model} use="fill-mask" steps />
+    <${ModelChoice} model=${other} use="fill-mask" label="Beside it" none="no other" steps />
     <${Samples} samples=${SAMPLES} model=${model} use="fill-mask" fields=${{ text, edited }} run=${answer.run} />
   <//>`,
 };

@@ -2,8 +2,8 @@
 import { askModel } from "../api.js";
 import { flow, percent } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
-import { field } from "../state.js";
+import { answering, BlankBox, chosen, Figure, ModelChoice, Panel, Samples, width } from "../parts.js";
+import { field, withMask } from "../state.js";
 
 const model = field("layers", "model", "");
 const text = field("layers", "text", "He was born in the [MASK] of London .");
@@ -14,7 +14,10 @@ const SAMPLES = [
   ["한국어", { text: "그는 [MASK]에서 태어났다 ." }],
 ];
 
-const answer = answering(() => askModel(chosen(model, "layers"), "layers", { text: text.value, top_k: 5 }));
+const answer = answering(() => {
+  const its = chosen(model, "layers");
+  return askModel(its, "layers", { text: withMask(text.value, its), top_k: 5 });
+});
 
 const show = ({ layers }) => html`<${Figure} title="From the embeddings (0) to the last layer, whose answer is the model's">
   ${flow(
@@ -38,7 +41,7 @@ export const layers = {
   uses: ["layers"],
   view: () => html`<${Panel} title="Layer by layer" answer=${answer} show=${show}
     about="What the head for masked words makes of each layer's output: where in the model an answer comes up.">
-    <${TextBox} field=${text} label="Text" />
+    <${BlankBox} field=${text} label="Text" model=${model} use="layers" />
     <${ModelChoice} model=${model} use="layers" />
     <${Samples} samples=${SAMPLES} model=${model} use="layers" fields=${{ text }} run=${answer.run} />
   <//>`,

@@ -2,8 +2,8 @@
 import { askModel } from "../api.js";
 import { bars, lines } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
-import { field } from "../state.js";
+import { answering, BlankBox, chosen, Figure, ModelChoice, Panel, Samples, width } from "../parts.js";
+import { field, withMask } from "../state.js";
 
 const model = field("learning", "model", "");
 const text = field("learning", "text", "The king and the [MASK] went to London .");
@@ -15,7 +15,10 @@ const SAMPLES = [
   ["한국어", { text: "그는 서울에서 [MASK] ." }],
 ];
 
-const answer = answering(() => askModel(chosen(model, "checkpoints"), "checkpoints", { text: text.value, top_k: 20 }));
+const answer = answering(() => {
+  const its = chosen(model, "checkpoints");
+  return askModel(its, "checkpoints", { text: withMask(text.value, its), top_k: 20 });
+});
 
 /** The words that are among the first three at the end or at the beginning, with their probabilities at every step. */
 function followed(checkpoints) {
@@ -43,8 +46,8 @@ export const learning = {
   uses: ["checkpoints"],
   missing: "Serve a run of unmask pretrain with its checkpoints (train.keep_last=20) to see how a word is learnt.",
   view: () => html`<${Panel} title="Watch it learn" answer=${answer} show=${show}
-    about="What a model expected at [MASK] at each checkpoint of its run. Move the slider, by arrow keys too.">
-    <${TextBox} field=${text} label="Text" />
+    about="What a model expected in the blank at each checkpoint of its run. Move the slider, by arrow keys too.">
+    <${BlankBox} field=${text} label="Text" model=${model} use="checkpoints" />
     <${ModelChoice} model=${model} use="checkpoints" />
     <${Samples} samples=${SAMPLES} model=${model} use="checkpoints" fields=${{ text }} run=${answer.run} />
   <//>`,

@@ -1,0 +1,1 @@
+"""Programs about many runs: what one will cost."""

@@ -1,0 +1,247 @@
+"""What a run costs on N devices, from its necessary operations and the speeds of devices and links.
+
+Data parallelism as `torchrun` starts it (Li et al. 2020, "PyTorch Distributed"): every device holds all weights and
+computes its share of a step's sequences; then gradients are added up over all devices in fp32, once a step, and every
+device makes the same update. docs/guides/scaling.md has the formulas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from unmask.doctor.recipe.checks import fitting_sequences, steps_of
+from unmask.doctor.recipe.estimates import FLOAT32, MemoryEstimate
+from unmask.training.settings import TrainSettings
+
+BACKWARD_SHARE = 2 / 3
+"""Of the time of a forward and backward pass: the backward pass has twice the operations."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the run with its own sequences or batches.
+
+    Attributes:
+        share: of the run's budget.
+        batch_size: sequences a step, over all devices.
+        micro_batch_size: sequences that a device computes at once, at most; None: as many as its memory holds.
+        length: the mean tokens of a sequence.
+        operations: necessary FLOP a token, the backward pass included.
+        epochs: the share of the text that a step shows; None: there is no text.
+        memory: of a device that computes so many sequences at once.
+    """
+
+    share: float
+    max_length: int
+    batch_size: int
+    micro_batch_size: int | None
+    length: float
+    operations: float
+    epochs: float | None
+    memory: Callable[[int], MemoryEstimate]
+
+    @property
+    def tokens(self) -> float:
+        """Tokens a step, over all devices."""
+        return self.batch_size * self.length
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a recipe amounts to on any device.
+
+    Attributes:
+        num_parameters: that are trained, so each has a gradient.
+        embeddings: how many of them are in the embeddings, whose gradient is complete last.
+        update_bytes, update_operations: memory read and written, and FLOP, in the optimizer's update of all parameters.
+        disk_bytes: checkpoints and model, without the store.
+    """
+
+    name: str
+    precision: str
+    train: TrainSettings
+    num_parameters: int
+    embeddings: int
+    update_bytes: float
+    update_operations: float
+    disk_bytes: int
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """What is reached, in FLOP/s and bytes/s.
+
+    Attributes:
+        operations: necessary operations of a device.
+        products: matrix products alone, as in an optimizer's update.
+        bandwidth: of its memory.
+        inside: what a device sends to another of its node.
+        across: what a node sends to another; None: there is no such link.
+    """
+
+    operations: float
+    products: float
+    bandwidth: float
+    inside: float
+    across: float | None
+    per_node: int
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The seconds of a step on each device.
+
+    Attributes:
+        computing: forward and backward.
+        reducing: until gradients are added up over all devices, were nothing else done in that time.
+        waiting: the part of it behind which nothing is computed.
+        updating: the optimizer.
+    """
+
+    computing: float
+    reducing: float
+    waiting: float
+    updating: float
+
+    @property
+    def total(self) -> float:
+        return self.computing + self.waiting + self.updating
+
+    @property
+    def hidden(self) -> float | None:
+        """The share of the all-reduce behind which something is computed; None on one device."""
+        return 1 - self.waiting / self.reducing if self.reducing else None
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """What a run costs on some devices; None for what cannot be known before there is a text.
+
+    Attributes:
+        step: the mean over the run.
+        efficiency: the speed-up over one device, by the number of devices.
+        efficiency_unhidden: the same if nothing were computed while gradients are added up.
+        sent_bytes: that each device sends a step.
+        memory_bytes: of a device at its peak, in the phase that takes most.
+        sequences_at_once: that a device computes at once in that phase.
+        tokens_at_once: the fewest tokens that a device computes at once in any phase.
+    """
+
+    devices: int
+    steps: float | None
+    tokens: float | None
+    seconds: float | None
+    energy_kwh: float | None
+    step: StepCost
+    phase_steps: tuple[StepCost, ...]
+    efficiency: float
+    efficiency_unhidden: float
+    sent_bytes: float
+    memory_bytes: float
+    sequences_at_once: int
+    tokens_at_once: float
+
+
+def sent_bytes(devices: int, size: float) -> float:
+    """What each device sends to add up `size` bytes in a ring: 2 (N - 1) / N of them (Patarasuk and Yuan 2009)."""
+    return 2 * (devices - 1) / devices * size
+
+
+def reduce_seconds(devices: int, size: float, speeds: Speeds) -> float:
+    """Adding up `size` bytes over all devices: in rings inside the nodes, then in one across them.
+
+    With M nodes of n devices it takes 2 (n - 1) / n x size at the speed of a device's link, and 2 (M - 1) / M x size at
+    the speed at which a node sends. Delays of single messages are left out.
+    """
+    nodes = math.ceil(devices / speeds.per_node)
+    inside = sent_bytes(math.ceil(devices / nodes), size) / speeds.inside
+    if nodes == 1:
+        return inside
+    assert speeds.across is not None, "more devices than a node has are joined by a link"
+    return inside + sent_bytes(nodes, size) / speeds.across
+
+
+def step_cost(workload: Workload, phase: Phase, devices: int, at_once: int, speeds: Speeds) -> StepCost:
+    """A step of a phase; `at_once`: the sequences that a device computes at once.
+
+    The all-reduce hides behind the backward pass of the step's last micro-batch, but for the embeddings' part, whose
+    gradient that pass completes last.
+    """
+    computing = phase.operations * phase.tokens / devices / speeds.operations
+    micro_batches = math.ceil(phase.batch_size / devices / at_once)
+    reducing = reduce_seconds(devices, FLOAT32 * workload.num_parameters, speeds)
+    never_hidden = reducing * workload.embeddings / workload.num_parameters
+    waiting = max(never_hidden, reducing - BACKWARD_SHARE * computing / micro_batches)
+    updating = workload.update_bytes / speeds.bandwidth + workload.update_operations / speeds.products
+    return StepCost(computing, reducing, waiting, updating)
+
+
+def sequences_at_once(phase: Phase, devices: int, memory: float) -> int:
+    """How many sequences a device computes at once: what the recipe says, at most its share of a step."""
+    share = phase.batch_size // devices
+    if phase.micro_batch_size is not None:
+        return min(share, phase.micro_batch_size)
+    whole = phase.memory(share)
+    return share if whole.total <= memory else max(1, min(share, fitting_sequences(whole, round(memory), share)))
+
+
+def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, watts: float | None) -> RunCost:
+    """What the run costs.
+
+    Args:
+        devices: how many; it divides the batch of every phase.
+        memory: of a device, in bytes.
+        watts: of a device; None: unknown.
+    """
+    phases = workload.phases
+    at_once = [sequences_at_once(phase, devices, memory) for phase in phases]
+    costs = [step_cost(workload, phase, devices, each, speeds) for phase, each in zip(phases, at_once, strict=True)]
+    steps = [_steps(workload.train, phase, cost) for phase, cost in zip(phases, costs, strict=True)]
+    known = [each for each in steps if each is not None]
+    is_known = len(known) == len(steps)
+    weights = known if is_known else [phase.share for phase in phases]
+    alone = [step_cost(workload, phase, 1, sequences_at_once(phase, 1, memory), speeds).total for phase in phases]
+    mean = StepCost(
+        computing=_mean([cost.computing for cost in costs], weights),
+        reducing=_mean([cost.reducing for cost in costs], weights),
+        waiting=_mean([cost.waiting for cost in costs], weights),
+        updating=_mean([cost.updating for cost in costs], weights),
+    )
+    seconds = sum(number * cost.total for number, cost in zip(known, costs, strict=True)) if is_known else None
+    unhidden = mean.computing + mean.reducing + mean.updating
+    buckets = FLOAT32 * workload.num_parameters if devices > 1 else 0  # in which gradients are sent
+    peaks = [phase.memory(each).total + buckets for phase, each in zip(phases, at_once, strict=True)]
+    return RunCost(
+        devices,
+        steps=sum(known) if is_known else None,
+        tokens=sum(number * phase.tokens for number, phase in zip(known, phases, strict=True)) if is_known else None,
+        seconds=seconds,
+        energy_kwh=None if seconds is None or watts is None else devices * watts * seconds / 3.6e6,
+        step=mean,
+        phase_steps=tuple(costs),
+        efficiency=_mean(alone, weights) / devices / mean.total,
+        efficiency_unhidden=_mean(alone, weights) / devices / unhidden,
+        sent_bytes=sent_bytes(devices, FLOAT32 * workload.num_parameters),
+        memory_bytes=max(peaks),
+        sequences_at_once=at_once[peaks.index(max(peaks))],
+        tokens_at_once=min(each * phase.length for each, phase in zip(at_once, phases, strict=True)),
+    )
+
+
+def _steps(train: TrainSettings, phase: Phase, cost: StepCost) -> float | None:
+    whole = steps_of(train, phase.tokens, phase.epochs, cost.total)
+    return None if whole is None else whole * phase.share
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+
+
+def nearest_divisor(number: int, batches: Sequence[int]) -> int:
+    """The divisor of all `batches` that is nearest to `number`, the smaller of two that are as near."""
+    common = math.gcd(*batches)
+    divisors = [each for each in range(1, common + 1) if common % each == 0]
+    return min(divisors, key=lambda each: (abs(each - number), each))

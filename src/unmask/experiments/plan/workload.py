@@ -1,0 +1,181 @@
+"""What a recipe amounts to on any device: its phases, their necessary operations, and the memory of a device.
+
+All of it is the doctor's (`unmask.doctor.recipe`), for every phase in place of the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from unmask.batch import Batch
+from unmask.doctor.findings import Finding
+from unmask.doctor.recipe.estimates import (
+    FLOAT32,
+    MEASURED_TOKENS,
+    bare_module,
+    count_moments,
+    count_parameters,
+    fixed_memory,
+    measure_kept_bytes,
+    run_bytes,
+    scale_memory,
+)
+from unmask.doctor.recipe.material import Material, each_phase, load_recipe, open_text
+from unmask.doctor.recipe.synthetic_batches import random_batches
+from unmask.doctor.samples import FirstStep, first_step
+from unmask.errors import InputError, SettingsError
+from unmask.experiments.plan.costs import Phase, Workload
+from unmask.packing.settings import PhaseSettings
+from unmask.pretraining.start import Start, open_start
+from unmask.pretraining.steps import with_rates
+from unmask.recipe.tree import PretrainRecipe
+from unmask.training.device import Compute
+from unmask.training.optimizers.muon import ITERATIONS, split_groups
+from unmask.training.optimizers.optimizer import parameter_groups
+from unmask.training.settings import OptimizerSettings
+
+_SHORT = 16
+"""Tokens of the sequences on which a GPU's memory is measured. Its attention keeps nothing that grows with the square
+of the length (Dao et al. 2022), and at this length the processor's, which does, keeps next to nothing."""
+
+_NO_TEXT = "sequences are taken to be of long documents, and the store's size is not counted: give store=DIR"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A recipe, opened to be planned.
+
+    Attributes:
+        materials: of each phase.
+        notes: what could not be known, and why.
+    """
+
+    workload: Workload
+    materials: tuple[Material, ...]
+    notes: tuple[str, ...]
+
+
+def open_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bool]:
+    """Reads a recipe, and refuses one that cannot be planned; returns as `load_recipe`."""
+    settings, names_text = load_recipe(name, overrides)
+    if settings.objective.reads == "words":
+        raise SettingsError(
+            f"{name} reads a stream of words, of which operations and memory are not worked out: plan another recipe; "
+            "`unmask pretrain` with train.steps=20 reports this one's speed"
+        )
+    return settings, names_text
+
+
+def open_workload(name: str, settings: PretrainRecipe, names_text: bool, compute: Compute) -> Opened:
+    """Works out what a recipe amounts to.
+
+    Args:
+        names_text: see `load_recipe`.
+        compute: the device planned for, with its precision; a GPU need not be there.
+    """
+    whole = open_start(settings)
+    starts = [replace(whole, recipe=recipe) for recipe in each_phase(settings)]
+    with ExitStack() as stack, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        text = open_text(starts[0], names_text, stack)
+        if isinstance(text, Finding) and text.level == "fault":
+            raise InputError(text.message)
+        notes = (f"{text.message.split(':')[0]}: {_NO_TEXT}",) if isinstance(text, Finding) else ()
+        materials = tuple(Material.of(start, _text_of(start, text)) for start in starts)
+        disk = 0 if isinstance(text, Finding) else text.store.size_bytes
+        phases = settings.phases or (PhaseSettings(until=1),)
+        begins = (0.0, *(phase.until for phase in phases))
+        shares = [phase.until - begin for phase, begin in zip(phases, begins, strict=False)]
+        is_cpu = compute.device.type == "cpu"
+        kept: dict[tuple[str, int], _Kept] = {}  # a GPU keeps as much of a token whatever the length: measured once
+        opened = []
+        for material, share in zip(materials, shares, strict=True):
+            about = material.settings
+            kind = repr(about.objective), about.packing.max_length if is_cpu else _SHORT
+            if kind not in kept:
+                kept[kind] = _measure_kept(material, compute, is_cpu)
+            opened.append(_open_phase(material, share, compute, kept[kind]))
+    sizes = materials[0].sizes
+    module = bare_module(settings, sizes)
+    counts = count_parameters(settings, sizes)
+    num_parameters, num_moments = sum(counts.values()), count_moments(module, settings.optimizer)
+    workload = Workload(
+        name=name,
+        precision="fp32" if compute.dtype == torch.float32 else "bf16",
+        train=settings.train,
+        num_parameters=num_parameters,
+        embeddings=counts["embeddings"],
+        # The norm reads the gradients; the update reads them, and reads and writes weights and moments.
+        update_bytes=FLOAT32 * (4 * num_parameters + 2 * num_moments),
+        update_operations=update_operations(module, settings.optimizer),
+        disk_bytes=disk + run_bytes(num_parameters, num_moments, settings.train.keep_last),
+        phases=tuple(opened),
+    )
+    return Opened(workload, materials, notes)
+
+
+def _text_of(start: Start, text: FirstStep | Finding) -> FirstStep | None:
+    return None if isinstance(text, Finding) else first_step(start, text.store, text.tokenizer)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a forward pass over `batch` keeps for the backward pass, in bytes."""
+
+    batch: Batch
+    size: int
+
+
+def _measure_kept(material: Material, compute: Compute, is_cpu: bool) -> _Kept:
+    batch = _usual_batch(material) if is_cpu else _short_batch(material)
+    processor = Compute(torch.device("cpu"), compute.dtype, "measures what is kept")
+    return _Kept(batch, measure_kept_bytes(material.sizes, batch, material.objective, processor))
+
+
+def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept) -> Phase:
+    settings, sizes, objective = material.settings, material.sizes, material.objective
+    train, length = settings.train, material.tokens_per_step / settings.train.batch_size
+    module = bare_module(settings, sizes)
+    num_parameters = sum(parameter.numel() for parameter in module.parameters())
+    fixed = fixed_memory(num_parameters, count_moments(module, settings.optimizer), compute)
+    is_auto = train.micro_batch_size == "auto" and compute.device.type != "cpu"
+    return Phase(
+        share,
+        max_length=settings.packing.max_length,
+        batch_size=train.batch_size,
+        micro_batch_size=None if is_auto else train.micro_batch_of(train.batch_size),
+        length=length,
+        operations=objective.operations(sizes, _usual_batch(material), length),
+        epochs=None if material.text is None else material.text.epochs,
+        memory=lambda sequences: scale_memory(
+            fixed, sizes, kept.batch, objective, sequences * length, compute.device, kept.size
+        ),
+    )
+
+
+def _usual_batch(material: Material) -> Batch:
+    """About `MEASURED_TOKENS` tokens in sequences like those of the run, prepared."""
+    length = material.tokens_per_step / material.settings.train.batch_size
+    return material.objective.prepare(next(material.batches(max(1, int(MEASURED_TOKENS / length)))))
+
+
+def _short_batch(material: Material) -> Batch:
+    packing = material.settings.packing.model_copy(update={"max_length": _SHORT, "short_sequence_prob": 0.0})
+    settings = material.settings.model_copy(update={"packing": packing})
+    batch = next(random_batches(settings, material.sizes.vocab_size, MEASURED_TOKENS // _SHORT))
+    return material.objective.prepare(with_rates(batch, settings.first_rates))
+
+
+def update_operations(module: nn.Module, settings: OptimizerSettings) -> float:
+    """FLOP of matrix products in an update: none but Muon's, whose every iteration multiplies an (m, n) matrix, m the
+    smaller, by its transpose, the (m, m) product by itself, and the result by the matrix: 4 m^2 n + 2 m^3."""
+    if settings.name != "muon":
+        return 0.0
+    _, groups = split_groups(module, parameter_groups(module, 0.0, 1.0), 1.0)
+    shapes = [sorted(parameter.shape) for group in groups for parameter in group["params"]]
+    return float(ITERATIONS * sum(4 * m * m * n + 2 * m**3 for m, n in shapes))

@@ -1,0 +1,128 @@
+"""Connections that keep nobody waiting: headers come in time and are not endless, answers are read, and where there are
+as many connections as the process may open, the one that has been silent longest makes room.
+
+uvicorn has none of these limits. What a body may be and how long it may take, the guards say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from functools import cache
+from typing import cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from unmask.serving.guards import failure_body
+
+_HEADER_BYTES = 2**16
+_CONNECTIONS, _OTHER_FILES = 2**14, 128
+"""The most connections, and how many files are left for all else; where fewer may be open, three quarters of them are
+connections."""
+
+
+@cache
+def most_connections() -> int:
+    """How many connections the process may hold; lets it open as many files as the system allows it."""
+    wanted = _CONNECTIONS + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < wanted:
+        raised = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        except (OSError, ValueError):  # macOS allows less than it says
+            raised = soft
+        soft = raised
+    return _CONNECTIONS if soft < 0 else min(_CONNECTIONS, max(soft - _OTHER_FILES, 3 * soft // 4))
+
+
+class Connection(HttpToolsProtocol):
+    """One client. It has `Config.timeout_keep_alive` seconds for the headers of a request, and to take an answer."""
+
+    _sending: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
+    _last_request = 0.0  # when one began, or the connection
+    _header_bytes: int | None = None  # of a request whose headers are not all there
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= most_connections():
+            self._make_room()
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # what the system does not take at once, the client is slow to read
+        self._last_request = self.loop.time()
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop(self._sending)
+        self._stop(self._reading)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._header_bytes is not None:
+            self._header_bytes += len(data)
+            if self._header_bytes > _HEADER_BYTES:
+                self._refuse(431, f"the headers are over {_HEADER_BYTES:,} bytes")
+                return
+        if self.cycle is None or self.cycle.response_complete:
+            self._expect_request()
+        else:
+            self._stop(self._sending)
+            self._sending = None
+
+    def on_message_begin(self) -> None:
+        self._header_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._header_bytes is not None:  # and not a trailer, after the body
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._header_bytes, self._last_request = None, self.loop.time()
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reading = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop(self._reading)
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn answers to something that is not HTTP."""
+        self._refuse(400, "this is not a request in HTTP/1.1")
+
+    def _expect_request(self) -> None:
+        if self._sending is None:
+            self._sending = self.loop.call_later(self.timeout_keep_alive, self._give_up)
+
+    def _give_up(self) -> None:
+        self._refuse(408, f"no request within {self.timeout_keep_alive} s")
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether it stands, and there is no whole request of this client that is not answered."""
+        is_waiting = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        return is_waiting and not self.transport.is_closing()
+
+    def _make_room(self) -> None:
+        idle = [each for each in cast(set[Connection], self.connections) if each._is_idle]
+        if idle:
+            min(idle, key=lambda each: each._last_request).transport.abort()
+
+    def _refuse(self, status: int, message: str) -> None:
+        if self.transport.is_closing():
+            return
+        body = failure_body(message)
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        self.transport.close()
+
+    @staticmethod
+    def _stop(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,186 @@
+"""Clients that are slow or send too much, at a real socket: each is told or left, and others are answered meanwhile."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import select
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from unmask.serving.app import build_app
+from unmask.serving.models import ServedModel, open_models
+from unmask.serving.server import Server, settings_of
+from unmask.serving.settings import Limits
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TOKENIZE = "/v1/models/encoder/tokenize"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that waits a second for its clients."""
+
+    server: Server
+    port: int
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def ask(self) -> int:
+        """The status of a request of somebody else."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("POST", TOKENIZE, json.dumps({"inputs": ["a"]}), {"content-type": "application/json"})
+        try:
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def served(served_models: dict[str, ServedModel]) -> Iterator[Served]:
+    limits = Limits(timeout_s=1)
+    app = build_app(served_models, limits)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Server(settings_of(app, limits))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.02)
+        yield Served(server, listener.getsockname()[1])
+        server.should_exit = True
+        thread.join()
+    app.service.batcher.close()
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """What comes until the server closes."""
+    parts = []
+    while part := connection.recv(2**16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def read_until(end: bytes, connection: socket.socket, at_once: int = 2**16) -> bytes:
+    """What comes, as far as the end of something."""
+    found = b""
+    while not found.endswith(end):
+        found += connection.recv(at_once)
+    return found
+
+
+def told_of(answer: bytes) -> tuple[int, str]:
+    """The status of an answer, and the message of its error."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "message"),
+    [
+        (b"", "no request within 1 s"),
+        (b"GET /health HTTP/1.1\r\nx: ", "no request within 1 s"),
+        (b"GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\nx: ", "no request within 1 s"),
+        (
+            f"POST {TOKENIZE} HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n".encode(),
+            "the body did not arrive within 1 s",
+        ),
+    ],
+)
+def test_a_request_that_trickles_is_given_up(begin: bytes, message: str, served: Served) -> None:
+    with served.connect() as connection:
+        connection.sendall(begin)
+        if begin.count(b"GET") == 2:
+            assert read_until(b"}", connection).startswith(b"HTTP/1.1 200")
+        while not select.select([connection], [], [], 0.1)[0]:
+            if begin:
+                connection.sendall(b"a")
+            assert served.ask() == 200
+        answer = read_until(b"}}", connection)
+    assert told_of(answer) == (408, message)
+
+
+def test_half_a_body_is_nobodys_fault(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    for size in (1, 10**7):
+        with served.connect() as connection:
+            connection.sendall(
+                f"POST {TOKENIZE} HTTP/1.1\r\ncontent-length: {size}\r\n\r\n".encode() + b"{" * (size // 2)
+            )
+            connection.shutdown(socket.SHUT_WR)
+            read_all(connection)
+        assert served.ask() == 200
+    assert not caplog.records
+
+
+def test_headers_end_somewhere(served: Served) -> None:
+    with served.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 12_000)
+        assert told_of(read_all(connection)) == (431, "the headers are over 65,536 bytes")
+    assert served.ask() == 200
+
+
+def test_what_is_not_http(served: Served) -> None:
+    with served.connect() as connection:
+        connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # a browser that was told https://
+        assert told_of(read_all(connection)) == (400, "this is not a request in HTTP/1.1")
+    assert served.ask() == 200
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_of_100_mb_is_refused_and_the_next_request_answered(is_chunked: bool, served: Served) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+    parts = (b" " * 10**6 for _ in range(100))
+    headers = {"content-type": "application/json", **({} if is_chunked else {"content-length": "100000000"})}
+    connection.request("POST", TOKENIZE, parts, headers, encode_chunked=is_chunked)
+    answer = connection.getresponse()
+    assert (answer.status, json.load(answer)["error"]["message"][:31]) == (413, "the body is over 8,388,608 byte")
+    connection.request("GET", "/health")
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def test_an_answer_that_is_not_read_is_dropped(served: Served) -> None:
+    """What is not sent is 10 MB here: more than the system takes over."""
+    body = json.dumps({"inputs": ["a " * 500_000]}).encode()
+    head = f"POST {TOKENIZE} HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    with served.connect() as connection:
+        connection.sendall(head.encode() + body)
+        begin = read_until(b"\r\n\r\n", connection, 1)
+        [length] = re.findall(rb"content-length: (\d+)", begin)
+        while served.server.server_state.connections:
+            time.sleep(0.02)
+        assert 0 < len(read_all(connection)) < int(length)
+    assert served.ask() == 200
+
+
+def test_a_model_that_is_removed_while_it_is_served(
+    model_directories: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is loaded goes on; what is not is told, and the log says what is wrong."""
+    directory = shutil.copytree(model_directories["masked"], tmp_path / "model")
+    app = build_app(open_models([f"m={directory}"], "fp32"))
+    filling: dict[str, Any] = {"inputs": ["the [MASK] is blue"]}
+    with TestClient(app, raise_server_exceptions=False) as client:
+        before = client.post("/v1/models/m/fill-mask", json=filling).json()
+        shutil.rmtree(directory)
+        for _ in range(2):
+            told = client.post("/v1/models/m/features", json={"inputs": ["the sky"]})
+            assert (told.status_code, told.json()["error"]["message"]) == (
+                500,
+                "the model cannot be used; the server's log says why",
+            )
+            assert client.post("/v1/models/m/fill-mask", json=filling).json() == before
+    app.service.batcher.close()
+    assert str(directory) in caplog.text
+    assert "Traceback" not in caplog.text

@@ -1,0 +1,96 @@
+"""The certificate of a model that is not fine-tuned notices what the exported model does otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.untrained import save_bert, save_masked_lm
+from unmask.errors import InputError
+from unmask.exporting.certificate import compare_texts
+from unmask.inference.features.extraction import load_feature_model
+from unmask.inference.onnx_model import HIDDEN
+from unmask.io.input_files import as_files
+from unmask.models.hub.directory import load_masked_lm
+from unmask.tokenization.tokenizer import load_tokenizer
+
+TEXTS = ["She opened the door and went out .", "The children play in the garden , and the dog sleeps ."] * 20
+
+
+class Stands:
+    """Where an exported model stands: the model's own outputs, changed."""
+
+    def __init__(self, model: Any, head: Any, changed: dict[str, Any]) -> None:
+        self.model, self.head, self.changed = model, head, changed
+        self.seen: list[list[int]] = []
+
+    def of_tokens(self, batch: Any) -> dict[str, Any]:
+        self.seen += [row.tolist() for row in batch.input_ids.split(batch.lengths)]
+        hidden = self.model.encoder(batch)
+        outputs = {HIDDEN: hidden}
+        if self.head is not None:
+            outputs["logits"] = self.head(hidden, self.model.encoder.word_embeddings)
+        return {name: self.changed.get(name, lambda it: it)(it) for name, it in outputs.items()}
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Any:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), "utf-8")
+    return as_files(tmp_path / "texts.txt")
+
+
+def told_of(directory: Path, texts: Any, head: Any = None, **changed: Any) -> tuple[dict[str, Any], Stands]:
+    model = load_feature_model(directory, device="cpu")
+    stands = Stands(model, head, changed)
+    return compare_texts(model, head, replace(model, encoder=stands), texts), stands  # type: ignore[arg-type]
+
+
+def test_what_masked_logits_differ_by_is_counted(tmp_path: Path, texts: Any) -> None:
+    directory = save_masked_lm(tmp_path / "model", "bert", TEXTS)
+    head: Any = load_masked_lm(directory).masked_lm_head
+    [she] = load_tokenizer(directory).encode_batch(["she"])
+    with torch.no_grad():
+        head.bias.zero_()[she] = 100.0  # it says so of every mask, and is right in every second text ...
+    told, _ = told_of(directory, texts, head.eval(), logits=lambda it: -it)  # ... but never when turned over
+    assert told["largest_difference"]["logits"] > 199
+    assert told["largest_difference"][HIDDEN] == 0
+    assert told["metrics"]["after"]["masked_accuracy"] == 0
+    assert told["loss"] == told["metrics"]["before"]["masked_accuracy"] > 0
+
+
+def test_every_seventh_token_is_masked_and_counted(tmp_path: Path, texts: Any) -> None:
+    directory = save_masked_lm(tmp_path / "model", "bert", TEXTS)
+    head: Any = load_masked_lm(directory).masked_lm_head
+    model = load_feature_model(directory, device="cpu")
+    mask = model.tokenizer.mask_id  # type: ignore[union-attr]
+    originals = [each.input_ids for each in model.tokenizer.encode_inputs([(text, None) for text in TEXTS[:2]])]  # type: ignore[union-attr]
+    expected = [[mask if at % 7 == 1 and at < len(ids) - 1 else its for at, its in enumerate(ids)] for ids in originals]
+
+    def knows(logits: Any) -> Any:
+        return torch.nn.functional.one_hot(torch.full((len(logits),), originals[0][1]), logits.shape[1]).float()
+
+    told, stands = told_of(directory, texts, head.eval(), logits=knows)
+    assert all(row in expected for row in stands.seen)
+    hidden = [ids[1 + 7 * number] for ids in originals for number in range((len(ids) + 4) // 7)]
+    assert told["metrics"]["after"]["masked_accuracy"] == pytest.approx(
+        sum(each == originals[0][1] for each in hidden) / len(hidden)
+    )
+
+
+def test_hidden_states_are_compared_by_their_angle(tmp_path: Path, texts: Any) -> None:
+    directory = save_bert(tmp_path / "model", TEXTS)
+    told, _ = told_of(directory, texts, last_hidden_state=lambda it: -it)
+    assert told["metrics"] == {"before": {"cosine": pytest.approx(1)}, "after": {"cosine": pytest.approx(-1)}}
+    assert told["loss"] == pytest.approx(2)
+    assert (told["examples"], told["metric"]) == (40, "cosine")
+
+
+def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
+    directory = save_bert(tmp_path / "model", TEXTS)
+    (tmp_path / "empty.jsonl").write_text('{"text": ""}\n')
+    with pytest.raises(InputError, match=r"empty\.jsonl: no text with a token"):
+        told_of(directory, as_files(tmp_path / "empty.jsonl"))
