@@ -8,42 +8,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from unmask.config import Overrides
-from unmask.errors import SettingsError
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import by_figure
-from unmask.packing.settings import PhaseSettings
-from unmask.packing.sharing import Share
+from unmask.pretraining.beginning import begin, check_ranks, joined_again
 from unmask.pretraining.checkpoint_model import save_pretrained
-from unmask.pretraining.inputs import PretrainingInputs, open_inputs
-from unmask.pretraining.measuring import check_targets, evaluator
+from unmask.pretraining.inputs import PretrainingInputs
 from unmask.pretraining.stages import stage_changer
-from unmask.pretraining.steps import count_targets
 from unmask.recipe.loading import load_pretrain_recipe
-from unmask.recipe.pairings import cut_of
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
-from unmask.training.device import Compute, choose_compute
+from unmask.training.device import choose_compute
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.run.checkpoint import load_weights
-from unmask.training.run.common import check_batch_size, check_same_files, check_same_run, open_everywhere
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, run_session
-from unmask.training.sharding import check_sharding
 from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
@@ -83,91 +73,32 @@ def pretrain(
     with ranks.agreeing():
         settings = load_pretrain_recipe(recipe, overrides)
         compute = choose_compute(settings.device, settings.precision)
-        check_same_run(settings, ranks)
-        sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
-        check_batch_size(min(sizes, default=settings.train.batch_size), ranks)
-        if settings.train.shard:
-            phases = settings.phases or (PhaseSettings(until=1),)
-            cuts = [cut_of(settings.train, settings.packing, phase)[:2] for phase in phases]
-            check_sharding(settings.train, settings.optimizer, cuts, ranks)
-            if settings.eval.pairs is not None:
-                raise SettingsError("train.shard=true and eval.pairs do not go together: measure pairs afterwards")
-        if ranks.size > 1 and settings.objective.reads == "words":
-            raise SettingsError(
-                f"objective.name={settings.objective.name} trains in one process: its lanes carry memory from step to "
-                "step"
-            )
+        check_ranks(settings, ranks)
     with ranks.own_directory(Path(out)) as directory:
-
-        def begin() -> Opened:
-            opened = _open(settings, directory, workers, compute, ranks)
-            check_targets(settings, opened.inputs)
-            if resume and opened.inputs.checkpoint is None:
-                logger.info("nothing to resume in %s: starts from the beginning", directory)
-            return opened
-
-        def join() -> Opened:
-            """By now the first process has made the store of a corpus."""
-            store = settings.store or str(Path(out) / "store")
-            of_store = settings.model_copy(update={"corpus": None, "store": store})
-            return _open(of_store, directory, workers, compute, ranks)
-
-        with ExitStack() as beginning:
-            with ranks.agreeing():
-                if ranks.is_first:
-                    beginning.enter_context(
-                        beginning_run(
-                            directory,
-                            settings,
-                            name=recipe,
-                            seed=settings.seed,
-                            device=compute.describe(),
-                            resume=resume,
-                            overwrite=overwrite,
-                            keeps=("store",),
-                        )
-                    )
-            run, counts, evaluate = open_everywhere(begin, join, directory, ranks)
-            check_same_files(str(run.store.directory), run.store.manifest["files"], ranks)
+        opening = beginning_run(
+            directory,
+            settings,
+            name=recipe,
+            seed=settings.seed,
+            device=compute.describe(),
+            resume=resume,
+            overwrite=overwrite,
+            keeps=("store",),
+        )
+        run, counts, evaluate = begin(settings, directory, compute, workers, ranks, opening)
+        during = ranks.during_steps(settings.train.rank_timeout_s)
         with alone_in(directory), RunLog(directory, echo=ranks.is_first) as log, Interruption() as interruption:
-            context = RunContext(
-                "pre-training",
-                directory,
-                compute,
-                log,
-                interruption,
-                run.checkpoint,
-                settings.seed,
-                ranks.during_steps(settings.train.rank_timeout_s),
-            )
+            if resume and run.checkpoint is None:
+                logger.info("nothing to resume in %s: starts from the beginning", directory)
+            place = (directory, compute, log, interruption)
+            context = RunContext("pre-training", *place, run.checkpoint, settings.seed, during)
             last_evaluation = _train(settings, run, evaluate, context)
             if ranks.is_first:
-                if settings.train.shard:  # the module is in parts: the newest checkpoint has all of it
-                    stored = {"corpus": None, "store": str(run.store.directory)}
-                    run = _open(settings.model_copy(update=stored), directory, workers, compute, ALONE).inputs
-                    assert isinstance(run.module, nn.Module)
-                    assert run.checkpoint is not None, "the last step has been saved"
-                    load_weights(run.checkpoint, run.module)
-                _write_results(run, last_evaluation, counts, context)
+                whole = joined_again(run, settings, directory) if settings.train.shard else run
+                _write_results(whole, last_evaluation, counts, context)
         if ranks.is_first:
             write_report(directory)
     return Path(out) / "model"
-
-
-class Opened(NamedTuple):
-    """A run about to begin: its inputs, how often each entry is a target, and what measures the module."""
-
-    inputs: PretrainingInputs
-    counts: NDArray[np.int64]
-    evaluate: Callable[[], dict[str, float]] | None
-
-
-def _open(settings: PretrainRecipe, directory: Path, workers: int, compute: Compute, ranks: Ranks) -> Opened:
-    run = open_inputs(settings, directory, workers, Share(ranks.rank, ranks.size))
-    assert isinstance(run.module, nn.Module)
-    compute.place(run.module)
-    counts = count_targets(run.store, run.tokenizer)
-    return Opened(run, counts, evaluator(run, run.objective.floors(counts, run.held_out), compute))
 
 
 def _train(
@@ -220,7 +151,8 @@ def _write_results(
     write_json(directory / "results.json", results)
     if run.held_out:
         write_json(
-            directory / "samples.json", samples_of(module, run.held_out[0].to(context.compute.device), run.tokenizer)
+            directory / "samples.json",
+            samples_of(module, run.held_out[0].to(next(module.parameters()).device), run.tokenizer),
         )
 
 

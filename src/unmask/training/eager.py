@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm
 from unmask.chance import key
 from unmask.training.device import Compute
-from unmask.training.distributed import ALONE, Ranks, in_halves
+from unmask.training.distributed import ALONE, Ranks
+from unmask.training.gradients import add_gradients, take_gradients, trained_parameters
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import clip_gradients, clipping_divisor
-from unmask.training.stepper import Judge, StepFigures
+from unmask.training.stepper import Judge, StepFigures, joined_figures
 
 
 @dataclass
@@ -51,7 +52,6 @@ class EagerStepper:
 
     def __post_init__(self) -> None:
         self.prepares_ahead = self.compute.device.type == "cuda" and self.ranks.size == 1
-        self._trained = [p for p in self.module.parameters() if p.requires_grad]
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int], number: int = 0) -> None:
         assert self._launched is None, "read comes after every launch"
@@ -60,7 +60,7 @@ class EagerStepper:
             with self.ranks.agreeing_on_memory():
                 totals = self._sum_gradients(batches, counts, number) if batches else {}
             if not self.is_divided:
-                self.ranks.sum_gradients(self._trained)
+                self.ranks.sum_gradients(trained_parameters(self.module))
             figures = torch.stack([*totals.values(), self._clip().double()])
         except torch.OutOfMemoryError:
             self.optimizer.zero_grad(set_to_none=True)
@@ -73,19 +73,12 @@ class EagerStepper:
             return self._compute(batches[0], counts, number)
         half = len(batches) // 2
         totals = self._sum_gradients(batches[:half], counts, number)
-        held = self._take_gradients() if self.compute.device.type == "cpu" else []
+        apart = trained_parameters(self.module) if self.compute.device.type == "cpu" else []
+        held = take_gradients(apart)
         for name, total in self._sum_gradients(batches[half:], counts, number).items():
             totals[name] = totals[name] + total if name in totals else total
-        for p, gradient in zip(self._trained, held, strict=False):
-            if gradient is not None:
-                p.grad = gradient if p.grad is None else gradient.add_(p.grad)
+        add_gradients(apart, held)
         return totals
-
-    def _take_gradients(self) -> list[Tensor | None]:
-        gradients = [p.grad for p in self._trained]
-        for p in self._trained:
-            p.grad = None
-        return gradients
 
     def _compute(self, batch: Batch, counts: Mapping[str, int], number: int) -> dict[str, Tensor]:
         """Forward and backward passes of a micro-batch."""
@@ -103,20 +96,11 @@ class EagerStepper:
         figures, names = self._launched
         self._launched = None
         *sums, norm = figures.tolist()  # waits for the device
-        step = self._joined(dict(zip(names, sums, strict=True)), norm)
+        step = joined_figures(dict(zip(names, sums, strict=True)), self._coefficients, norm, self.ranks)
         if may_take(0, step):
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return [step]
-
-    def _joined(self, sums: dict[str, float], norm: float) -> StepFigures:
-        """The figures of the step of all processes; each has the norm of the whole."""
-        gathered = self.ranks.gather([sums, self._coefficients])
-        coefficients = {name: value for _, each in gathered for name, value in each.items()}
-        totals = {
-            name: in_halves([own[name] for own, _ in gathered if name in own], float.__add__) for name in coefficients
-        }
-        return StepFigures(totals, norm, coefficients)
 
     def _clip(self) -> Tensor:
         """Clips the gradients, or has AdamW clip them in its update; returns their norm before clipping."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from unmask.batch import Batch
+from unmask.training.distributed import Ranks, in_halves
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,17 @@ class StepFigures:
     def loss(self, counts: Mapping[str, int]) -> float:
         """The sum over terms of coefficient x mean; a term without targets adds nothing."""
         return sum(self.coefficients[name] * (total / max(1, counts[name])) for name, total in self.sums.items())
+
+
+def joined_figures(
+    sums: dict[str, float], coefficients: dict[str, float], gradient_norm: float, ranks: Ranks
+) -> StepFigures:
+    """The figures of a step from those of each process's part; the norm is of the whole."""
+    gathered = ranks.gather([sums, coefficients])
+    coefficients = {name: value for _, of_part in gathered for name, value in of_part.items()}
+    parts = {name: [of_part[name] for of_part, _ in gathered if name in of_part] for name in coefficients}
+    totals = {name: in_halves(each, float.__add__) for name, each in parts.items()}
+    return StepFigures(totals, gradient_norm, coefficients)
 
 
 Judge = Callable[[int, StepFigures], bool]

@@ -7,24 +7,31 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, wait_for, wait_until
+from support.ranks import Ended, children_of, environment, run_ranks, start_ranks, torchrun, wait_for, wait_until
 from unmask.training.run.log import read_metrics
 
 STEPS = 20
-CUT = ["train.micro_batch_size=2", "train.log_every=1", "train.save_every=5", f"train.steps={STEPS}"]
+CUT = ["train.micro_batch_size=2", "train.log_every=1", "train.save_every=5"]
 """Steps of eight sequences in four micro-batches, whatever the number of processes (of three: six, of one or two)."""
 
 
 @pytest.fixture(scope="module")
 def pretrain_words(words: tuple[str, list[str]]) -> list[str]:
     recipe, more = words
-    return ["pretrain", recipe, *more, *CUT]
+    return ["pretrain", recipe, *more, *CUT, steps(STEPS)]
+
+
+def steps(number: int) -> str:
+    return f"train.steps={number}"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +40,7 @@ def alone(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory
 
     torch.set_num_threads(1)
     run = tmp_path_factory.mktemp("alone") / "run"
-    pretrain(words[0], [*words[1], *CUT], out=run)
+    pretrain(words[0], [*words[1], *CUT, steps(STEPS)], out=run)
     return run
 
 
@@ -73,7 +80,7 @@ def test_three_processes_train_to_rounding_on_the_same_examples(
     from unmask.pretraining.run import pretrain
 
     off = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
-    pretrain(words[0], [*words[1], *CUT, *off], out=tmp_path / "one")
+    pretrain(words[0], [*words[1], *CUT, *off, steps(STEPS)], out=tmp_path / "one")
     all_well(run_ranks(*[[*pretrain_words, *off, "--out", str(tmp_path / "three")]] * 3))
     one, three = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "three"))
     for name, weight in one.items():
@@ -102,8 +109,8 @@ def test_muon_shares_its_matrices_and_ends_with_the_same_bits(
 ) -> None:
     from unmask.pretraining.run import pretrain
 
-    muon = ["optimizer.name=muon", "model.num_hidden_layers=3", "train.steps=3"]
-    pretrain(words[0], [*words[1], *CUT, *muon], out=tmp_path / "one")
+    muon = ["optimizer.name=muon", "model.num_hidden_layers=3"]
+    pretrain(words[0], [*words[1], *CUT, *muon, steps(STEPS)], out=tmp_path / "one")
     all_well(run_ranks(*[[*pretrain_words, *muon, "--out", str(tmp_path / "two")]] * 2))
     assert weights(tmp_path / "two") == weights(tmp_path / "one")
 
@@ -151,7 +158,7 @@ def test_another_store_is_refused_by_file(
 
 def test_a_process_that_hangs_ends_the_run_within_its_timeout(pretrain_words: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    many = [*pretrain_words, "train.steps=100000", "train.rank_timeout_s=3", "--out", str(run)]
+    many = [*pretrain_words[:-1], steps(100_000), "train.rank_timeout_s=3", "--out", str(run)]
     processes = start_ranks([many] * 2)
     wait_until(lambda: has_saved(run))
     processes[1].send_signal(signal.SIGSTOP)
@@ -176,3 +183,111 @@ def test_torchrun_starts_a_run_again_whose_process_was_killed(
     assert ended.exit_code == 0, ended.errors
     assert weights(run) == weights(alone)
     assert examples(run) == examples(alone)
+
+
+# ------------------------------------------------------------------------------------------------------ divided models
+
+
+OFF = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
+
+
+def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
+    words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
+) -> None:
+    """Also with activations that are computed again, and through a stop."""
+    from unmask.pretraining.run import pretrain
+
+    pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "whole")
+    run = tmp_path / "divided"
+    divided = [*pretrain_words, *OFF, "train.shard=true", "train.recompute=true"]
+    processes = start_ranks([[*divided, "--out", str(run)]] * 2)
+    wait_until(lambda: has_saved(run))
+    processes[0].send_signal(signal.SIGTERM)
+    assert {each.exit_code for each in wait_for(processes)} <= {143, 0}
+    all_well(run_ranks(*[[*divided, "--out", str(run), "--resume"]] * 2))
+    whole, of_divided = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "divided"))
+    assert whole.keys() == of_divided.keys()
+    for name, weight in whole.items():
+        torch.testing.assert_close(of_divided[name], weight, rtol=1e-3, atol=2e-4)  # as of three processes, above
+    assert examples(run) == examples(tmp_path / "whole")
+    names = [{path.name for path in (tmp_path / each / "checkpoints").glob("*/*")} for each in ("whole", "divided")]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["optimizer.name=muon"], "train.shard=true and optimizer.name=muon do not go together"),
+        (["train.micro_batch_size=1", "train.batch_size=3"], "take a batch_size that is a multiple of their number"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(
+    more: list[str], message: str, pretrain_words: list[str], tmp_path: Path
+) -> None:
+    said = refused(run_ranks(*[[*pretrain_words, "train.shard=true", *more, "--out", str(tmp_path / "run")]] * 2))
+    assert message in said
+
+
+def test_activations_computed_again_change_nothing(words: tuple[str, list[str]], alone: Path, tmp_path: Path) -> None:
+    from unmask.pretraining.run import pretrain
+
+    pretrain(words[0], [*words[1], *CUT, "train.recompute=true", steps(STEPS)], out=tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(alone)
+
+
+# ------------------------------------------------------------------------------------------------------------ two hosts
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[list[str]]:
+    """Two network namespaces with a link between them; their names, which are also those of the link's ends."""
+    names = [f"um{os.getpid() % 10_000}{end}" for end in "ab"]
+
+    def ip(*arguments: str) -> bool:
+        return subprocess.run(["ip", *arguments], capture_output=True).returncode == 0
+
+    if shutil.which("ip") is None or not ip("netns", "add", names[0]):
+        pytest.skip("needs the right to make network namespaces")
+    try:
+        ip("netns", "add", names[1])
+        assert ip("link", "add", names[0], "netns", names[0], "type", "veth", "peer", names[1], "netns", names[1])
+        for number, name in enumerate(names, start=1):
+            assert ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", name)
+            assert ip("-n", name, "link", "set", name, "up")
+            assert ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in names:
+            ip("netns", "delete", name)
+
+
+def on_hosts(hosts: list[str], words: list[str]) -> list[subprocess.Popen[str]]:
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29512"}
+    return [
+        subprocess.Popen(
+            ["ip", "netns", "exec", host, sys.executable, "-m", "unmask", *words],
+            env=environment(RANK=str(rank), GLOO_SOCKET_IFNAME=host, **place),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def test_two_hosts_train_and_a_lost_link_ends_the_run(
+    two_hosts: list[str], pretrain_words: list[str], alone: Path, tmp_path: Path
+) -> None:
+    """After which it continues from its checkpoint, on one host or two."""
+    run = tmp_path / "run"
+    words = [*pretrain_words[:-1], "train.rank_timeout_s=4", "--out", str(run), "--resume"]
+    processes = on_hosts(two_hosts, [*words, steps(100_000)])
+    wait_until(lambda: has_saved(run))
+    subprocess.run(["ip", "-n", two_hosts[1], "link", "set", two_hosts[1], "down"], check=True)
+    ended = wait_for(processes)
+    assert [each.exit_code for each in ended] == [2, 2], ended[0].errors
+    assert "has not answered for 4 s" in ended[0].errors
+    subprocess.run(["ip", "-n", two_hosts[1], "link", "set", two_hosts[1], "up"], check=True)
+    shutil.rmtree(run)
+    all_well(wait_for(on_hosts(two_hosts, [*words, steps(STEPS)])))
+    assert weights(run) == weights(alone)
