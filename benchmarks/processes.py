@@ -1,4 +1,4 @@
-"""Claims: two processes of one core each train at .9 of twice the rate of one; a checkpoint a minute costs at most 5 %
+"""Claim: two processes of one core each train at .9 of twice the rate of one; a checkpoint a minute costs at most 5 %
 of the time; a run resumes at step 1,000,000 as fast as at step 10.
 
     python benchmarks/processes.py STORE [--recipe pretrain/modern_mini] [--steps 60] [--rounds 3] [--json FILE]

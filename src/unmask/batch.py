@@ -2,7 +2,8 @@
 
 A batch holds no padding: the tokens of all its sequences are stored one after another, and `bounds` says where each
 sequence begins and ends. A loss is a (sum, count) pair, so that the loss of an optimizer step does not depend on how
-the step was cut into micro-batches. (A run is one process today; sums over several would add up in the same way.)
+the step was cut into micro-batches. Over several processes they
+add up in the same way.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A key is a 64-bit integer made from (seed, copy, block, sequence); a draw is a hash of (key, stream, counter). Nothing
 keeps a state, so the same sequences get the same masks in one micro-batch or eight, and a resumed run draws what it
-would have drawn. (A run is one process today; several would draw the same, from the same keys.) The mixing function is
+would have drawn, in one process or several. The mixing function is
 the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
 """
 

@@ -86,12 +86,12 @@ def pretrain(
             keeps=("store",),
         )
         run, counts, evaluate = begin(settings, directory, compute, workers, ranks, opening)
-        during = ranks.during_steps(settings.train.rank_timeout_s)
         with alone_in(directory), RunLog(directory, echo=ranks.is_first) as log, Interruption() as interruption:
             if resume and run.checkpoint is None:
                 logger.info("nothing to resume in %s: starts from the beginning", directory)
+            ranks = ranks.during_steps(settings.train.rank_timeout_s)
             place = (directory, compute, log, interruption)
-            context = RunContext("pre-training", *place, run.checkpoint, settings.seed, during)
+            context = RunContext("pre-training", *place, run.checkpoint, settings.seed, ranks)
             last_evaluation = _train(settings, run, evaluate, context)
             if ranks.is_first:
                 whole = joined_again(run, settings, directory) if settings.train.shard else run

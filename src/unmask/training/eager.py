@@ -83,7 +83,7 @@ class EagerStepper:
     def _compute(self, batch: Batch, counts: Mapping[str, int], number: int) -> dict[str, Tensor]:
         """Forward and backward passes of a micro-batch."""
         if self.seed is not None:
-            torch.manual_seed(key(self.seed, number, int(batch.input_ids.sum()), _DROPOUT))
+            torch.manual_seed(key(self.seed, number, int(batch.input_ids.sum())))
         with self.compute.autocast():
             terms: list[LossTerm] = self.module(batch.to(self.compute.device))
         loss = weigh(terms, counts) * (self.ranks.size if self.is_divided else 1)
@@ -115,10 +115,6 @@ class EagerStepper:
 
     def release(self) -> None:
         """See `Stepper`; between steps it holds nothing."""
-
-
-_DROPOUT = 7
-"""The last part of a micro-batch's key; other purposes have other numbers."""
 
 
 def weigh(terms: Sequence[LossTerm], counts: Mapping[str, int | Tensor]) -> Tensor:
