@@ -45,9 +45,9 @@ from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
-from unmask.training.run.common import check_batch_size, check_same_files, check_same_run, open_everywhere
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
+from unmask.training.run.together import check_batch_size, check_same_files, check_same_run, open_everywhere
 from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
 

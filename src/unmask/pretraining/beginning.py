@@ -22,7 +22,7 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
 from unmask.training.run.checkpoint import load_weights
-from unmask.training.run.common import check_batch_size, check_same_files, check_same_run, open_everywhere
+from unmask.training.run.together import check_batch_size, check_same_files, check_same_run, open_everywhere
 from unmask.training.sharding import check_sharding
 
 

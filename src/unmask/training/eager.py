@@ -1,9 +1,7 @@
 """An optimizer step as every textbook has it: each batch forward and backward, gradients clipped, then the update.
 
-Dropout draws from (seed, step, tokens of the micro-batch), so it does not matter which process computes a micro-batch.
-For the same reason gradients are summed by halves on the CPU: both halves of the micro-batches by themselves, then
-together, as two processes would. That takes the memory of a few gradients more; on a GPU they are summed one after
-another.
+Which process computes a micro-batch does not matter: dropout draws from (seed, step, its tokens), and on the CPU
+gradients are summed by halves, as several processes would. (On a GPU one after another, which takes less memory.)
 """
 
 from __future__ import annotations
