@@ -96,24 +96,19 @@ class StepCost:
 
     Attributes:
         computing: forward and backward.
-        reducing: until gradients are added up over all devices, were nothing else done in that time.
-        waiting: the part of it behind which nothing is computed.
+        reducing: adding up gradients over all devices, after the last backward pass.
+        hideable: the part of it that a loop could hide behind that pass.
         updating: the optimizer.
     """
 
     computing: float
     reducing: float
-    waiting: float
+    hideable: float
     updating: float
 
     @property
     def total(self) -> float:
-        return self.computing + self.waiting + self.updating
-
-    @property
-    def hidden(self) -> float | None:
-        """The share of the all-reduce behind which something is computed; None on one device."""
-        return 1 - self.waiting / self.reducing if self.reducing else None
+        return self.computing + self.reducing + self.updating
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,7 @@ class RunCost:
     Attributes:
         step: the mean over the run.
         efficiency: the speed-up over one device, by the number of devices.
-        efficiency_unhidden: the same if nothing were computed while gradients are added up.
+        efficiency_hidden: the same if gradients were added up behind the backward pass, as far as they can be.
         sent_bytes: that each device sends a step.
         memory_bytes: of a device at its peak, in the phase that takes most.
         sequences_at_once: that a device computes at once in that phase.
@@ -138,7 +133,7 @@ class RunCost:
     step: StepCost
     phase_steps: tuple[StepCost, ...]
     efficiency: float
-    efficiency_unhidden: float
+    efficiency_hidden: float
     sent_bytes: float
     memory_bytes: float
     sequences_at_once: int
@@ -167,16 +162,16 @@ def reduce_seconds(devices: int, size: float, speeds: Speeds) -> float:
 def step_cost(workload: Workload, phase: Phase, devices: int, at_once: int, speeds: Speeds) -> StepCost:
     """A step of a phase; `at_once`: the sequences that a device computes at once.
 
-    The all-reduce hides behind the backward pass of the step's last micro-batch, but for the embeddings' part, whose
-    gradient that pass completes last.
+    The all-reduce comes after the backward pass of the step's last micro-batch. It could hide behind it, but for the
+    embeddings' part, whose gradient that pass completes last.
     """
     computing = phase.operations * phase.tokens / devices / speeds.operations
     micro_batches = math.ceil(phase.batch_size / devices / at_once)
     reducing = reduce_seconds(devices, FLOAT32 * workload.num_parameters, speeds)
-    never_hidden = reducing * workload.embeddings / workload.num_parameters
-    waiting = max(never_hidden, reducing - BACKWARD_SHARE * computing / micro_batches)
+    early = reducing * (1 - workload.embeddings / workload.num_parameters)
+    hideable = min(early, BACKWARD_SHARE * computing / micro_batches)
     updating = workload.update_bytes / speeds.bandwidth + workload.update_operations / speeds.products
-    return StepCost(computing, reducing, waiting, updating)
+    return StepCost(computing, reducing, hideable, updating)
 
 
 def sequences_at_once(phase: Phase, devices: int, memory: float) -> int:
@@ -207,11 +202,10 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
     mean = StepCost(
         computing=_mean([cost.computing for cost in costs], weights),
         reducing=_mean([cost.reducing for cost in costs], weights),
-        waiting=_mean([cost.waiting for cost in costs], weights),
+        hideable=_mean([cost.hideable for cost in costs], weights),
         updating=_mean([cost.updating for cost in costs], weights),
     )
     seconds = sum(number * cost.total for number, cost in zip(known, costs, strict=True)) if is_known else None
-    unhidden = mean.computing + mean.reducing + mean.updating
     buckets = FLOAT32 * workload.num_parameters if devices > 1 else 0  # in which gradients are sent
     peaks = [phase.memory(each).total + buckets for phase, each in zip(phases, at_once, strict=True)]
     return RunCost(
@@ -223,7 +217,7 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
         step=mean,
         phase_steps=tuple(costs),
         efficiency=_mean(alone, weights) / devices / mean.total,
-        efficiency_unhidden=_mean(alone, weights) / devices / unhidden,
+        efficiency_hidden=_mean(alone, weights) / devices / (mean.total - mean.hideable),
         sent_bytes=sent_bytes(devices, FLOAT32 * workload.num_parameters),
         memory_bytes=max(peaks),
         sequences_at_once=at_once[peaks.index(max(peaks))],

@@ -106,7 +106,7 @@ class Plan:
         costs = [
             {
                 **{name: value for name, value in asdict(cost).items() if name not in ("step", "phase_steps")},
-                "step": asdict(cost.step) | {"total": cost.step.total, "hidden": cost.step.hidden},
+                "step": asdict(cost.step) | {"total": cost.step.total},
                 "phase_steps_s": [step.total for step in cost.phase_steps],
                 "disk_bytes": workload.disk_bytes,
             }
