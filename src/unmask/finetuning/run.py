@@ -87,6 +87,7 @@ def finetune(
     """
     with ranks.agreeing():
         settings = within_trained_length(load_finetune_recipe(recipe, overrides), recipe, overrides)
+    with ranks.agreeing():
         check_same_run(settings, ranks)
         check_batch_size(settings.train.batch_size, ranks)
         if settings.train.shard:

@@ -80,7 +80,9 @@ class SequenceLoader:
         sequences = self._sequences(start)
         while True:
             step = list(islice(sequences, self.batch_size))
-            micro_batches = self.share.deal(step, [len(item[0]) for item in step], self.micro_batch_size)
+            micro_batches = self.share.deal(
+                step, [len(item[0]) for item in step], self.batch_size, self.micro_batch_size
+            )
             batches = [self._pack([item[:2] for item in micro_batch]) for micro_batch in micro_batches]
             _, _, after, epochs = step[-1]
             yield LoadedStep(batches, after, epochs)

@@ -3,12 +3,12 @@
 The micro-batches follow from the step alone, and each process takes a run of neighbours. So as long as their number is
 the same, one process computes what two or four do, and gradients can be summed in the same order.
 
-An example: five sequences in micro-batches of at most two, for one process and for the second of two.
+An example: steps of five sequences in micro-batches of at most two, for one process and for the second of two.
 
 >>> step, lengths = ["a", "b", "c", "d", "e"], [9, 3, 5, 8, 4]
->>> WHOLE.deal(step, lengths, most=2)
+>>> WHOLE.deal(step, lengths, batch_size=5, most=2)
 [['a'], ['b', 'd'], ['c', 'e']]
->>> Share(rank=1, size=2).deal(step, lengths, most=2)
+>>> Share(rank=1, size=2).deal(step, lengths, batch_size=5, most=2)
 [['c'], ['b', 'e']]
 """
 
@@ -33,7 +33,7 @@ class Share:
     rank: int = 0
     size: int = 1
 
-    def deal(self, step: Sequence[Item], lengths: Sequence[int], most: int) -> list[list[Item]]:
+    def deal(self, step: Sequence[Item], lengths: Sequence[int], batch_size: int, most: int) -> list[list[Item]]:
         """The micro-batches of this process; fewer, down to none, where the step has fewer sequences than processes.
 
         All micro-batches of the step have about as many tokens: the longest sequence goes to the first one, the next to
@@ -42,9 +42,10 @@ class Share:
         Args:
             step: its sequences.
             lengths: the tokens of each.
+            batch_size: of the run's steps; the last one of an epoch may have fewer, and has as many micro-batches.
             most: sequences of a micro-batch.
         """
-        number = self.size * -(-len(step) // (most * self.size))
+        number = self.size * -(-batch_size // (most * self.size))
         bins: list[list[int]] = [[] for _ in range(number)]
         for turn, place in enumerate(sorted(range(len(step)), key=lambda place: -lengths[place])):
             there, offset = divmod(turn, number)

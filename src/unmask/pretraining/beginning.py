@@ -36,7 +36,12 @@ class Opened(NamedTuple):
 
 def check_ranks(settings: PretrainRecipe, ranks: Ranks) -> None:
     """Refuses, by a SettingsError, a recipe that so many processes cannot train together."""
-    check_same_run(settings, ranks)
+    with ranks.agreeing():
+        check_same_run(settings, ranks)
+        _check_recipe(settings, ranks)
+
+
+def _check_recipe(settings: PretrainRecipe, ranks: Ranks) -> None:
     phases = settings.phases or (PhaseSettings(until=1),)
     cuts = [cut_of(settings.train, settings.packing, phase)[:2] for phase in phases]
     check_batch_size(min(batch_size for batch_size, _ in cuts), ranks)

@@ -264,7 +264,7 @@ class ExampleLoader:
             order = Permutation(count, self.seed, epoch)
             while index < count:
                 step = [order[place] for place in range(index, min(count, index + self.batch_size))]
-                micro_batches = self.share.deal(step, lengths[step].tolist(), self.micro_batch_size)
+                micro_batches = self.share.deal(step, lengths[step].tolist(), self.batch_size, self.micro_batch_size)
                 batches = [self.examples.batch(units) for units in micro_batches]
                 index += len(step)
                 yield TaskStep(batches, UnitPosition(epoch, index, start.data), epoch + index / count)

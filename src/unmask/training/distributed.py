@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore
 
 from unmask.errors import AnotherRank, RankLost, UnmaskError, UserError
 
@@ -97,6 +98,8 @@ class Ranks:
     @contextmanager
     def agreeing(self) -> Iterator[None]:
         """A block that an error of ours ends everywhere, with the same exit code, wherever it was raised.
+
+        Whatever the processes tell each other in it comes before anything that may fail.
 
         Raises:
             UnmaskError: the error itself in the process that has it; in the first one, what another process says.
@@ -249,7 +252,8 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
     """Joins the other processes of the run, where there are any.
 
     Args:
-        environment: as `torchrun` sets it: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
+        environment: as `torchrun` sets it: RANK, WORLD_SIZE, LOCAL_RANK, TORCHELASTIC_RESTART_COUNT, and for PyTorch
+            MASTER_ADDR and MASTER_PORT.
 
     Raises:
         UserError: the first process cannot be reached.
@@ -269,7 +273,10 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
         torch.cuda.set_device(local_rank)
         backend = "cpu:gloo,cuda:nccl"
     try:
-        dist.init_process_group(backend, rank=rank, world_size=size, timeout=_START_TIMEOUT)
+        store, *_ = next(dist.rendezvous("env://", rank, size, timeout=_START_TIMEOUT))  # type: ignore[attr-defined]
+        # What an attempt that failed has left there would be taken for this one's.
+        store = PrefixStore(f"attempt-{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_START_TIMEOUT)
     except (RuntimeError, ValueError, OSError) as error:
         address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
         raise UserError(

@@ -3,7 +3,6 @@ them, and an end everywhere when one of them fails."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from support.corpora import learn_and_prepare
 from support.ranks import Ended, children_of, environment, run_ranks, start_ranks, torchrun, wait_for, wait_until
 from unmask.training.run.log import read_metrics
 
@@ -140,20 +140,18 @@ def test_another_recipe_is_refused_by_key(pretrain_words: list[str], tmp_path: P
 
 
 def test_another_store_is_refused_by_file(
-    pretrain_words: list[str], words: tuple[str, list[str]], tmp_path: Path
+    pretrain_words: list[str], words: tuple[str, list[str]], tiny_text: Path, tmp_path: Path
 ) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(words[1][0].removeprefix("store="), copy)
-    manifest = json.loads((copy / "manifest.json").read_text())
-    name = next(name for name in manifest["files"] if name.startswith("tokens"))
-    manifest["files"][name]["sha256"] = "0" * 64
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    shorter = tmp_path / "text.jsonl"
+    shorter.write_text("".join(tiny_text.read_text("utf-8").splitlines(keepends=True)[1:]), encoding="utf-8")
+    other_store = learn_and_prepare(shorter, tmp_path, vocab_size=200)
     own = [*pretrain_words, "--out", str(tmp_path / "run")]
-    said = refused(run_ranks(own, [*own, f"store={copy}"]))
-    assert f"{name} is not the file that the first process has" in said
-    said = refused(run_ranks(own, [*own, f"store={tmp_path / 'none'}"]))
-    assert "rank 1 of 2: " in said
-    assert "none" in said
+    other, none = (
+        [word.replace(words[1][0], f"store={path}") for word in own] for path in (other_store, tmp_path / "none")
+    )
+    assert "tokens-00000.bin is not the file that the first process has" in refused(run_ranks(own, other))
+    assert f"rank 1 of 2: {tmp_path / 'none'}" in refused(run_ranks(own, none))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_process_that_hangs_ends_the_run_within_its_timeout(pretrain_words: list[str], tmp_path: Path) -> None:
@@ -218,14 +216,14 @@ def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
     ("more", "message"),
     [
         (["optimizer.name=muon"], "train.shard=true and optimizer.name=muon do not go together"),
-        (["train.micro_batch_size=1", "train.batch_size=3"], "take a batch_size that is a multiple of their number"),
+        (["train.batch_size=3"], "take a batch_size that is a multiple of their number"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(
-    more: list[str], message: str, pretrain_words: list[str], tmp_path: Path
+    more: list[str], message: str, words: tuple[str, list[str]], tmp_path: Path
 ) -> None:
-    said = refused(run_ranks(*[[*pretrain_words, "train.shard=true", *more, "--out", str(tmp_path / "run")]] * 2))
-    assert message in said
+    more = ["train.shard=true", "train.micro_batch_size=1", *more, "--out", str(tmp_path / "run")]
+    assert message in refused(run_ranks(*[["pretrain", words[0], *words[1], *more]] * 2))
 
 
 def test_activations_computed_again_change_nothing(words: tuple[str, list[str]], alone: Path, tmp_path: Path) -> None:
