@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from unmask.errors import InputError, Interrupted, OutputError, UnmaskError
 from unmask.io.progress import Progress
-from unmask.io.writing import as_output_error, write_json, writing
+from unmask.io.writing import as_output_error, sha256, write_json, writing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -179,6 +179,20 @@ class RunLog:
             self._metrics.close()
             self._metrics = _open_to_append(self._path)
         self._purge_step = step + 1
+
+    def digest(self) -> str:
+        """The SHA-256 of the rows so far, which are then on the disk: no checkpoint that names it outlives them."""
+        with as_output_error(self._path):
+            os.fsync(self._metrics.fileno())
+        return sha256(self._path)
+
+    def check_rows(self, digest: str, step: int) -> None:
+        """Raises InputError if there are rows, and not those whose `digest` the checkpoint of `step` names."""
+        if self._path.stat().st_size and sha256(self._path) != digest:
+            raise InputError(
+                f"{self._path}: its rows up to step {step:,} are not those that the run has written: restore the file, "
+                "or move it away, and the run continues without its earlier figures"
+            )
 
     def _write(self, place: dict[str, int], scalars: dict[str, float]) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
