@@ -293,14 +293,14 @@ def _read_state(directory: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
         digest = state.pop("sha256")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{directory / STATE}: cannot be read ({error})") from error
     if _digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
     files: dict[str, dict[str, Any]] = state["files"]
     for name, expected in files.items():
         file = directory / name
-        if not file.is_file():
+        if Path(name).name != name or not file.is_file():
             raise CheckpointError(f"{file}: missing")
         if file.stat().st_size != expected["bytes"]:
             raise CheckpointError(f"{file}: {file.stat().st_size} bytes where {expected['bytes']} were written")

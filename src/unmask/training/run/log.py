@@ -276,7 +276,7 @@ def _rows(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
                 raise ValueError('expected an object with a whole number as "step"')
             if not all(value is None or isinstance(value, int | float) for value in row.values()):
                 raise ValueError("expected numbers and nulls only")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines) and not line.endswith(b"\n"):
                 break
             raise InputError(f"{path}, line {number}, is not a row of metrics ({error}): take the line out") from error
@@ -330,7 +330,7 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
         sessions = json.loads(path.read_bytes())["sessions"]
         if not (isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)):
             raise ValueError("`sessions` is not a list of objects")
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is not a record of a run's sessions ({error}): fix it, or move it away") from error
     return sessions
 
