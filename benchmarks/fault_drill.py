@@ -113,6 +113,8 @@ def _need(ended: Ended, *codes: int, message: str = "") -> Ended:
         raise AssertionError(f"exit code {ended.code} where {codes} was expected: {last[0]}")
     if ended.code == 2 and not (any(line.startswith("error: ") for line in ended.errors.splitlines())):
         raise AssertionError(f"no message: {last[0]}")
+    if ended.code in (130, 143) and "stopped" not in last[0]:
+        raise AssertionError(f"not told how it was stopped: {last[0]}")
     if ended.code == 2 and message not in ended.errors:
         raise AssertionError(f"the message does not say {message!r}: {last[0]}")
     return ended

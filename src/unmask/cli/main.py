@@ -62,6 +62,12 @@ def main() -> None:
         except SystemExit as ended:
             if isinstance(ended.__context__, BrokenPipeError):
                 raise ended.__context__ from None
+            if ended.code == 128 + signal.SIGINT:  # what typer makes of a `KeyboardInterrupt`
+                raise Interrupted(
+                    "stopped at once by a second Ctrl-C: what was being written is given up, what was finished is "
+                    "kept; a run goes on from its newest checkpoint with --resume",
+                    signal.SIGINT,
+                ) from None
             raise
         finally:
             sys.stdout.flush()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from support.commands import Command
 from support.corpora import contents
 from support.runs import assert_same_run, rows_of, stop_at
 from unmask.errors import Interrupted, SettingsError
@@ -169,6 +170,19 @@ def test_a_second_ctrl_c_stops_at_once_and_nothing_is_half_written(
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
     pretrain(*words, out=run, resume=True)
     assert_same_run(run, whole)
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_second_ctrl_c_is_told(words: tuple[str, list[str]], tmp_path: Path, unmask: Command) -> None:
+    def press_twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 7, press_twice)
+        stopped = unmask("pretrain", words[0], *words[1], "--out", tmp_path / "run", "--workers=1")
+    assert stopped.code == 130
+    assert stopped.errors.splitlines()[-1].startswith("stopped at once by a second Ctrl-C: what was being written is ")
 
 
 @pytest.mark.usefixtures("without_report")
