@@ -231,7 +231,7 @@ def read_header(path: Path) -> dict[str, Any]:
         header = json.loads(text)
         if not isinstance(header, dict):
             raise ValueError("its header is no object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: cut short or damaged ({error}): get it again from where it came") from error
     return header
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -61,6 +62,12 @@ def main() -> None:
         except SystemExit as ended:
             if isinstance(ended.__context__, BrokenPipeError):
                 raise ended.__context__ from None
+            if ended.code == 128 + signal.SIGINT:  # what typer makes of a `KeyboardInterrupt`
+                raise Interrupted(
+                    "stopped at once by a second Ctrl-C: what was being written is given up, what was finished is "
+                    "kept; a run goes on from its newest checkpoint with --resume",
+                    signal.SIGINT,
+                ) from None
             raise
         finally:
             sys.stdout.flush()
@@ -74,8 +81,18 @@ def main() -> None:
         if error.errno in _PLACE_ERRORS and error.filename:
             _fail(f"{error.filename}: {error.strerror}: read or write somewhere else, or fix the place", 2)
         _fail_with_log()
-    except Exception:
+    except Exception as error:
+        if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
+            _fail(
+                "the memory does not suffice: end other programs, or take a smaller batch or model; a run then goes on "
+                "from its newest checkpoint with --resume",
+                2,
+            )
         _fail_with_log()
+
+
+_OUT_OF_MEMORY = re.compile(r"can't allocate memory|can't start new thread|could not create a primitive$")
+"""How PyTorch's allocator on the CPU, Python's threads and oneDNN say so, which have no class for it."""
 
 
 _PLACE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)

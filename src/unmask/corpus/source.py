@@ -12,7 +12,7 @@ from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.files import STANDARD_INPUT
 from unmask.corpus.settings import ReadingSettings
 from unmask.errors import InputError
-from unmask.io.encodings import read_utf8_lines
+from unmask.io.encodings import lines_of, read_utf8_lines
 
 LONG_LINE_BYTES = 1_000_000
 """Lines longer than this many bytes are counted as long: they are read, but are rarely intended."""
@@ -55,7 +55,7 @@ class CorpusFile:
 
     def raw_lines(self) -> Iterator[bytes]:
         """The lines, undecoded."""
-        return chain(self.head, self.stream)
+        return chain(self.head, lines_of(self.stream))
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Lines with their numbers from 1 and their line ends; a byte order mark before the first is removed.

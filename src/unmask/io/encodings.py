@@ -20,6 +20,8 @@ NumberedLines = Iterable[tuple[int, str]]
 """Lines with their ends, numbered from 1."""
 
 SAMPLE_BYTES = 64 * 1024
+MOST_LINE_BYTES = 1 << 28
+"""Of a line of text: a small compressed file may hold one without an end."""
 """Most bytes looked at to find which encoding fits."""
 
 _SCRIPTS = {"cp949": ("HANGUL",), "cp932": ("HIRAGANA", "KATAKANA", "CJK"), "gb18030": ("CJK",), "cp1252": ("LATIN",)}
@@ -76,6 +78,11 @@ def _recoded(file: IO[bytes], encoding: str) -> Iterator[bytes]:
         yield decoder.decode(chunk, final=not chunk).encode("utf-8", "surrogateescape")
 
 
+def lines_of(stream: IO[bytes] | io.BufferedIOBase) -> Iterator[bytes]:
+    """The lines of a stream; one of over `MOST_LINE_BYTES`, which `read_utf8_lines` refuses, is cut after that."""
+    return iter(lambda: stream.readline(MOST_LINE_BYTES + 1), b"")
+
+
 def read_utf8_lines(
     lines: Iterable[bytes],
     name: str | Path,
@@ -95,14 +102,18 @@ def read_utf8_lines(
 
     Raises:
         InputError: a line does not decode; names the first byte that does not, and an encoding that fits. Or the first
-            one shows that this is compressed, or a pointer of Git LFS.
+            one shows that this is compressed, or a pointer of Git LFS. Or one has over `MOST_LINE_BYTES`.
     """
-    offset, first, lines = 0, b"", iter(lines)
+    offset, first, lines = 0, b"", lines_of(lines) if isinstance(lines, io.BufferedIOBase) else iter(lines)
     for number, line in enumerate(lines, start=1):
         if number == 1 and (packed := next((kind for mark, kind in _PACKED.items() if line.startswith(mark)), None)):
             raise InputError(
                 f"{name}:1: no text but {packed}: expected text, or a name that ends in .gz, .bz2, .xz or .zst where "
                 "it is compressed so; of a workbook save the sheet as .csv"
+            )
+        if len(line) > MOST_LINE_BYTES:
+            raise InputError(
+                f"{name}:{number}: a line of over {MOST_LINE_BYTES:,} bytes: expected text, with line ends"
             )
         try:
             text = line.decode("utf-8")

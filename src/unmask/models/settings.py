@@ -22,6 +22,10 @@ Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
+NumLayers = Annotated[int, Field(ge=1, le=1000)]
+MOST_PARAMETERS = 10**11
+"""400 GB: a `config.json` of unknown origin may ask for any sizes, and they are refused before memory is taken."""
+
 _LONGEST = 512
 """Positions of every published model."""
 
@@ -103,7 +107,7 @@ class EncoderSettings(BaseModel):
     vocab_size: Count = 30522
     embedding_size: Count | None = None
     hidden_size: Count = 768
-    num_hidden_layers: Count = 12
+    num_hidden_layers: NumLayers = 12
     num_attention_heads: Count = 12
     intermediate_size: Count = 3072
     hidden_act: Activation = "gelu"
@@ -145,6 +149,10 @@ class EncoderSettings(BaseModel):
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not divisible by num_attention_heads {self.num_attention_heads}"
             )
+        check_num_parameters(
+            (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * self.embedding_width
+            + self.num_hidden_layers * self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
+        )
         if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} is not below vocab_size {self.vocab_size}")
         if self.causal and not self.family.may_be_causal:
@@ -322,6 +330,15 @@ class ModelSettings(BaseModel):
             return EncoderSettings(vocab_size=vocab_size, pad_token_id=pad_token_id, **sizes)
         except ValidationError as error:
             raise contradiction(self.preset, error) from error
+
+
+def check_num_parameters(number: int) -> None:
+    """Raises ValueError for sizes of more than `MOST_PARAMETERS`."""
+    if number > MOST_PARAMETERS:
+        raise ValueError(
+            f"these sizes come to {number:,} parameters, {number * 4 / 1e9:,.0f} GB of memory in float32; expected at "
+            f"most {MOST_PARAMETERS:,}"
+        )
 
 
 def check_vocab_size(given: int | None, found: int) -> None:

@@ -37,6 +37,7 @@ from unmask.reports.layout import write_page
 from unmask.reports.reliability import draw_reliability
 from unmask.reports.sample_rows import view_samples
 from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
+from unmask.yaml_text import parse_yaml
 
 REPORT = "report.html"
 
@@ -102,6 +103,9 @@ def _read_recipe(path: Path) -> dict[str, Any]:
         return {}
     try:
         recipe = yaml.safe_load(path.read_bytes())
+        parse_yaml(
+            path.read_text("utf-8"), str(path)
+        )  # refuses aliases, of which a few stand for more than memory holds
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML ({error}): fix it, or take it out of the run directory") from error
     if not isinstance(recipe, dict):
@@ -113,7 +117,7 @@ def _read_json(path: Path, otherwise: Any, use: Callable[[Any], Any]) -> Any:
     """What `use` makes of a JSON file, or of `otherwise` where there is none."""
     try:
         return use(json.loads(path.read_bytes()) if path.exists() else otherwise)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is not JSON of the shape that a report reads ({error!r}): take it out of the run directory"
         ) from error

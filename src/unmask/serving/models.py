@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import tempfile
@@ -183,11 +182,7 @@ def _looks(model: ServedModel) -> tuple[str, ...]:
 
 
 def _use(directory: Path) -> Use | None:
-    try:
-        config = json.loads((directory / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{directory}/config.json: {error}: expected a model's configuration") from error
-    return use_of(config) if isinstance(config, dict) else None
+    return use_of(read_object(directory / "config.json", ModelError))
 
 
 def open_models(words: Sequence[str], precision: str) -> dict[str, ServedModel]:

@@ -99,7 +99,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
                 f"{path}: store format {version}, this version reads {FORMAT_VERSION}: prepare the store again"
             )
         is_sound = manifest["sha256"] == manifest_checksum(manifest)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path}: damaged ({type(error).__name__}: {error}): prepare the store again") from error
     if not is_sound:
         raise StoreError(
@@ -107,6 +107,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             "restore the file or prepare the store again"
         )
     for name, expected in manifest["files"].items():
+        if name.removeprefix("tokenizer/") != os.path.basename(name):
+            raise StoreError(f"{path}: {name!r} is not the name of a file of a store: prepare the store again")
         size = _file_size(f"{directory}{os.sep}{name}")  # no Path objects: a large store has thousands of files
         if size is None:
             raise StoreError(

@@ -202,7 +202,7 @@ def read_record(directory: Path, number: int) -> dict[str, Any] | None:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         sound = all(describe_file(directory / name) == expected for name, expected in record["files"].items())
         complete = isinstance(record["made_from"], dict) and all(isinstance(record[name], int) for name in COUNTS)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return record if sound and complete else None
 

@@ -138,6 +138,10 @@ def template(vocab: Mapping[str, int], single: str, pair: str) -> Definition:
     return {"type": "TemplateProcessing", **pieces_of, "special_tokens": {name: used[name] for name in sorted(used)}}
 
 
+MOST_IDS = 1 << 24
+"""Far over every vocabulary: a list with a place for each id has to fit into memory."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """One piece of an input."""
@@ -195,7 +199,10 @@ def read_facts(definition: Definition, where: object) -> Facts:
 
 
 def in_order(vocab: Mapping[str, int]) -> tuple[str, ...]:
-    """The entry of each id; the empty string for an unused one."""
+    """The entry of each id; the empty string for an unused one. Raises ValueError if an id is negative or too high."""
+    for entry, index in vocab.items():
+        if not 0 <= index < MOST_IDS:
+            raise ValueError(f"the id of {entry!r} is {index:,}: expected 0 to {MOST_IDS - 1:,}")
     entries = [""] * (max(vocab.values(), default=-1) + 1)
     for entry, index in vocab.items():
         entries[index] = entry

@@ -154,6 +154,9 @@ def run_session(
         stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
         logger.info(how)
     context.log.rewind(state.step, is_open=bool(state.counts))
+    digest = None if context.checkpoint is None else context.checkpoint.state.get("metrics_sha256")
+    if digest and ranks.is_first:  # old checkpoints have none
+        context.log.check_rows(digest, state.step)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
         context.log.echo_above(progress)
         session = Session(context, budget, learner, optimizer, stepper, progress, evaluate, average)
@@ -170,8 +173,9 @@ def run_session(
 
         hooks = Hooks(session, begin_step, session.is_due, continue_after, micro_batches.halve)
         try:
-            train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks)
-            session.finish(state)
+            with session.writer:
+                train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks=ranks)
+                session.finish(state)
         except torch.OutOfMemoryError as error:
             raise micro_batches.explain(state, error) from error
     module.zero_grad(set_to_none=True)  # captured steps would keep theirs
@@ -207,7 +211,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.checkpoints = self.context.directory / "checkpoints"
-        self._writer = CheckpointWriter(self.checkpoints, self.settings.keep_last, self.settings.save_every)
+        self.writer = CheckpointWriter(self.checkpoints, self.settings.keep_last, self.settings.save_every)
 
     def start(self, state: TrainState) -> None:
         """To be called before the first step, with the state as new or as restored from a checkpoint."""
@@ -230,7 +234,7 @@ class Session:
         checkpoint has been saved."""
         settings, ranks = self.settings, self.context.ranks
         state.newest = result
-        self._writer.check()
+        self.writer.check()
         if settings.minutes is not None:
             state.seconds = ranks.from_first(state.seconds)
         self.progress.update(state.progress(settings), state.tokens)
@@ -247,7 +251,7 @@ class Session:
         if is_last or is_stopped or (settings.save_every is not None and state.step % settings.save_every == 0):
             self._save(state)
         if is_last or is_stopped:
-            self._writer.wait()
+            self.writer.wait()
         if signal_number is not None:
             self.log_rest(state)  # after the save: resumed, these steps are part of the next row
             share, then = state.progress(settings), "writes the model" if is_last else "continues from here"
@@ -271,7 +275,7 @@ class Session:
         newest = None
         if self.settings.on_divergence == "roll_back" and state.roll_backs < self.settings.max_roll_backs:
             # a run that was stopped has saved at other steps too, but has to go back as far as one that was not
-            self._writer.wait()
+            self.writer.wait()
             newest = find_shared_checkpoint(self.checkpoints, self.context.ranks, self.settings.save_every or 1)
         if newest is None:
             self._log_bad_step(state, bad)
@@ -310,7 +314,7 @@ class Session:
             self._save(state)
         elif self._saved_step != state.step:
             self._save(state)
-        self._writer.wait()
+        self.writer.wait()
 
     def log_rest(self, state: TrainState) -> None:
         """Writes a row of the steps that have none yet, if there are any."""
@@ -381,11 +385,13 @@ class Session:
 
     def _save(self, state: TrainState) -> None:
         self._saved_step = state.step
-        optimizer, position = self.optimizer, _as_json(state.position)
+        optimizer, position, rows = self.optimizer, _as_json(state.position), self.context.log.digest()
         if self.context.ranks.is_first or self.settings.shard:  # a divided model is gathered from all
-            snapshot = take_snapshot(self.learner.module, optimizer.optimizer, optimizer.schedule, state, position)
+            snapshot = take_snapshot(
+                self.learner.module, optimizer.optimizer, optimizer.schedule, state, position, rows
+            )
         if self.context.ranks.is_first:
-            self._writer.write(snapshot)
+            self.writer.write(snapshot)
 
 
 def _as_json(position: Any) -> dict[str, int]:

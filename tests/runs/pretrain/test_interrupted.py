@@ -9,13 +9,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
+from support.commands import Command
 from support.corpora import contents
 from support.runs import assert_same_run, rows_of, stop_at
 from unmask.errors import Interrupted, SettingsError
+from unmask.io.signals import Interruption
 from unmask.pretraining import run as pretraining
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
@@ -23,7 +26,7 @@ from unmask.pretraining.steps import build_loader
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.training.run import checkpoint
+from unmask.training.run import checkpoint, saving
 from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -140,22 +143,46 @@ def test_ctrl_c_while_it_evaluates_or_saves(
 def test_a_second_ctrl_c_stops_at_once_and_nothing_is_half_written(
     words: tuple[str, list[str]], whole: Path, tmp_path: Path
 ) -> None:
-    """While the checkpoint of step 8 is written, after that of step 4."""
-    run, save_file = tmp_path / "run", checkpoint.save_file
+    """While the first file of the checkpoint of step 8 is written, after that of step 4."""
+    run, save_file, note = tmp_path / "run", checkpoint.save_file, Interruption._note
+    noted, given_up, written = Event(), Event(), []
+
+    def note_and_tell(interruption: Interruption, *signal_and_frame: Any) -> None:
+        noted.set()
+        note(interruption, *signal_and_frame)
 
     def save_and_stop(tensors: Any, path: Path) -> None:
         if "step-00000008" in str(path):
+            written.append(path.name)
             signal.raise_signal(signal.SIGINT)
+            assert noted.wait(60)
             signal.raise_signal(signal.SIGINT)
+            assert given_up.wait(60)
         save_file(tensors, path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save_file", save_and_stop)
+        patch.setattr(Interruption, "_note", note_and_tell)
+        patch.setattr(saving, "Event", lambda: given_up)
         with pytest.raises(KeyboardInterrupt):
             pretrain(*words, out=run)
+    assert written == [checkpoint.WEIGHTS]
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
     pretrain(*words, out=run, resume=True)
     assert_same_run(run, whole)
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_second_ctrl_c_is_told(words: tuple[str, list[str]], tmp_path: Path, unmask: Command) -> None:
+    def press_twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 7, press_twice)
+        stopped = unmask("pretrain", words[0], *words[1], "--out", tmp_path / "run", "--workers=1")
+    assert stopped.code == 130
+    assert stopped.errors.splitlines()[-1].startswith("stopped at once by a second Ctrl-C: what was being written is ")
 
 
 @pytest.mark.usefixtures("without_report")

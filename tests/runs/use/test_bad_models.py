@@ -198,7 +198,7 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], None], str]] = {
      "m has no model.safetensors: expected a model directory in the Hugging"),
     "no config": ("config.json", Path.unlink,
      "m: no model here (no config.json): expected a model's directory, or a run's"),
-    "a config cut short": ("config.json", cut, "m/config.json is not JSON"),
+    "a config cut short": ("config.json", cut, "m/config.json: not JSON"),
     "a tokenizer cut short": ("tokenizer.json", cut, "m/tokenizer.json"),
     "more labels than weights": ("config.json", changing(id2label={"0": "a", "1": "b", "2": "c"}),
      "m: the weights do not fit config.json: classifier.weight has the shape (2, 32), expected (3, 32)"),

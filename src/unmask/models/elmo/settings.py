@@ -11,7 +11,16 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from unmask.models.families.elmo import ELMO
 from unmask.models.family import Family
-from unmask.models.settings import Count, ModelSettings, Probability, Scale, check_vocab_size, contradiction
+from unmask.models.settings import (
+    Count,
+    ModelSettings,
+    NumLayers,
+    Probability,
+    Scale,
+    check_num_parameters,
+    check_vocab_size,
+    contradiction,
+)
 
 NUM_CHARACTERS = 261
 """The 256 bytes, the start and the end of a sentence, the start and the end of a word, padding."""
@@ -55,12 +64,20 @@ class ElmoSettings(BaseModel):
     vocab_size: Annotated[int, Field(ge=4)] = 793_471
     max_characters: Annotated[int, Field(ge=3)] = 50
     character_size: Count = 16
-    filters: tuple[tuple[Count, Count], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+    filters: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=100)] = (
+        (1, 32),
+        (2, 32),
+        (3, 64),
+        (4, 128),
+        (5, 256),
+        (6, 512),
+        (7, 1024),
+    )
     activation: Literal["relu", "tanh"] = "relu"
-    num_highway_layers: Annotated[int, Field(ge=0)] = 2
+    num_highway_layers: Annotated[int, Field(ge=0, le=1000)] = 2
     projection_size: Count = 512
     cell_size: Count = 4096
-    num_hidden_layers: Count = 2
+    num_hidden_layers: NumLayers = 2
     cell_clip: Scale | None = 3.0
     projection_clip: Scale | None = 3.0
     residual: bool = True
@@ -74,6 +91,11 @@ class ElmoSettings(BaseModel):
         widest = max(width for width, _ in self.filters)
         if widest > self.max_characters:
             raise ValueError(f"filters of width {widest} are wider than max_characters {self.max_characters}")
+        check_num_parameters(
+            self.vocab_size * self.projection_size
+            + self.num_filters * (widest * self.character_size + 2 * self.num_highway_layers * self.num_filters)
+            + self.num_hidden_layers * 2 * self.cell_size * 9 * self.projection_size
+        )
         return self
 
     @property

@@ -5,7 +5,6 @@ Nothing here depends on what the weights mean. Pickles are never opened.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from unmask.errors import ModelError
+from unmask.io import json_text
 from unmask.io.encodings import LFS_POINTER
 from unmask.io.writing import writing
 
@@ -78,10 +78,10 @@ def _read_shards(index_path: Path) -> dict[str, Tensor]:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a file; raises ModelError if it is missing, cut short or damaged."""
+    if not path.is_file():
+        raise ModelError(f"{path} is missing: the index names it; get the whole directory again")
     try:
         return load_file(path)
-    except FileNotFoundError as error:
-        raise ModelError(f"{path} is missing: the index names it; get the whole directory again") from error
     except (SafetensorError, ValueError) as error:
         with path.open("rb") as file:
             is_pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
@@ -93,16 +93,10 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object in a file; raises ModelError if there is none."""
+    """A JSON object in a file; raises ModelError if there is none, or `unmask.io.json_text.read_object` refuses it."""
     if not path.is_file():
         raise ModelError(f"{path} is missing: expected a model directory in the Hugging Face layout")
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not JSON ({error}): get it again from where it came") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value
+    return json_text.read_object(path, ModelError)
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:

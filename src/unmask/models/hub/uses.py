@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
+from unmask.io.json_text import read_object
 from unmask.models.hub.config import HEAD_KIND
 
 CAUSAL = "a left-to-right language model"
@@ -74,10 +74,10 @@ def check_kind(directory: Path, wanted: str) -> None:
     """Refuses a model of another kind by a `ModelError`, which names the commands that take it. An unknown or damaged
     model is left to the code that loads it."""
     try:
-        config = json.loads((directory / "config.json").read_bytes())
-    except (OSError, ValueError):
+        config = read_object(directory / "config.json", ModelError)
+    except ModelError:
         return
-    use = use_of(config) if isinstance(config, dict) else None
+    use = use_of(config)
     if use is None or use.kind == wanted or not config.get("architectures"):
         return
     commands = ", ".join(f"`unmask {command}`" for command in use.commands)

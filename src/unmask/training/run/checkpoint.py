@@ -7,8 +7,8 @@
         random.safetensors      the states of the generators that dropout draws from
         best.safetensors        the weights of the best evaluation so far, where the run may end early
         state.json              step, tokens, position, schedule, the newest step and the sums since the last logged
-                                row, recent losses, how large micro-batches may be, the newest evaluation, sizes and
-                                checksums of the other files and a checksum of itself
+                                row, recent losses, how large micro-batches may be, the newest evaluation, a checksum of
+                                the rows so far, sizes and checksums of the other files and a checksum of itself
 
 A checkpoint is written under another name and then renamed, and is used only if every checksum is right. It is written
 beside the steps that follow: they wait only until everything has been copied.
@@ -20,7 +20,8 @@ import copy
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,19 @@ class Snapshot:
 
 
 def take_snapshot(
-    module: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule, state: TrainState, position: dict[str, int]
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    state: TrainState,
+    position: dict[str, int],
+    metrics_sha256: str = "",
 ) -> Snapshot:
-    """Copies what a checkpoint of the step just done holds; `position` is the loader's next one, as JSON."""
+    """Copies what a checkpoint of the step just done holds.
+
+    Args:
+        position: the loader's next one, as JSON.
+        metrics_sha256: of the rows so far, see `unmask.training.run.log.RunLog.digest`.
+    """
     files = {
         WEIGHTS: _copied(_once(module.state_dict(keep_vars=True))),
         OPTIMIZER: _copied(_optimizer_tensors(optimizer)),
@@ -96,6 +107,7 @@ def take_snapshot(
     saved = {
         **{name: value for name, value in vars(state).items() if name != "best"},
         "position": position,
+        "metrics_sha256": metrics_sha256,
         "newest": None if state.newest is None else asdict(state.newest),
         "warmup_end": schedule.warmup_end,
         "stage": None if schedule.stage is None else asdict(schedule.stage),
@@ -104,7 +116,13 @@ def take_snapshot(
     return Snapshot(files, copy.deepcopy(saved))
 
 
-def write_checkpoint(checkpoints: Path, snapshot: Snapshot, keep_last: int, save_every: int | None = None) -> Path:
+def write_checkpoint(
+    checkpoints: Path,
+    snapshot: Snapshot,
+    keep_last: int,
+    save_every: int | None = None,
+    is_given_up: Callable[[], bool] = lambda: False,
+) -> Path:
     """Writes a checkpoint and removes the oldest ones beyond `keep_last`.
 
     Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
@@ -113,14 +131,18 @@ def write_checkpoint(checkpoints: Path, snapshot: Snapshot, keep_last: int, save
         keep_last: checkpoints kept, this one included.
         save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
             since: `find_checkpoint` looks for it when a run rolls back.
+        is_given_up: is asked after each file; True leaves everything as it was.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written; earlier checkpoints are as they were.
+        CancelledError: it was given up.
     """
     target = checkpoints / f"step-{snapshot.state['step']:08d}"
     with writing_directory(target, overwrite=True) as directory:
         for name, tensors in snapshot.files.items():
             _write_tensors(directory / name, tensors)
+            if is_given_up():
+                raise CancelledError
         files = {
             file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in sorted(directory.iterdir())
         }
@@ -200,7 +222,7 @@ def restore(
     try:
         load_weights(checkpoint, module)
         load_optimizer(checkpoint, optimizer)
-    except (RuntimeError, ValueError, KeyError) as error:
+    except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     _restore_random(load_file(checkpoint.directory / RANDOM))
     saved = checkpoint.state
@@ -274,14 +296,14 @@ def _read_state(directory: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
         digest = state.pop("sha256")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{directory / STATE}: cannot be read ({error})") from error
     if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
     files: dict[str, dict[str, Any]] = state["files"]
     for name, expected in files.items():
         file = directory / name
-        if not file.is_file():
+        if Path(name).name != name or not file.is_file():
             raise CheckpointError(f"{file}: missing")
         if file.stat().st_size != expected["bytes"]:
             raise CheckpointError(f"{file}: {file.stat().st_size} bytes where {expected['bytes']} were written")

@@ -159,7 +159,7 @@ def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[s
         try:
             before = json.loads(record.read_bytes())
             changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             raise CheckpointError(
                 f"{record}: cannot be read ({error}): remove it if the run's inputs are what they were"
             ) from error

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from unmask.errors import InputError, Interrupted, OutputError, UnmaskError
 from unmask.io.progress import Progress
-from unmask.io.writing import as_output_error, write_json, writing
+from unmask.io.writing import as_output_error, sha256, write_json, writing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -180,6 +180,20 @@ class RunLog:
             self._metrics = _open_to_append(self._path)
         self._purge_step = step + 1
 
+    def digest(self) -> str:
+        """The SHA-256 of the rows so far, which are then on the disk: no checkpoint that names it outlives them."""
+        with as_output_error(self._path):
+            os.fsync(self._metrics.fileno())
+        return sha256(self._path)
+
+    def check_rows(self, digest: str, step: int) -> None:
+        """Raises InputError if there are rows, and not those whose `digest` the checkpoint of `step` names."""
+        if self._path.stat().st_size and sha256(self._path) != digest:
+            raise InputError(
+                f"{self._path}: its rows up to step {step:,} are not those that the run has written: restore the file, "
+                "or move it away, and the run continues without its earlier figures"
+            )
+
     def _write(self, place: dict[str, int], scalars: dict[str, float]) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         _write_whole(self._metrics, self._path, json.dumps(place | finite, ensure_ascii=False, allow_nan=False) + "\n")
@@ -262,7 +276,7 @@ def _rows(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
                 raise ValueError('expected an object with a whole number as "step"')
             if not all(value is None or isinstance(value, int | float) for value in row.values()):
                 raise ValueError("expected numbers and nulls only")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines) and not line.endswith(b"\n"):
                 break
             raise InputError(f"{path}, line {number}, is not a row of metrics ({error}): take the line out") from error
@@ -316,7 +330,7 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
         sessions = json.loads(path.read_bytes())["sessions"]
         if not (isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)):
             raise ValueError("`sessions` is not a list of objects")
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is not a record of a run's sessions ({error}): fix it, or move it away") from error
     return sessions
 

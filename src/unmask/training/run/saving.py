@@ -4,22 +4,42 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Self
 
 from unmask.training.run.checkpoint import Snapshot, write_checkpoint
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run; arguments as of `unmask.training.run.checkpoint.write_checkpoint`."""
+    """Writes the checkpoints of one run; arguments as of `unmask.training.run.checkpoint.write_checkpoint`.
+
+    Nothing is being written once its `with` block is left: an error lets the checkpoint be finished, a second Ctrl-C
+    gives it up after the file that is being written.
+    """
 
     def __init__(self, checkpoints: Path, keep_last: int, save_every: int | None) -> None:
         self._checkpoints, self._keep_last, self._save_every = checkpoints, keep_last, save_every
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[Path] | None = None
+        self._is_given_up = Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self._is_given_up.set()
+        self._thread.shutdown()
+        if error is None:  # else that is what is told
+            self.wait()
 
     def write(self, snapshot: Snapshot) -> None:
         """Begins to write, after waiting for the one before; raises what went wrong with that one."""
         self.wait()
-        args = (self._checkpoints, snapshot, self._keep_last, self._save_every)
+        args = (self._checkpoints, snapshot, self._keep_last, self._save_every, self._is_given_up.is_set)
         self._writing = self._thread.submit(write_checkpoint, *args)
 
     def check(self) -> None:

@@ -92,7 +92,7 @@ def test_damage_is_never_taken_for_weights(released: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "bert_config.json is not JSON"), ("[]", "expected a JSON object, found list"), ("\udcff", "is not JSON")],
+    [("{", "bert_config.json: not JSON"), ("[]", "expected a JSON object, found a list"), ("\udcff", "not JSON")],
 )
 def test_a_damaged_config(released: Path, text: str, message: str) -> None:
     (released / "bert_config.json").write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -144,6 +144,20 @@ def test_rewinding_to_the_last_step_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").stat().st_ino == before.st_ino
 
 
+def test_rows_that_are_not_those_of_the_checkpoint_are_refused(tmp_path: Path) -> None:
+    """A flipped bit of a digit makes another row that is as sound; without any rows, a run may go on."""
+    with RunLog(tmp_path) as log:
+        write_training(log, 1)
+        digest = log.digest()
+        log.check_rows(digest, 1)
+        path = tmp_path / "metrics.jsonl"
+        path.write_bytes(path.read_bytes().replace(b"1", b"3", 1))
+        with pytest.raises(InputError, match=r"metrics\.jsonl: its rows up to step 1 are not .* or move it away"):
+            log.check_rows(digest, 1)
+        path.write_bytes(b"")
+        log.check_rows(digest, 1)
+
+
 def test_log_text_has_a_time_and_the_logger_is_left_as_it_was_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
