@@ -44,7 +44,7 @@ RESUMABLE_KEYS = frozenset(
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
         *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s"),
     )
-) | {"search.parallel", "eval.pairs", "eval.pairs_sample"}
+) | {"search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
 """What may change when a run is resumed; anything else would make it another run."""
 
 _RESUMABLE_IN_SEARCH = frozenset(
@@ -226,7 +226,7 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-            "logging, saving and what it does when it diverges (train.*), and search.parallel; a search "
+            "logging, saving and what it does when it diverges (train.*), search.parallel and search.ray; a search "
             "also its restarts, rates, batch sizes and epochs: give the same settings, or another --out"
         )
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
