@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.config import build_settings
-from unmask.finetuning.search.parallel import RunOne
 from unmask.finetuning.search.search import run_trials
+from unmask.finetuning.search.trial import RunOne
 from unmask.recipe.tree import FinetuneRecipe
 
 

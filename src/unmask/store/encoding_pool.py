@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
 from unmask.errors import OutputError
+from unmask.io.processes import end_with_parent, signals_held_back
 from unmask.io.signals import Interruption
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings
 from unmask.store.shard_writer import EncodedChunk
@@ -53,22 +52,12 @@ def encoder_pool(
 def _encode_ahead(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int) -> Iterator[EncodedChunk]:
     waiting: deque[Future[EncodedChunk]] = deque()
     for chunk in chunks:
-        with _ctrl_c_held_back():  # the pool starts its processes when work is submitted
+        with signals_held_back(signal.SIGINT):  # the pool starts its processes when work is submitted
             waiting.append(pool.submit(_encode_in_worker, chunk))
         if len(waiting) >= most:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
-
-
-@contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
-    """Blocks Ctrl-C for processes started meanwhile, even before they can ignore it themselves."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _encoder_of_worker: Encoder | None = None
@@ -78,16 +67,8 @@ def _start_worker(settings: EncodingSettings) -> None:
     """Makes a worker leave Ctrl-C to its parent process, and end when that does."""
     global _encoder_of_worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     _encoder_of_worker = Encoder.load(settings)
-
-
-def _end_with_parent() -> None:
-    """Ends this worker once its parent is gone: a killed parent stops none of its workers; they would wait forever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _encode_in_worker(chunk: Chunk) -> EncodedChunk:

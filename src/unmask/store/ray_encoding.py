@@ -8,9 +8,7 @@ lost, Ray runs its unfinished shards again elsewhere; the two attempts never wri
 from __future__ import annotations
 
 import hashlib
-import logging
 import shutil
-import socket
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +17,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import OutputError, SettingsError, UserError
+from unmask.errors import OutputError, UserError
+from unmask.io.ray_process import RayProcess
 from unmask.io.writing import UNFINISHED
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings, digested
 from unmask.store.job import Job, finished_shard
@@ -28,7 +27,8 @@ from unmask.store.shard_writer import ShardWriter, move_shard
 _MOST_RETRIES = 5
 """How often a shard is restarted after its machine was lost."""
 _POLL_S = 0.5
-_CONNECT_TIMEOUT_S = 10
+_NEED = {"CPU": 1}
+"""What a shard takes of a machine."""
 _ATTEMPT = f"{UNFINISHED}attempt-"
 """The prefix of the folders in which shards are written; a lost machine leaves its folder behind."""
 
@@ -48,49 +48,76 @@ def write_shards_on_ray(
 
     Raises:
         SettingsError: Ray is not installed, or no cluster answers.
-        OutputError: a machine cannot write to the shared folder, or was lost too often.
+        OutputError: a machine cannot write to the shared folder, or was lost too often; no machine is left for a
+            minute; or Ray has ended on this machine.
     """
-    try:
-        import ray
-    except ImportError:
-        raise SettingsError("--ray needs the library Ray: pip install 'unmask[ray]'") from None
-    try:
-        _check_reachable(address)
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise SettingsError(
-            f"--ray {address}: no Ray cluster answers there ({error}): start one, or fix the address"
-        ) from error
-    write_shard = ray.remote(max_retries=_MOST_RETRIES)(_write_shard)
-    most = max(2, int(ray.cluster_resources().get("CPU", 1)) + 1)  # type: ignore[no-untyped-call]
-    waiting: deque[Any] = deque()
-
-    def finished(future: Any) -> dict[str, Any]:
-        while isinstance(future, ray.ObjectRef):
-            advance(0)
-            ready, _ = ray.wait([future], timeout=_POLL_S)
-            if ready:
-                future = ray.get(future)
-                advance(future["tokens"])
-        return future  # type: ignore[no-any-return]
-
     encoder = replace(job.encoder, tokenizer=job.encoder.tokenizer.resolve())  # workers have folders of their own
-    try:
-        for shard, of_shard in groupby(chunks, lambda chunk: chunk.shard):
-            digest = hashlib.sha256()
-            record = finished_shard(job, shard, of_shard, digest)
+    waiting: deque[int | dict[str, Any]] = deque()
+
+    def finished(shard: int | dict[str, Any]) -> dict[str, Any]:
+        while not isinstance(shard, dict):
+            advance(0)
+            cluster.room(_NEED)
+            record = cluster.call(_wait, shard)
             if record is not None:
-                waiting.append(record)
-            else:
-                text = [ray.put(chunk) for chunk in digested(of_shard, digest)]
-                waiting.append(
-                    write_shard.remote(encoder, job.out.resolve(), shard, job.dtype.str, job.made_from(digest), text)
-                )
-                del text
-            if len(waiting) >= most:
+                advance(record["tokens"])
+                return record
+        return shard
+
+    try:
+        with RayProcess(address, "--ray ") as cluster:
+            most = max(2, cluster.room(_NEED) + 1)
+            for shard, of_shard in groupby(chunks, lambda chunk: chunk.shard):
+                digest = hashlib.sha256()
+                record = finished_shard(job, shard, of_shard, digest)
+                if record is not None:
+                    waiting.append(record)
+                else:
+                    for chunk in digested(of_shard, digest):
+                        cluster.call(_put, chunk)
+                    made_from = job.made_from(digest)
+                    cluster.call(_begin, encoder, job.out.resolve(), shard, job.dtype.str, made_from)
+                    waiting.append(shard)
+                if len(waiting) >= most:
+                    yield finished(waiting.popleft())
+            while waiting:
                 yield finished(waiting.popleft())
-        while waiting:
-            yield finished(waiting.popleft())
+    finally:
+        for folder in job.out.glob(f"{_ATTEMPT}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# In the process that is connected to the cluster
+
+_text: list[Any] = []
+"""Ray's references to the chunks of the next shard."""
+_under_way: dict[int, Any] = {}
+"""Ray's references to the records of the shards that are being written."""
+
+
+def _put(chunk: Chunk) -> None:
+    import ray
+
+    _text.append(ray.put(chunk))
+
+
+def _begin(encoder: EncodingSettings, out: Path, shard: int, dtype: str, made_from: dict[str, Any]) -> None:
+    import ray
+
+    write_shard = ray.remote(max_retries=_MOST_RETRIES)(_write_shard)
+    _under_way[shard] = write_shard.remote(encoder, out, shard, dtype, made_from, _text[:])
+    _text.clear()
+
+
+def _wait(shard: int) -> dict[str, Any] | None:
+    """The record of a shard; None if it is not finished soon."""
+    import ray
+
+    ready, _ = ray.wait([_under_way[shard]], timeout=_POLL_S)
+    if not ready:
+        return None
+    try:
+        return ray.get(_under_way.pop(shard))  # type: ignore[no-any-return]
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, UserError):
             raise error.cause from None
@@ -99,19 +126,11 @@ def write_shards_on_ray(
         *(ray.exceptions.RaySystemError, ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError),
         *(ray.exceptions.OutOfMemoryError, ray.exceptions.ObjectLostError),
     ) as error:
-        raise OutputError(f"the machines that encode were lost {_MOST_RETRIES + 1} times ({error})") from error
-    finally:
-        ray.shutdown()  # what still runs is killed soon after; ray.cancel may end this process too (docs/notebook.md)
-        for folder in job.out.glob(f"{_ATTEMPT}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        reason = str(error).strip().partition("\n")[0]
+        raise OutputError(f"the machines that encode were lost {_MOST_RETRIES + 1} times ({reason})") from None
 
 
-def _check_reachable(address: str) -> None:
-    """Raises OSError at once if nothing listens, where Ray would wait for minutes."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-
+# On a machine of the cluster
 
 _encoders: dict[EncodingSettings, Encoder] = {}
 """Encoders loaded by this process, kept since Ray gives it one shard after another."""

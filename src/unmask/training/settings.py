@@ -241,6 +241,9 @@ class SearchSettings(Settings):
     answer together as well."""
     parallel: int = Field(1, ge=1)
     """Runs at a time, at most, each in a process of its own with its share of the processor's threads."""
+    ray: str | None = None
+    """A Ray cluster whose machines make the runs: `auto`, or HOST:PORT. `parallel` then says how many share a GPU; on
+    the CPU each run has as many threads as it would have here beside the others, and takes as many CPUs."""
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> SearchSettings:
@@ -250,12 +253,14 @@ class SearchSettings(Settings):
                 raise ValueError(f"{name} holds {twice[0]} twice: keep one")
         if self.ensemble and self.restarts * max(1, len(self.checkpoints)) == 1:
             raise ValueError("ensemble needs several runs of one configuration: set restarts, or list checkpoints")
+        if self.ray is not None and not self.is_wanted:
+            raise ValueError(f"ray={self.ray} is for a search, and here is one run: set restarts, or leave it out")
         return self
 
     @property
     def is_wanted(self) -> bool:
         """True where there is more than one run to make."""
-        return self.model_copy(update={"parallel": 1}) != SearchSettings()
+        return self.model_copy(update={"parallel": 1, "ray": None}) != SearchSettings()
 
 
 BUDGETS = ("steps", "tokens", "epochs", "minutes")

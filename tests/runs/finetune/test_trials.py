@@ -15,7 +15,7 @@ from support.files import write, write_rows
 from support.runs import assert_same_weights, rows_of, weights_of
 from support.searches import read_json
 from support.untrained import save_bert
-from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError
+from unmask.errors import CheckpointError, InputError, Interrupted, OutputError, SettingsError
 from unmask.finetuning.run import finetune
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.ensemble import write_ensemble
@@ -161,6 +161,23 @@ def test_a_finished_search_takes_more_restarts_and_rates(recipe: str, words: lis
     assert read_json(out / "summary.json") == read_json(tmp_path / "whole" / "summary.json")
     with pytest.raises(SettingsError, match="begun with other settings: search"):
         finetune(recipe, words, out=out, resume=True)  # one run is no search
+
+
+def test_trials_that_were_run_one_by_one_become_a_search(recipe: str, words: list[str], tmp_path: Path) -> None:
+    """As an array of a batch system makes them."""
+    finetune(recipe, [*words, "search.restarts=2"], out=tmp_path / "whole")
+    names = [f"lr0.003_batch8_epochs3_seed{seed}" for seed in range(2)]
+    for seed in (1, 0):
+        finetune(recipe, [*words, f"seed={seed}"], out=tmp_path / "out" / "trials" / names[seed], resume=True)
+    made = {path: path.stat().st_ino for path in tmp_path.glob("out/trials/*/model/*")}
+    finetune(recipe, [*words, "search.restarts=2"], out=tmp_path / "out", resume=True)
+    assert {path: path.stat().st_ino for path in made} == made
+    for file in ("summary.json", "model/model.safetensors", *(f"trials/{name}/recipe.yaml" for name in names)):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    (tmp_path / "other" / "trials").mkdir(parents=True)
+    (tmp_path / "other" / "notes.txt").touch()
+    with pytest.raises(OutputError, match="other exists already"):
+        finetune(recipe, [*words, "search.restarts=2"], out=tmp_path / "other", resume=True)
 
 
 def test_a_search_is_not_resumed_on_other_examples(recipe: str, words: list[str], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from support.corpora import contents
+from support.ray_clusters import add_machine, lose, ray_cluster
 from unmask.errors import InputError, OutputError, SettingsError
+from unmask.io import ray_process
 from unmask.store import preparation, ray_encoding
 from unmask.store.preparation import prepare
 from unmask.store.shard_writer import write_manifest
@@ -30,10 +32,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A head that encodes nothing; tests add machines to it."""
-    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    yield cluster
-    cluster.shutdown()
+    with ray_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,6 @@ def machines(cluster: Cluster) -> None:
     """Two machines of the cluster, each of which encodes one shard at a time."""
     for _ in range(2):
         add_machine(cluster)
-
-
-def add_machine(cluster: Cluster) -> Any:
-    node = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
-    cluster.wait_for_nodes()
-    return node
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +75,7 @@ def test_a_lost_machine_costs_its_unfinished_shards_alone(
         for number, record in enumerate(write_shards(*arguments)):
             if number == 3:
                 finished.update((path, path.stat().st_ino) for path in (folder / "lost").glob("shard-*.json"))
-                cluster.remove_node(third, allow_graceful=False)
+                lose(cluster, third)
             yield record
 
     inodes: dict[Path, int] = {}
@@ -96,6 +90,44 @@ def test_a_lost_machine_costs_its_unfinished_shards_alone(
     assert contents(folder / "lost") == contents(folder / "local")
     assert len(finished) >= 4
     assert finished.items() <= inodes.items(), "a finished shard was made again"
+
+
+def test_without_any_machine_it_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_process, "NO_MACHINE_S", 0)
+    with ray_cluster() as other:
+        told = rf"--ray {other.address}: for 0 s the cluster has had no machine with 1 CPU: see `ray status`; start Ray"
+        with pytest.raises(OutputError, match=told):
+            prepare_on(other, folder, "idle")
+        only = add_machine(other)
+        lose_after(monkeypatch, 2, lambda: lose(other, only))
+        with pytest.raises(OutputError, match=rf"{told}(.*\n)*.*finished shard\(s\) are kept"):
+            prepare_on(other, folder, "idle")
+
+
+def test_where_ray_dies_on_this_machine_it_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ray_cluster(head_cpus=1) as alone:
+        (raylet,) = alone.head_node.all_processes["raylet"]
+        lose_after(monkeypatch, 2, raylet.process.kill)
+        told = (
+            r"the connection to the cluster is lost: Ray has ended on this machine.*\n\d+ finished shard\(s\) are kept"
+        )
+        with pytest.raises(OutputError, match=told):
+            prepare_on(alone, folder, "alone")
+    prepare_on(alone, folder, "alone", ray_address=None, resume=True)
+    assert contents(folder / "alone") == contents(folder / "local")
+
+
+def lose_after(monkeypatch: pytest.MonkeyPatch, number: int, what: Callable[[], object]) -> None:
+    """Something is lost when so many shards are finished."""
+    write_shards = ray_encoding.write_shards_on_ray
+
+    def losing(*arguments: Any) -> Iterator[dict[str, Any]]:
+        for done, record in enumerate(write_shards(*arguments), start=1):
+            if done == number:
+                what()
+            yield record
+
+    monkeypatch.setattr(ray_encoding, "write_shards_on_ray", losing)
 
 
 def test_stopped_on_a_cluster_and_resumed_without_one(

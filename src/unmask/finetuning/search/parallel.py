@@ -1,114 +1,63 @@
 """Trials of a search side by side, each in a process of its own, because a small task's run is mostly start-up,
 tokenization, compilation, evaluation and saving, which leave a GPU and most of a processor idle.
 
-A worker process runs one trial after another, so that PyTorch is imported once in each. It receives plain settings and
-returns how the trial has ended; figures and weights are in the run directories, as usual.
+The processes are on this machine, or on the machines of a Ray cluster.
 """
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
-import os
 import signal
-import sys
-import threading
 import time
-import traceback
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from logging.handlers import BufferingHandler
+from collections import Counter, deque
+from collections.abc import Callable, Sequence, Set
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
 from pathlib import Path
-from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-from unmask.errors import InputError, Interrupted, OutputError, UserError
+from unmask.errors import Interrupted
 from unmask.finetuning.search.display import TrialsDisplay
+from unmask.finetuning.search.on_ray import RayMachines
+from unmask.finetuning.search.trial import Ended, RunOne, Runs, Trial, TrialProcess
 from unmask.io.signals import Interruption
 from unmask.recipe.tree import FinetuneRecipe
 
-TRIALS = "trials"
-"""The folder of a search that holds the run directories of its trials, by name."""
-
 _LOOK_EVERY_S = 0.25
 """How long the parent waits before it looks for signals again and brings the bars up to date."""
+_MOST_LOSSES = 5
+"""How often a trial begins again after its machine was lost."""
 
 
-class RunOne(Protocol):
-    """Makes one run of a recipe without `search`, as `unmask.finetuning.run.finetune_settings`."""
+class Machines(Protocol):
+    """Where trials run."""
 
-    def __call__(
-        self, settings: FinetuneRecipe, directory: Path, *, recipe: str, resume: bool, overwrite: bool
-    ) -> Path: ...
+    def room(self) -> int:
+        """How many trials can run at a time, as things are."""
+        ...
 
+    def begin(self, trial: Trial) -> None: ...
 
-@dataclass(frozen=True)
-class Trial:
-    """One run of a search; `name`, `configuration`, `point` and `given` are those of its `TrialOutcome`."""
+    def ended(self, timeout_s: float) -> list[tuple[str, Ended]]:
+        """The trials that have ended since the last call, by name; waits for the first of them, and no longer than
+        that."""
+        ...
 
-    name: str
-    configuration: str
-    point: str
-    given: Mapping[str, Any]
-    settings: FinetuneRecipe
+    def stop(self) -> None:
+        """Lets every trial that is under way save and stop."""
+        ...
 
-    @property
-    def cost(self) -> float:
-        """How long it takes, relative to the other trials of its search."""
-        train = self.settings.train
-        return train.epochs if train.epochs is not None else train.batch_size if train.steps is not None else 1.0
-
-
-@dataclass(frozen=True)
-class _Ended:
-    """How a trial has ended: well, if all but `warnings` are None or False.
-
-    Attributes:
-        failure: what is wrong with this trial alone.
-        error: what is wrong with every trial, or with our code.
-        is_stopped: stopped by a signal; it has saved what it has done.
-        warnings: what it has warned about.
-    """
-
-    failure: str | None = None
-    error: Exception | None = None
-    is_stopped: bool = False
-    warnings: tuple[str, ...] = ()
-
-
-def attempt(trial: Trial, directory: Path, recipe: str, run: RunOne) -> str | None:
-    """Makes a trial's run, or resumes it.
-
-    Returns:
-        What is wrong with this trial alone, such as a learning rate at which it diverges, or a batch that does not fit
-        into memory; None if it has finished.
-
-    Raises:
-        InputError, OutputError: the examples or the disk are at fault, which every trial shares.
-        Interrupted: a signal has arrived; a checkpoint has been saved.
-    """
-    try:
-        run(trial.settings, directory / TRIALS / trial.name, recipe=recipe, resume=True, overwrite=False)
-    except (InputError, OutputError):
-        raise
-    except UserError as error:
-        return str(error)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        message = ". ".join(str(error).split(". ")[:2]) or "out of memory"
-        return f"{message}: lower train.micro_batch_size, or search.parallel where runs share the memory"
-    return None
+    def close(self) -> None:
+        """Ends every process."""
+        ...
 
 
 def run_side_by_side(
     waiting: Sequence[Trial],
     directory: Path,
     *,
-    parallel: int,
+    settings: FinetuneRecipe,
     recipe: str,
     run: RunOne,
     note_end: Callable[[Trial, str | None], str],
@@ -127,7 +76,7 @@ def run_side_by_side(
     Args:
         waiting: the trials to run.
         directory: of the search.
-        parallel: trials at a time, 1 or more.
+        settings: of the search: how many at a time, and where.
         recipe: the recipe's name, for the record.
         run: a module-level function, which workers import.
         note_end: called for each trial that has finished or failed, in the order in which they end, with what is wrong
@@ -136,23 +85,23 @@ def run_side_by_side(
 
     Raises:
         UserError, OSError: the examples or the disk are at fault. Trials that were under way have run to their end, and
-            no other has begun.
+            no other has begun. Or the cluster is lost.
         RuntimeError: a fault of ours, with the worker's traceback; the other trials are left as above.
         Interrupted: Ctrl-C or SIGTERM; trials that were under way have saved their checkpoints. A second Ctrl-C ends
             them at once.
     """
-    num_threads = max(1, torch.get_num_threads() // parallel)
-    with Interruption() as interruption, TrialsDisplay(directory, len(waiting), parallel) as display:
-        trials = _Trials(
-            waiting, parallel, lambda: _Worker(directory, recipe, run, num_threads), note_end, display, shown
-        )
+    parallel = settings.search.parallel
+    runs = Runs(directory, recipe, run, max(1, torch.get_num_threads() // parallel))
+    with Interruption() as interruption:
         try:
-            trials.run(interruption)
+            with closing(_machines(settings, runs)) as machines:
+                at_a_time = max(1, min(machines.room(), len(waiting)))
+                with TrialsDisplay(directory, len(waiting), at_a_time) as display:
+                    trials = _Trials(waiting, machines, note_end, display, shown)
+                    trials.run(interruption)
         except KeyboardInterrupt as error:
             message = f"{directory}: stopped at once, with what its trials had saved"
             raise Interrupted(f"{message}; the same command with --resume continues", signal.SIGINT) from error
-        finally:
-            trials.close()
     if trials.error is not None:
         raise trials.error
     number = interruption.signal_number or (signal.SIGTERM if trials.is_stopping else None)
@@ -161,58 +110,54 @@ def run_side_by_side(
         raise Interrupted(f"{message}: the same command with --resume continues", number)
 
 
-class _Worker:
-    """A process that runs one trial at a time: a pool of its own, since a killed process breaks its whole pool."""
+def _machines(settings: FinetuneRecipe, runs: Runs) -> Machines:
+    search = settings.search
+    if search.ray is None:
+        return ThisMachine(search.parallel, runs)
+    return RayMachines(search.ray, search.parallel, settings.device, runs)
 
-    def __init__(self, directory: Path, recipe: str, run: RunOne, num_threads: int) -> None:
-        self._arguments = (directory, recipe, run)
-        self._executor = ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), initializer=_prepare_process, initargs=(num_threads,)
-        )
-        before = multiprocessing.active_children()
-        # Ctrl-C, which a terminal sends to all processes at once, is for the parent alone: signals blocked at the start
-        # stay blocked in the process, which then unblocks SIGTERM.
-        former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        try:
-            self._executor.submit(os.getpid)  # starts the process
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, former)
-        (self.process,) = set(multiprocessing.active_children()).difference(before)
 
-    def submit(self, trial: Trial) -> Future[_Ended]:
-        self.trial, self.began = trial, time.monotonic()
-        try:
-            return self._executor.submit(_run_trial, trial, *self._arguments)
-        except BrokenProcessPool as error:  # it was killed before
-            future: Future[_Ended] = Future()
-            future.set_exception(error)
-            return future
+class ThisMachine:
+    """Processes of this machine, which are kept from one trial to the next."""
 
-    def exit_code(self) -> int:
-        """How the process, which has died, has ended: minus the number of the signal that killed it, if one did.
+    def __init__(self, parallel: int, runs: Runs) -> None:
+        self._parallel = parallel
+        self._runs = runs
+        self._idle: list[TrialProcess] = []
+        self._busy: dict[Future[Ended], tuple[str, TrialProcess]] = {}
 
-        The pool's own thread waits for the process, too, and the system reports an end to one of them only: so that
-        thread ends first.
-        """
-        self._executor.shutdown()
-        self.process.join()
-        return self.process.exitcode or 0
+    def room(self) -> int:
+        return self._parallel
+
+    def begin(self, trial: Trial) -> None:
+        process = self._idle.pop() if self._idle else TrialProcess(self._runs)
+        self._busy[process.begin(trial)] = (trial.name, process)
+
+    def ended(self, timeout_s: float) -> list[tuple[str, Ended]]:
+        found = []
+        for future in wait(self._busy, timeout_s, FIRST_COMPLETED).done:
+            name, process = self._busy.pop(future)
+            found.append((name, process.ended(future)))
+            if process.is_alive:
+                self._idle.append(process)
+        return found
+
+    def stop(self) -> None:
+        for _, process in self._busy.values():
+            process.stop()
 
     def close(self) -> None:
-        """Kills the process: an idle one has nothing to save, and would take seconds to free its memory; it has a trial
-        here only after a fault of ours or a second Ctrl-C."""
-        self.process.kill()
-        self._executor.shutdown()
+        for process in (*self._idle, *(process for _, process in self._busy.values())):
+            process.close()
 
 
 class _Trials:
-    """The trials of a search: those that have not begun, and the workers."""
+    """The trials of a search: those that have not begun, and those that are under way."""
 
     def __init__(
         self,
         waiting: Sequence[Trial],
-        parallel: int,
-        new_worker: Callable[[], _Worker],
+        machines: Machines,
         note_end: Callable[[Trial, str | None], str],
         display: TrialsDisplay,
         shown: Set[str],
@@ -220,10 +165,9 @@ class _Trials:
         self.error: Exception | None = None
         self.is_stopping = False
         self._waiting = deque(waiting)
-        self._parallel = parallel
-        self._new_worker = new_worker
-        self._workers: list[_Worker] = []
-        self._running: dict[Future[_Ended], _Worker] = {}
+        self._machines = machines
+        self._running: dict[str, tuple[Trial, float]] = {}  # with the time at which each has begun
+        self._losses: Counter[str] = Counter()
         self._note_end = note_end
         self._display = display
         self._warnings = set(shown)
@@ -231,49 +175,30 @@ class _Trials:
 
     def run(self, interruption: Interruption) -> None:
         """Runs until no trial is under way and none is left to begin."""
-        for _ in range(min(self._parallel, len(self._waiting))):
-            self._begin(None)
-        while self._running:
+        while self._waiting or self._running:
             if interruption.signal_number is not None:
                 self._stop()
-            done, _ = wait(self._running, _LOOK_EVERY_S, FIRST_COMPLETED)
-            for future in done:
-                worker = self._running.pop(future)
-                ended = self._ending(future, worker)
-                self._end(worker, ended)
-                if self._waiting:
-                    self._begin(worker if worker.process.is_alive() else None)
-            self._display.show([worker.trial.name for worker in self._running.values()], self._left_s())
+            room = self._machines.room()
+            while self._waiting and len(self._running) < room:
+                trial = self._waiting.popleft()
+                self._running[trial.name] = (trial, time.monotonic())
+                self._machines.begin(trial)
+            for name, ended in self._machines.ended(_LOOK_EVERY_S):
+                self._end(*self._running.pop(name), ended)
+            self._display.show(list(self._running), self._left_s(room))
 
-    def close(self) -> None:
-        """Ends every worker."""
-        for worker in self._workers:
-            worker.close()
-
-    def _begin(self, worker: _Worker | None) -> None:
-        """Begins the next trial, in a new worker if none is given."""
-        if worker is None:
-            worker = self._new_worker()
-            self._workers.append(worker)
-        self._running[worker.submit(self._waiting.popleft())] = worker
-
-    def _ending(self, future: Future[_Ended], worker: _Worker) -> _Ended:
-        try:
-            return future.result()
-        except BrokenProcessPool:
-            code = worker.exit_code()
-        if self.is_stopping or code == -signal.SIGTERM:
-            return _Ended(is_stopped=True)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        why = " (out of memory?): lower search.parallel" if code == -signal.SIGKILL else ""
-        return _Ended(failure=f"its process {how}{why}")
-
-    def _end(self, worker: _Worker, ended: _Ended) -> None:
-        trial = worker.trial
+    def _end(self, trial: Trial, began: float, ended: Ended) -> None:
         for message in ended.warnings:
             if message not in self._warnings:
                 self._warnings.add(message)
                 self._display.warn(f"{trial.name}: {message}")
+        if ended.lost is not None and not self.is_stopping and self.error is None:
+            self._losses[trial.name] += 1
+            if self._losses[trial.name] <= _MOST_LOSSES:
+                self._waiting.appendleft(trial)
+                self._display.warn(f"{trial.name} begins again from its last checkpoint: {ended.lost}")
+                return
+            ended = Ended(failure=f"it was lost {self._losses[trial.name]} times, the last time: {ended.lost}")
         if ended.error is not None:
             self._waiting.clear()
             self._display.log(f"{trial.name} has failed; no other trial begins, and those under way run to their end")
@@ -282,83 +207,23 @@ class _Trials:
             self.error = self.error or ended.error
         elif ended.is_stopped:
             self._stop()
-        else:
-            self._spent_s += time.monotonic() - worker.began
+        elif ended.lost is None:
+            self._spent_s += time.monotonic() - began
             self._spent_cost += trial.cost
             self._display.num_ended += 1
             self._display.log(self._note_end(trial, ended.failure))
 
     def _stop(self) -> None:
-        """Lets every worker save and stop."""
+        """Lets every trial save and stop."""
         if not self.is_stopping:
             self.is_stopping = True
             self._waiting.clear()
-            for worker in self._running.values():
-                worker.process.terminate()
+            self._machines.stop()
 
-    def _left_s(self) -> float | None:
+    def _left_s(self, room: int) -> float | None:
         """Estimated seconds until the last trial ends; None before the first has ended, and when none is left."""
-        if not self._spent_cost or not self._running:
+        if not self._spent_cost or not self._running or not room:
             return None
-        workers = self._running.values()
-        cost = sum(trial.cost for trial in (*self._waiting, *(worker.trial for worker in workers)))
-        under_way_s = sum(time.monotonic() - worker.began for worker in workers)
-        return max(0.0, cost * self._spent_s / self._spent_cost - under_way_s) / self._parallel
-
-
-# In a worker process
-
-
-def _prepare_process(num_threads: int) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(num_threads)
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  hides bars and messages while the process lives
-    logging.captureWarnings(True)
-    signal.signal(signal.SIGTERM, _stop_trial)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-
-
-def _end_with_parent() -> None:
-    """Ends the worker with its parent: a killed parent cannot stop its workers, which would then run on for nothing."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _stop_trial(number: int, frame: FrameType | None) -> None:
-    """Handles SIGTERM while no `Interruption` does; further ones are then ignored, so as not to disturb the end."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Interrupted("stopped by SIGTERM", number)
-
-
-def _run_trial(trial: Trial, directory: Path, recipe: str, run: RunOne) -> _Ended:
-    """Makes a trial's run; its warnings come back with its end, its errors as that end."""
-    warnings = BufferingHandler(sys.maxsize)
-    warnings.setLevel(logging.WARNING)
-    warnings.addFilter(lambda record: record.levelno < logging.ERROR)
-    loggers = [logging.getLogger(name) for name in ("unmask", "py.warnings")]
-    for logger in loggers:
-        logger.addHandler(warnings)
-    try:
-        ended = _attempt_all(trial, directory, recipe, run)
-    finally:
-        for logger in loggers:
-            logger.removeHandler(warnings)
-        torch.cuda.empty_cache()  # memory cached here is not free for the others
-    messages = dict.fromkeys(warnings.format(record).rstrip() for record in warnings.buffer)
-    return replace(ended, warnings=tuple(messages))
-
-
-def _attempt_all(trial: Trial, directory: Path, recipe: str, run: RunOne) -> _Ended:
-    try:
-        return _Ended(failure=attempt(trial, directory, recipe, run))
-    except Interrupted:
-        return _Ended(is_stopped=True)
-    except UserError as error:
-        kind = InputError if isinstance(error, InputError) else OutputError
-        return _Ended(error=kind(f"{trial.name}: {error}"))
-    except OSError as error:  # the command line distinguishes these from faults of ours
-        return _Ended(error=error)
-    except Exception:
-        return _Ended(error=RuntimeError(f"{trial.name}, in its process:\n{traceback.format_exc()}"))
+        cost = sum(trial.cost for trial in (*self._waiting, *(trial for trial, _ in self._running.values())))
+        under_way_s = sum(time.monotonic() - began for _, began in self._running.values())
+        return max(0.0, cost * self._spent_s / self._spent_cost - under_way_s) / room

@@ -6,13 +6,13 @@ Every configuration of what `search.*` lists is run `search.restarts` times, eac
     OUT/summary.json  OUT/report.html            see `summary.py`; brought up to date after each trial
     OUT/model/  OUT/ensemble/                    the best run's model; the ensemble, where `search.ensemble` is true
 
-One after another, or several at a time (`search.parallel`): the results are the same in whatever order they end.
+One after another, or several at a time (`search.parallel`, `search.ray`): the results are the same in whatever order
+they end.
 Devlin et al. 2019, sections 4.1 and 4.2 (ensemble); Radford et al. 2018, figure 2 (layers).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -32,7 +32,7 @@ from unmask.config import build_settings, merge
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.search.display import InputWarnings
 from unmask.finetuning.search.page import write_trials_page
-from unmask.finetuning.search.parallel import TRIALS, RunOne, Trial, attempt, run_side_by_side
+from unmask.finetuning.search.parallel import run_side_by_side
 from unmask.finetuning.search.summary import (
     TrialOutcome,
     best_run,
@@ -42,12 +42,14 @@ from unmask.finetuning.search.summary import (
     runs_of_best_point,
     summarise,
 )
+from unmask.finetuning.search.trial import RESULTS, TRIALS, RunOne, Trial, attempt, read_results
 from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
 from unmask.inference.windows import encode_windows, measure
 from unmask.io.paths import MODEL, SUMMARY, model_directory
 from unmask.io.progress import human_duration
+from unmask.io.ray_process import RayProcess
 from unmask.io.writing import alone_in, write_json, writing_directory
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
@@ -60,8 +62,6 @@ from unmask.training.run.log import logging_messages, write_environment
 from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
-
-RESULTS = "results.json"
 
 _SPENT = ("checkpoints", "features")
 """What a run directory does not need once the run is finished: three models' worth of disk and more, for each trial."""
@@ -110,6 +110,9 @@ def run_trials(
                 checked.add(model)
         for name in _SPENT:
             shutil.rmtree(directory / name, ignore_errors=True)  # left by checking the inputs
+        if settings.search.ray is not None:
+            with RayProcess(settings.search.ray, "search.ray="):
+                pass  # a cluster that does not answer is told before anything is written
         if settings.search.ensemble and kind_of(settings.task.name) in ("qa", "tagging"):
             check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
         write_environment(
@@ -226,7 +229,7 @@ def _outcomes(
     """Runs the trials that have not ended; after each one, writes a summary of all that have, in the planned order."""
     ended: dict[str, TrialOutcome] = {}
     for trial in trials:
-        if _read_results(directory / TRIALS / trial.name) is not None:
+        if read_results(directory / TRIALS / trial.name) is not None:
             ended[trial.name] = _outcome(trial, directory, None)
     if ended:
         _log(directory, f"{len(ended)} of {len(trials)} trials are finished already")
@@ -242,9 +245,8 @@ def _outcomes(
         return _describe_outcome(outcome, settings)
 
     left = [trial for trial in trials if trial.name not in ended]
-    parallel = settings.search.parallel
-    if parallel > 1 and left:
-        run_side_by_side(left, directory, parallel=parallel, recipe=recipe, run=run, note_end=note_end, shown=shown)
+    if left and (settings.search.parallel > 1 or settings.search.ray is not None):
+        run_side_by_side(left, directory, settings=settings, recipe=recipe, run=run, note_end=note_end, shown=shown)
     else:
         numbers = {trial.name: f"{number} of {len(trials)}" for number, trial in enumerate(trials, start=1)}
         _run_one_after_another(left, numbers, directory, recipe, run, note_end)
@@ -281,22 +283,12 @@ def _outcome(trial: Trial, directory: Path, failure: str | None) -> TrialOutcome
     if failure is not None:
         return outcome
     place = directory / TRIALS / trial.name
-    results = _read_results(place)
+    results = read_results(place)
     assert results is not None, f"{place} has no {RESULTS}"
     for name in _SPENT:
         shutil.rmtree(place / name, ignore_errors=True)
     test, degenerate, floors = (results.get(name) for name in ("test", "degenerate", "floors"))
     return replace(outcome, dev=results["dev"], test=test or {}, degenerate=degenerate, floors=floors)
-
-
-def _read_results(place: Path) -> dict[str, Any] | None:
-    """The results of a finished trial; None where it is not finished."""
-    try:
-        results = json.loads((place / RESULTS).read_bytes())
-    except (OSError, ValueError):
-        return None
-    is_whole = isinstance(results, dict) and "dev" in results and (place / MODEL / "config.json").is_file()
-    return results if is_whole else None
 
 
 def _log(directory: Path, line: str) -> None:

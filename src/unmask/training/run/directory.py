@@ -44,7 +44,7 @@ RESUMABLE_KEYS = frozenset(
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
         *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s"),
     )
-) | {"search.parallel", "eval.pairs", "eval.pairs_sample"}
+) | {"search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
 """What may change when a run is resumed; anything else would make it another run."""
 
 _RESUMABLE_IN_SEARCH = frozenset(
@@ -53,12 +53,16 @@ _RESUMABLE_IN_SEARCH = frozenset(
 """What may change when a search is resumed: each run has a directory of its own, and those that are there stay."""
 
 
-def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool) -> list[str]:
+def open_run(
+    directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()
+) -> list[str]:
     """Makes a run directory with its resolved recipe, or checks that the run there can continue under this recipe.
 
     Args:
         resume: True continues the run there, or starts one where there is none.
         overwrite: True removes the run there first.
+        keeps: names; a directory that holds only these, such as a search's trials that were run one by one, is a run
+            that `resume` may start.
 
     Returns:
         What has changed at a resume, in words.
@@ -78,7 +82,7 @@ def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool
         changes = _find_changes(saved, recipe)
     elif overwrite:
         remove_own(directory, (RECIPE,), "a run's directory")
-    else:
+    elif not (resume and directory.is_dir() and {path.name for path in directory.iterdir()} <= set(keeps)):
         no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
         advice = no_run if resume else "choose another --out, or pass --resume or --overwrite"
         refuse_existing(directory, overwrite=False, instead=advice)
@@ -124,7 +128,7 @@ def opening_run(
                 os.replace(directory, aside)
     is_open = False
     try:
-        changes = open_run(directory, recipe, resume=resume, overwrite=overwrite)
+        changes = open_run(directory, recipe, resume=resume, overwrite=overwrite, keeps=keeps)
         is_open = True
         with alone_in(directory):
             yield changes
@@ -226,7 +230,7 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-            "logging, saving and what it does when it diverges (train.*), and search.parallel; a search "
+            "logging, saving and what it does when it diverges (train.*), search.parallel and search.ray; a search "
             "also its restarts, rates, batch sizes and epochs: give the same settings, or another --out"
         )
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):

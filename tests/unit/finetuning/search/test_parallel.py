@@ -19,8 +19,8 @@ import torch
 
 from support.searches import new_recipe, run_search
 from unmask.errors import InputError, UserError
-from unmask.finetuning.search.parallel import RunOne, Trial, attempt
 from unmask.finetuning.search.search import run_trials
+from unmask.finetuning.search.trial import RunOne, Trial, attempt
 from unmask.recipe.tree import FinetuneRecipe
 
 RUNS = """

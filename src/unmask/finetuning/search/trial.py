@@ -1,0 +1,219 @@
+"""A trial of a search, and the process that runs one trial after another.
+
+The process imports PyTorch once, receives plain settings and returns how each trial has ended; figures and weights are
+in the run directories, as usual.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from logging.handlers import BufferingHandler
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+
+from unmask.errors import InputError, Interrupted, OutputError, UserError
+from unmask.io.paths import MODEL
+from unmask.io.processes import WorkerProcess
+from unmask.recipe.tree import FinetuneRecipe
+
+TRIALS = "trials"
+"""The folder of a search that holds the run directories of its trials, by name."""
+
+RESULTS = "results.json"
+"""What a run directory has once its run is finished."""
+
+
+class RunOne(Protocol):
+    """Makes one run of a recipe without `search`, as `unmask.finetuning.run.finetune_settings`."""
+
+    def __call__(
+        self, settings: FinetuneRecipe, directory: Path, *, recipe: str, resume: bool, overwrite: bool
+    ) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a search; `name`, `configuration`, `point` and `given` are those of its `TrialOutcome`."""
+
+    name: str
+    configuration: str
+    point: str
+    given: Mapping[str, Any]
+    settings: FinetuneRecipe
+
+    @property
+    def cost(self) -> float:
+        """How long it takes, relative to the other trials of its search."""
+        train = self.settings.train
+        return train.epochs if train.epochs is not None else train.batch_size if train.steps is not None else 1.0
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How the trials of a search are run.
+
+    Attributes:
+        directory: of the search.
+        recipe: the recipe's name, for the record.
+        run: a module-level function, which the processes import.
+        num_threads: that each trial computes with.
+    """
+
+    directory: Path
+    recipe: str
+    run: RunOne
+    num_threads: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a trial has ended: well, if all but `warnings` are None or False.
+
+    Attributes:
+        failure: what is wrong with this trial alone.
+        error: what is wrong with every trial, or with our code.
+        lost: why its machine has not ended it; it may begin again elsewhere.
+        is_stopped: stopped by a signal; it has saved what it has done.
+        warnings: what it has warned about.
+    """
+
+    failure: str | None = None
+    error: Exception | None = None
+    lost: str | None = None
+    is_stopped: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_well(self) -> bool:
+        return self == Ended(warnings=self.warnings)
+
+
+def attempt(trial: Trial, directory: Path, recipe: str, run: RunOne) -> str | None:
+    """Makes a trial's run, or resumes it.
+
+    Returns:
+        What is wrong with this trial alone, such as a learning rate at which it diverges, or a batch that does not fit
+        into memory; None if it has finished.
+
+    Raises:
+        InputError, OutputError: the examples or the disk are at fault, which every trial shares.
+        Interrupted: a signal has arrived; a checkpoint has been saved.
+    """
+    try:
+        run(trial.settings, directory / TRIALS / trial.name, recipe=recipe, resume=True, overwrite=False)
+    except (InputError, OutputError):
+        raise
+    except UserError as error:
+        return str(error)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        message = ". ".join(str(error).split(". ")[:2]) or "out of memory"
+        return f"{message}: lower train.micro_batch_size, or search.parallel where runs share the memory"
+    return None
+
+
+def read_results(place: Path) -> dict[str, Any] | None:
+    """The results of a finished run; None where it is not finished."""
+    try:
+        results = json.loads((place / RESULTS).read_bytes())
+    except (OSError, ValueError):
+        return None
+    is_whole = isinstance(results, dict) and "dev" in results and (place / MODEL / "config.json").is_file()
+    return results if is_whole else None
+
+
+class TrialProcess:
+    """A process that runs one trial at a time."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._worker = WorkerProcess(_prepare_process, runs.num_threads)
+        self._is_stopping = False
+
+    @property
+    def is_alive(self) -> bool:
+        return self._worker.process.is_alive()
+
+    def begin(self, trial: Trial) -> Future[Ended]:
+        return self._worker.submit(_run_trial, trial, self._runs)
+
+    def ended(self, future: Future[Ended]) -> Ended:
+        """How the trial of `begin` has ended; waits until it has."""
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            code = self._worker.exit_code()
+        if self._is_stopping or code == -signal.SIGTERM:
+            return Ended(is_stopped=True)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        why = " (out of memory?): lower search.parallel" if code == -signal.SIGKILL else ""
+        return Ended(failure=f"its process {how}{why}")
+
+    def stop(self) -> None:
+        """Lets its trial save and stop."""
+        self._is_stopping = True
+        self._worker.process.terminate()
+
+    def close(self) -> None:
+        """Kills it; it has a trial here only after a fault of ours or a second Ctrl-C."""
+        self._worker.close()
+
+
+# In the process
+
+
+def _prepare_process(num_threads: int) -> None:
+    torch.set_num_threads(num_threads)
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  hides bars and messages while the process lives
+    logging.captureWarnings(True)
+    signal.signal(signal.SIGTERM, _stop_trial)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _stop_trial(number: int, frame: FrameType | None) -> None:
+    """Handles SIGTERM while no `Interruption` does; further ones are then ignored, so as not to disturb the end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Interrupted("stopped by SIGTERM", number)
+
+
+def _run_trial(trial: Trial, runs: Runs) -> Ended:
+    """Makes a trial's run; its warnings come back with its end, its errors as that end."""
+    warnings = BufferingHandler(sys.maxsize)
+    warnings.setLevel(logging.WARNING)
+    warnings.addFilter(lambda record: record.levelno < logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("unmask", "py.warnings")]
+    for logger in loggers:
+        logger.addHandler(warnings)
+    try:
+        ended = _attempt_all(trial, runs)
+    finally:
+        for logger in loggers:
+            logger.removeHandler(warnings)
+        torch.cuda.empty_cache()  # memory cached here is not free for the others
+    messages = dict.fromkeys(warnings.format(record).rstrip() for record in warnings.buffer)
+    return replace(ended, warnings=tuple(messages))
+
+
+def _attempt_all(trial: Trial, runs: Runs) -> Ended:
+    try:
+        return Ended(failure=attempt(trial, runs.directory, runs.recipe, runs.run))
+    except Interrupted:
+        return Ended(is_stopped=True)
+    except UserError as error:
+        kind = InputError if isinstance(error, InputError) else OutputError
+        return Ended(error=kind(f"{trial.name}: {error}"))
+    except OSError as error:  # the command line distinguishes these from faults of ours
+        return Ended(error=error)
+    except Exception:
+        return Ended(error=RuntimeError(f"{trial.name}, in its process:\n{traceback.format_exc()}"))

@@ -1,0 +1,90 @@
+"""Worker processes: they leave signals to their parent, and end with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+Value = TypeVar("Value")
+
+
+class WorkerProcess:
+    """A process that runs one function at a time: a pool of its own, since a killed process breaks its whole pool.
+
+    Ctrl-C, which a terminal sends to all processes at once, and SIGTERM are for the parent alone, unless the process
+    unblocks them.
+
+    Args:
+        initializer: a module-level function, called first in the process with `arguments`.
+
+    Attributes:
+        process: what `multiprocessing` knows of it.
+    """
+
+    def __init__(self, initializer: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
+        self._executor = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(initializer, arguments, named)
+        )
+        before = multiprocessing.active_children()
+        with signals_held_back(signal.SIGINT, signal.SIGTERM):
+            self._executor.submit(os.getpid)  # starts the process
+        (self.process,) = set(multiprocessing.active_children()).difference(before)
+
+    def submit(self, function: Callable[P, Value], *arguments: P.args, **named: P.kwargs) -> Future[Value]:
+        """Runs a module-level function; the future of a process that was killed raises BrokenProcessPool."""
+        try:
+            return self._executor.submit(function, *arguments, **named)
+        except BrokenProcessPool as error:  # it was killed before
+            future: Future[Value] = Future()
+            future.set_exception(error)
+            return future
+
+    def exit_code(self) -> int:
+        """How the process, which has died, has ended: minus the number of the signal that killed it, if one did.
+
+        The pool's own thread waits for the process, too, and the system reports an end to one of them only: so that
+        thread ends first.
+        """
+        self._executor.shutdown()
+        self.process.join()
+        return self.process.exitcode or 0
+
+    def close(self) -> None:
+        """Kills the process: an idle one has nothing to save, and would take seconds to free its memory."""
+        self.process.kill()
+        self._executor.shutdown()
+
+
+@contextmanager
+def signals_held_back(*numbers: signal.Signals) -> Iterator[None]:
+    """Blocks signals for processes started meanwhile, in which they stay blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_with_parent() -> None:
+    """Makes this worker end once its parent is gone: a killed parent stops none of its workers; they would run on."""
+    threading.Thread(target=_await_parent, daemon=True).start()
+
+
+def _await_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _begin(initializer: Callable[..., object], arguments: tuple[object, ...], named: dict[str, object]) -> None:
+    end_with_parent()
+    initializer(*arguments, **named)
