@@ -70,7 +70,11 @@ def main() -> None:
                 ) from None
             raise
         finally:
-            sys.stdout.flush()
+            try:
+                sys.stdout.flush()
+            finally:  # what is left takes no time; a further Ctrl-C would put a traceback in place of the message
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_IGN)
     except UnmaskError as error:
         _fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader of our output, such as `head`, has had enough

@@ -39,3 +39,19 @@ def test_streams_that_are_closed_are_no_fault(closed: tuple[int, ...]) -> None:
     finished = subprocess.run(words, preexec_fn=close, capture_output=True, text=True)
     assert finished.returncode == 0
     assert "fault" not in finished.stdout + finished.stderr
+
+
+AT_THE_END = """
+import atexit, signal
+from unmask.cli import main
+
+atexit.register(lambda: [signal.raise_signal(number) for number in (signal.SIGINT, signal.SIGTERM)])
+main.main()
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["info", "gone"], 2)])
+def test_a_signal_when_all_is_done_changes_nothing(words: list[str], code: int) -> None:
+    finished = subprocess.run([sys.executable, "-c", AT_THE_END, *words], capture_output=True, text=True)
+    assert finished.returncode == code
+    assert "Traceback" not in finished.stderr
