@@ -42,7 +42,7 @@ RESUMABLE_KEYS = frozenset(
     for name in (
         *BUDGETS,
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
-        *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s"),
+        *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s", "shard", "recompute"),
     )
 ) | {"search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
 """What may change when a run is resumed; anything else would make it another run."""
