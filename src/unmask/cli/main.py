@@ -15,13 +15,14 @@ import sys
 import tempfile
 import traceback
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
 from unmask import __version__
 from unmask.cli import glue, left_to_right, serving, text, training, use
-from unmask.errors import Interrupted, UnmaskError
+from unmask.cli.options import is_one_of_several
+from unmask.errors import AnotherRank, Interrupted, RankLost, UnmaskError
 
 app = typer.Typer(
     help="Raw text to a pre-trained BERT-family encoder, to fine-tuned models, to measured results.",
@@ -48,7 +49,8 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
-    if os.environ.get("RANK", "0") != "0":  # of several processes that train together, the first one speaks
+    # Of several processes that train together the first one speaks; what only another can say goes to `__stderr__`.
+    if is_one_of_several() and os.environ["RANK"] != "0" and sys.argv[1:2] in (["pretrain"], ["finetune"]):
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as above)
     # PyTorch's threads spin while they wait, which beside other work costs most of the speed; asleep they cost nothing.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -75,6 +77,8 @@ def main() -> None:
             finally:  # what is left takes no time; a further Ctrl-C would put a traceback in place of the message
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_IGN)
+    except (AnotherRank, RankLost, Interrupted) as error:  # all processes have it
+        _fail(str(error), error.exit_code, sys.stderr)
     except UnmaskError as error:
         _fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader of our output, such as `head`, has had enough
@@ -107,9 +111,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Interrupted(f"stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}", number)
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    spoken = sys.__stderr__ if code == 1 else sys.stderr
-    print(f"error: {message}" if code in (1, 2) else message, file=spoken)
+def _fail(message: str, code: int, stream: TextIO | None = None) -> NoReturn:
+    print(f"error: {message}" if code in (1, 2) else message, file=stream or sys.__stderr__ or sys.stderr)
     sys.exit(code)
 
 

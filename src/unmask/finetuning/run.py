@@ -47,7 +47,13 @@ from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
-from unmask.training.run.together import check_batch_size, check_same_files, check_same_run, open_everywhere
+from unmask.training.run.together import (
+    check_batch_size,
+    check_same_device,
+    check_same_files,
+    check_same_run,
+    open_everywhere,
+)
 from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
 
@@ -118,7 +124,9 @@ def finetune_settings(
     Args:
         recipe: the recipe's name, for the record.
     """
-    compute = choose_compute(settings.device, settings.precision)
+    with ranks.agreeing():
+        compute = choose_compute(settings.device, settings.precision)
+    check_same_device(compute, ranks)
     with ranks.own_directory(directory) as own:
 
         def begin() -> TaskInputs:

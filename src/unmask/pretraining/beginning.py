@@ -22,7 +22,13 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
 from unmask.training.run.checkpoint import load_weights
-from unmask.training.run.together import check_batch_size, check_same_files, check_same_run, open_everywhere
+from unmask.training.run.together import (
+    check_batch_size,
+    check_same_device,
+    check_same_files,
+    check_same_run,
+    open_everywhere,
+)
 from unmask.training.sharding import check_sharding
 
 
@@ -34,8 +40,9 @@ class Opened(NamedTuple):
     evaluate: Callable[[], dict[str, float]] | None
 
 
-def check_ranks(settings: PretrainRecipe, ranks: Ranks) -> None:
+def check_ranks(settings: PretrainRecipe, compute: Compute, ranks: Ranks) -> None:
     """Refuses, by a SettingsError, a recipe that so many processes cannot train together."""
+    check_same_device(compute, ranks)
     with ranks.agreeing():
         check_same_run(settings, ranks)
         _check_recipe(settings, ranks)

@@ -73,7 +73,7 @@ def pretrain(
     with ranks.agreeing():
         settings = load_pretrain_recipe(recipe, overrides)
         compute = choose_compute(settings.device, settings.precision)
-    check_ranks(settings, ranks)
+    check_ranks(settings, compute, ranks)
     with ranks.own_directory(Path(out)) as directory:
         opening = beginning_run(
             directory,

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,12 +25,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore
 
 from unmask.errors import AnotherRank, RankLost, UnmaskError, UserError
 
 _START_TIMEOUT = timedelta(days=1)
 """The first process may make a store of a large corpus while the others wait."""
+_MEETING_TIMEOUT = timedelta(minutes=10)
+"""In which all processes have to be there."""
 _MESSAGE_BYTES = 4096
 """Of a message that all send at once; a longer one takes a second round."""
 _PIECE_BYTES = 1 << 26
@@ -48,13 +49,16 @@ class Ranks:
     Attributes:
         rank: of this process, from 0.
         size: how many there are.
+        local_rank: among those of this machine, from 0.
         patience: of a step: how long the others may take before they count as lost. None: as at the start, a day.
+        group: PyTorch's, of the steps; None: its default group.
     """
 
     rank: int = 0
     size: int = 1
+    local_rank: int = 0
     patience: timedelta | None = None
-    _group: Any = None
+    group: Any = None
 
     @property
     def is_first(self) -> bool:
@@ -66,7 +70,19 @@ class Ranks:
         if self.size == 1:
             return self
         patience = timedelta(seconds=timeout_s)
-        return Ranks(self.rank, self.size, patience, dist.new_group(timeout=patience))
+        return replace(self, patience=patience, group=dist.new_group(timeout=patience))
+
+    def take_device(self, device: torch.device) -> None:
+        """Takes a GPU of its own, where GPUs compute. Raises UserError if there are fewer than processes here."""
+        if device.type != "cuda" or self.size == 1:
+            return
+        number = torch.cuda.device_count()
+        if self.local_rank >= number:
+            raise UserError(
+                f"torchrun has started more processes on this machine than its {number} GPU(s): give "
+                f"--nproc-per-node={number}, or device=cpu"
+            )
+        torch.cuda.set_device(self.local_rank)
 
     def gather(self, value: Value) -> list[Value]:
         """What each process gives, in their order.
@@ -87,8 +103,8 @@ class Ranks:
     def _gather_bytes(self, message: bytes, size: int) -> list[bytes]:
         own = torch.frombuffer(bytearray(message[:size].ljust(size, b"\0")), dtype=torch.uint8)
         received = [torch.empty_like(own) for _ in range(self.size)]
-        with self._answered():
-            dist.all_gather(received, own, group=self._group)
+        with self.answered():
+            dist.all_gather(received, own, group=self.group)
         return [bytes(each.numpy()) for each in received]
 
     def from_first(self, value: Value) -> Value:
@@ -151,15 +167,15 @@ class Ranks:
             p.grad = gradient.view_as(p)
 
     def _sum(self, flat: Tensor) -> Tensor:
-        with self._answered():
+        with self.answered():
             if flat.is_cuda or self.size & (self.size - 1) or self.size > _MOST_IN_TREE:
-                dist.all_reduce(flat, group=self._group)
+                dist.all_reduce(flat, group=self.group)
                 return flat
             distance = 1
             while distance < self.size:  # a + b and b + a are the same: both partners end with the same bits
                 partner, received = self.rank ^ distance, torch.empty_like(flat)
-                sent = dist.isend(flat, partner, group=self._group)
-                dist.recv(received, partner, group=self._group)
+                sent = dist.isend(flat, partner, group=self.group)
+                dist.recv(received, partner, group=self.group)
                 assert sent is not None, "this process is in the group"
                 sent.wait()
                 flat = flat + received
@@ -178,16 +194,16 @@ class Ranks:
         padded = rows.new_zeros(-(-number // self.size), *rows.shape[1:])
         padded[: len(rows)] = rows
         received = [torch.empty_like(padded) for _ in range(self.size)]
-        with self._answered():
-            dist.all_gather(received, padded, group=self._group)
+        with self.answered():
+            dist.all_gather(received, padded, group=self.group)
         return torch.stack(received, dim=1).flatten(0, 1)[:number]
 
     def copy_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Gives tensors the values that they have in the first process."""
         if self.size > 1:
-            with self._answered(), torch.no_grad():
+            with self.answered(), torch.no_grad():
                 for tensor in tensors:
-                    dist.broadcast(tensor, 0, group=self._group)
+                    dist.broadcast(tensor, 0, group=self.group)
 
     def copy_directory(self, directory: Path | None) -> None:
         """Copies the files of a directory of the first process; None there: there is nothing to copy.
@@ -201,12 +217,12 @@ class Ranks:
         for name, size in self.from_first([(file.name, file.stat().st_size) for file in files]):
             assert directory is not None
             directory.mkdir(parents=True, exist_ok=True)
-            with open(directory / name, "rb" if self.is_first else "wb") as file, self._answered():
+            with open(directory / name, "rb" if self.is_first else "wb") as file, self.answered():
                 for start in range(0, size, _PIECE_BYTES):
                     piece = np.zeros(min(_PIECE_BYTES, size - start), dtype=np.uint8)
                     if self.is_first:
                         piece = np.fromfile(file, np.uint8, len(piece))
-                    dist.broadcast(torch.from_numpy(piece), 0, group=self._group)
+                    dist.broadcast(torch.from_numpy(piece), 0, group=self.group)
                     if not self.is_first:
                         piece.tofile(file)
 
@@ -223,10 +239,12 @@ class Ranks:
             shutil.rmtree(own, ignore_errors=True)
 
     @contextmanager
-    def _answered(self) -> Iterator[None]:
-        """A block of communication."""
+    def answered(self) -> Iterator[None]:
+        """A block of communication, whose errors say that another process is lost."""
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             waited = "" if self.patience is None else f", or has not answered for {self.patience.total_seconds():g} s"
             reason = str(error).strip().splitlines()[0]
@@ -259,23 +277,16 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
         UserError: the first process cannot be reached.
     """
     size = int(environment.get("WORLD_SIZE", 1))
-    if size == 1:
+    if size == 1 or "RANK" not in environment:
         yield ALONE
         return
-    rank, local_rank = int(environment["RANK"]), int(environment.get("LOCAL_RANK", 0))
-    backend = "gloo"
-    if torch.cuda.is_available():
-        if local_rank >= torch.cuda.device_count():
-            raise UserError(
-                f"rank {rank}: this machine has {torch.cuda.device_count()} GPU(s) and torchrun was to start at least "
-                f"{local_rank + 1} processes on it: give --nproc-per-node={torch.cuda.device_count()}"
-            )
-        torch.cuda.set_device(local_rank)
-        backend = "cpu:gloo,cuda:nccl"
+    rank = int(environment["RANK"])
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        store, *_ = next(dist.rendezvous("env://", rank, size, timeout=_START_TIMEOUT))  # type: ignore[attr-defined]
+        store, *_ = next(dist.rendezvous("env://", rank, size, timeout=_MEETING_TIMEOUT))  # type: ignore[attr-defined]
         # What an attempt that failed has left there would be taken for this one's.
-        store = PrefixStore(f"attempt-{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        attempt = f"attempt-{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+        store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_START_TIMEOUT)
     except (RuntimeError, ValueError, OSError) as error:
         address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
@@ -284,6 +295,6 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
             "them with torchrun and the same --rdzv-endpoint, which every machine can reach"
         ) from error
     try:
-        yield Ranks(rank, size)
+        yield Ranks(rank, size, int(environment.get("LOCAL_RANK", rank)))
     finally:
         dist.destroy_process_group()

@@ -81,7 +81,8 @@ class EagerStepper:
     def _compute(self, batch: Batch, counts: Mapping[str, int], number: int) -> dict[str, Tensor]:
         """Forward and backward passes of a micro-batch."""
         if self.seed is not None:
-            torch.manual_seed(key(self.seed, number, int(batch.input_ids.sum())))
+            generator = torch.default_generator if self.compute.device.type == "cpu" else torch.cuda
+            generator.manual_seed(key(self.seed, number, int(batch.input_ids.sum())))
         with self.compute.autocast():
             terms: list[LossTerm] = self.module(batch.to(self.compute.device))
         loss = weigh(terms, counts) * (self.ranks.size if self.is_divided else 1)

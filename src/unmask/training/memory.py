@@ -153,7 +153,7 @@ class MicroBatches:
         cut = self._source.cut(step.after, state.micro_batch_tokens)
         problem = f"step {state.step + 1:,} does not fit into the memory ({_first_sentences(reason)})"
         if cut.micro_batch_size == 1:
-            longest = max(batch.max_length for batch in step.batches)
+            longest = max((batch.max_length for batch in step.batches), default=0)
             raise UserError(
                 f"{problem}, though a micro-batch is one sequence already, of {longest:,} tokens at most, in "
                 f"{self._describe_model()}: {self._advise(cut)}"

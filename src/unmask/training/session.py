@@ -31,6 +31,7 @@ from unmask.training.run.best import choose_metric, newest_best, restore_best
 from unmask.training.run.checkpoint import (
     Checkpoint,
     find_shared_checkpoint,
+    give_parts,
     list_steps,
     remove_later,
     restore,
@@ -171,9 +172,10 @@ def run_session(
             session.handle_bad_step(state, bad)
             return micro_batches.steps(state)  # those made ahead may be of a later phase
 
-        hooks = Hooks(session, begin_step, session.is_due, continue_after, micro_batches.halve)
+        halve = None if budget.shard else micro_batches.halve  # divided, all would have to stop within the same block
+        hooks = Hooks(session, begin_step, session.is_due, continue_after, halve)
         try:
-            with session.writer:
+            with session.writer, ranks.answered() if budget.shard else nullcontext():
                 train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks=ranks)
                 session.finish(state)
         except torch.OutOfMemoryError as error:
@@ -235,8 +237,7 @@ class Session:
         settings, ranks = self.settings, self.context.ranks
         state.newest = result
         self.writer.check()
-        if settings.minutes is not None:
-            state.seconds = ranks.from_first(state.seconds)
+        state.seconds = ranks.from_first(state.seconds)  # a budget may go by it
         self.progress.update(state.progress(settings), state.tokens)
         is_last = state.is_over(settings)
         if is_last or settings.minutes is not None or state.step % settings.log_every == 0:
@@ -270,6 +271,7 @@ class Session:
         Raises:
             UserError: the recipe says so, there is no checkpoint, or the run has gone back too often.
         """
+        state.seconds = self.context.ranks.from_first(state.seconds)
         place = keep_bad_step(self.context.directory / "divergence", bad, state.roll_backs)
         kept = f"{bad.fault}. The step was not taken, its batches and figures are in {place}"
         newest = None
@@ -386,12 +388,11 @@ class Session:
     def _save(self, state: TrainState) -> None:
         self._saved_step = state.step
         optimizer, position, rows = self.optimizer, _as_json(state.position), self.context.log.digest()
-        if self.context.ranks.is_first or self.settings.shard:  # a divided model is gathered from all
-            snapshot = take_snapshot(
-                self.learner.module, optimizer.optimizer, optimizer.schedule, state, position, rows
-            )
         if self.context.ranks.is_first:
-            self.writer.write(snapshot)
+            parts = (self.learner.module, optimizer.optimizer, optimizer.schedule)
+            self.writer.write(take_snapshot(*parts, state, position, rows))
+        elif self.settings.shard:
+            give_parts(self.learner.module, optimizer.optimizer)
 
 
 def _as_json(position: Any) -> dict[str, int]:

@@ -171,8 +171,8 @@ class TrainSettings(Settings):
     beside the newest weights. Null: there is none. See `unmask.training.averaging`."""
     on_divergence: Literal["stop", "roll_back"] = "stop"
     """What happens at a step whose loss or gradient is not finite, or whose loss is a spike. Its update is never taken,
-    and its batches are kept in the run's `divergence/`. `roll_back`: the run continues from its newest checkpoint with
-    the text after that step."""
+    and its batches (of several processes, those of the first) are kept in the run's `divergence/`. `roll_back`: the run
+    continues from its newest checkpoint with the text after that step."""
     spike_factor: float | None = Field(None, gt=1)
     """A loss over this times the median of the last 100 steps is a spike, from the 21st step on; null: none is."""
     max_roll_backs: int = Field(3, ge=1)

@@ -7,11 +7,10 @@ summed into the parts. What a checkpoint holds is gathered, so that it is one of
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from unmask.errors import SettingsError
 from unmask.training.distributed import Ranks
@@ -35,6 +34,8 @@ def check_sharding(
         )
     if settings.weight_averaging is not None:
         raise SettingsError("train.shard=true and train.weight_averaging do not go together: leave one out")
+    if settings.micro_batch_size == "auto":
+        raise SettingsError("train.shard=true and train.micro_batch_size=auto do not go together: give a number")
     for batch_size, most in cuts:
         if ranks.size * -(-batch_size // (most * ranks.size)) > batch_size:
             raise SettingsError(
@@ -45,7 +46,10 @@ def check_sharding(
 
 def shard(module: nn.Module, ranks: Ranks, device: torch.device) -> None:
     """Divides a module: its blocks, and with the module itself whatever is in none of them."""
-    mesh = init_device_mesh(device.type, (ranks.size,))
+    from torch.distributed.device_mesh import DeviceMesh  # these take a second to import
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    mesh = DeviceMesh.from_group(ranks.group, device.type)
     stacks = [stack for part in module.modules() if isinstance(stack := getattr(part, "blocks", None), nn.ModuleList)]
     for block in (block for stack in stacks for block in stack):
         fully_shard(block, mesh=mesh)
@@ -55,16 +59,26 @@ def shard(module: nn.Module, ranks: Ranks, device: torch.device) -> None:
 
 def local(tensor: Tensor) -> Tensor:
     """This process's part of a divided tensor; any other tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    part: Tensor = tensor.to_local() if is_divided(tensor) else tensor  # type: ignore[attr-defined]
+    return part
 
 
 def whole(tensor: Tensor) -> Tensor:
     """A divided tensor, gathered: all processes have to ask for it. Any other tensor itself."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    gathered: Tensor = tensor.full_tensor() if is_divided(tensor) else tensor  # type: ignore[attr-defined]
+    return gathered
 
 
 def divided_like(value: Tensor, own: Tensor) -> Tensor:
     """A whole tensor, divided as another is; each process has the whole."""
-    if not isinstance(own, DTensor):
+    if not is_divided(own):
         return value
-    return distribute_tensor(value.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
+    from torch.distributed.tensor import distribute_tensor
+
+    place: Any = own
+    return distribute_tensor(value.to(own.device), place.device_mesh, place.placements, src_data_rank=None)
+
+
+def is_divided(tensor: Tensor) -> bool:
+    """Whether it is a `DTensor`, which only `shard` makes."""
+    return hasattr(tensor, "full_tensor")

@@ -116,6 +116,13 @@ def take_snapshot(
     return Snapshot(files, copy.deepcopy(saved))
 
 
+def give_parts(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Gives the first process, which takes a snapshot of a divided model, what this one has of it."""
+    for tensors in (_once(module.state_dict(keep_vars=True)), _optimizer_tensors(optimizer)):
+        for tensor in tensors.values():
+            whole(tensor.detach())
+
+
 def write_checkpoint(
     checkpoints: Path,
     snapshot: Snapshot,

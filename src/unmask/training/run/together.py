@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings
 from unmask.errors import SettingsError, StoreError
+from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
 from unmask.training.run.checkpoint import find_shared_checkpoint
 from unmask.training.run.directory import value_at
@@ -56,6 +57,19 @@ def check_same_run(settings: Settings, ranks: Ranks) -> None:
             raise SettingsError(
                 f"this process runs {name} {version}, and the first one {versions.get(name)}: install the same "
                 "everywhere"
+            )
+
+
+def check_same_device(compute: Compute, ranks: Ranks) -> None:
+    """Takes this process's device; refuses, by a SettingsError, another kind of device or precision than the first
+    process has."""
+    with ranks.agreeing():
+        first = ranks.from_first([compute.device.type, str(compute.dtype)])
+        ranks.take_device(compute.device)
+        if first != [compute.device.type, str(compute.dtype)]:
+            raise SettingsError(
+                f"this process computes on {compute.device.type} in {compute.dtype}, the first one on {first[0]} in "
+                f"{first[1]}: give device and precision"
             )
 
 
