@@ -8,9 +8,10 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from typing import TypeVar
 
 from unmask.errors import OutputError
 from unmask.io.signals import Interruption
@@ -19,6 +20,10 @@ from unmask.store.shard_writer import EncodedChunk
 
 _CHUNKS_IN_FLIGHT = 4
 """Chunks per worker that are being encoded or waiting to be written."""
+
+_LOOK_AT_WORKERS_S = 2.0
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -56,9 +61,26 @@ def _encode_ahead(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int)
         with _ctrl_c_held_back():  # the pool starts its processes when work is submitted
             waiting.append(pool.submit(_encode_in_worker, chunk))
         if len(waiting) >= most:
-            yield waiting.popleft().result()
+            yield result_of(waiting.popleft(), pool)
     while waiting:
-        yield waiting.popleft().result()
+        yield result_of(waiting.popleft(), pool)
+
+
+def result_of(future: Future[T], pool: ProcessPoolExecutor) -> T:
+    """What a worker gives, waited for. Raises BrokenProcessPool if one was killed, in the middle of an answer too.
+
+    The pool's own thread would wait for the rest of that answer for ever, since others could still write to the pipe.
+    """
+    while True:
+        done, _ = wait([future], _LOOK_AT_WORKERS_S)
+        if done:
+            return future.result()
+        workers = list((pool._processes or {}).values())
+        if not all(worker.is_alive() for worker in workers):
+            for worker in workers:
+                worker.kill()
+            # The last end that is open: the pool's thread gets to the end of the pipe.
+            pool._result_queue._writer.close()  # type: ignore[attr-defined]  # a SimpleQueue of multiprocessing
 
 
 @contextmanager
