@@ -12,6 +12,7 @@ Rows that need a disk, a file system or a memory limit of their own make them, w
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import shutil
@@ -57,7 +58,7 @@ class Drill:
     work: Path
     server: Server
     chance: random.Random
-    seconds: float = 0.0
+    seconds: float = math.inf
     notes: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -80,9 +81,9 @@ class Drill:
         words = ["pretrain", str(self.work / "recipe.yaml"), f"store={self.work / 'store'}", "--out", str(self.run)]
         _need(self.server.start([*words, "--workers", "1"], stop_at=7).wait(), 143)
 
-    def at_exit(self, number: signal.Signals) -> list[int]:
-        """The exit code of a command that a signal has killed when its work was done: Python's end has no handlers."""
-        return [-number] if (self.run / "results.json").exists() else []
+    def at_the_ends(self, number: signal.Signals) -> list[int]:
+        """The exit code where a signal comes before or after the command itself, when Python has no handler for it."""
+        return [-number] if (self.run / "results.json").exists() or not self.run.exists() else []
 
     def check_resumed(self, out: Path | None = None, whole: str = "whole", words: list[str] | None = None) -> None:
         """Gives the command again with --resume, and compares what it ends with."""
@@ -132,7 +133,7 @@ def killed(drill: Drill, number: int) -> None:
     else:
         time.sleep(drill.moment())
     process.send(signal.SIGKILL)
-    _need(process.wait(), 0, -signal.SIGKILL)
+    drill.notes["after its end"] += _need(process.wait(), 0, -signal.SIGKILL).code == 0
     drill.notes["within a checkpoint"] += any(checkpoints.glob(".unfinished-*"))
     drill.check_resumed()
 
@@ -142,7 +143,7 @@ def stopped(drill: Drill, number: int) -> None:
     process = drill.start()
     time.sleep(drill.moment())
     process.send(signal.SIGTERM)
-    ended = _need(process.wait(), 0, 143, *drill.at_exit(signal.SIGTERM))
+    ended = _need(process.wait(), 0, 143, *drill.at_the_ends(signal.SIGTERM))
     drill.notes["saved a checkpoint"] += "everything is saved" in ended.errors
     drill.check_resumed()
 
@@ -154,7 +155,7 @@ def stopped_twice(drill: Drill, number: int) -> None:
     process.send(signal.SIGINT)
     time.sleep(drill.chance.uniform(0, 0.2))
     process.send(signal.SIGINT)
-    _need(process.wait(), 0, 130, *drill.at_exit(signal.SIGINT))
+    _need(process.wait(), 0, 130, *drill.at_the_ends(signal.SIGINT))
     drill.check_resumed()
 
 
@@ -371,10 +372,10 @@ def prepare(drill: Drill) -> None:
     prepare([drill.work / "text.jsonl"], drill.work / "tokenizer", drill.work / "store")
     (drill.work / "corpus.jsonl").write_bytes(SAMPLE_TEXT.read_bytes() * 4)
     (drill.work / "recipe.yaml").write_text(RECIPE)
-    for out in (drill.work / "whole", drill.run):  # files that the first one reads are then in the system's cache
+    for name in ("whole", "second", "third"):  # the quickest, so that few faults come after the end of a run
         began = time.perf_counter()
-        _need(drill.start(out).wait(), 0)
-        drill.seconds = time.perf_counter() - began
+        _need(drill.start(drill.work / name).wait(), 0)
+        drill.seconds = min(drill.seconds, time.perf_counter() - began)
 
 
 def report(rows: list[Row], seconds: float, file: Path | None) -> None:

@@ -49,6 +49,7 @@ def encoder_pool(
     try:
         yield lambda chunks: _encode_ahead(pool, chunks, workers * _CHUNKS_IN_FLIGHT)
     except BrokenProcessPool as error:
+        _kill_workers(pool)  # one that was just being started is not ended by the pool, which waits for it for ever
         interruption.check()  # a SIGTERM to the whole process group ends the workers first
         raise OutputError("a worker process was killed (out of memory?): try fewer --workers") from error
     finally:
@@ -75,12 +76,15 @@ def result_of(future: Future[T], pool: ProcessPoolExecutor) -> T:
         done, _ = wait([future], _LOOK_AT_WORKERS_S)
         if done:
             return future.result()
-        workers = list((pool._processes or {}).values())
-        if not all(worker.is_alive() for worker in workers):
-            for worker in workers:
-                worker.kill()
+        if not all(worker.is_alive() for worker in list((pool._processes or {}).values())):
+            _kill_workers(pool)
             # The last end that is open: the pool's thread gets to the end of the pipe.
             pool._result_queue._writer.close()  # type: ignore[attr-defined]  # a SimpleQueue of multiprocessing
+
+
+def _kill_workers(pool: ProcessPoolExecutor) -> None:
+    for worker in list((pool._processes or {}).values()):
+        worker.kill()
 
 
 @contextmanager
