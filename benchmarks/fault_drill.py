@@ -24,12 +24,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fault_server import Ended, Process, Server
-from measure import SAMPLE_TEXT, machine, num_cores, parser
+from fault_table import Row, report
+from measure import SAMPLE_TEXT, parser
 
 RECIPE = """
 seed: 3
@@ -329,18 +330,6 @@ FAULTS: dict[str, Callable[[Drill, int], None]] = {
 }
 
 
-@dataclass
-class Row:
-    """A line of the table; `notes` says what the faults met, or why none was brought about."""
-
-    fault: str
-    tries: int
-    survived: int = 0
-    lost: int = 0
-    notes: str = ""
-    losses: list[str] = field(default_factory=list)
-
-
 def drill_row(drill: Drill, name: str, tries: int) -> Row:
     """The tries of one fault, each in an empty place."""
     row = Row(name, 0)
@@ -376,30 +365,6 @@ def prepare(drill: Drill) -> None:
         began = time.perf_counter()
         _need(drill.start(drill.work / name).wait(), 0)
         drill.seconds = min(drill.seconds, time.perf_counter() - began)
-
-
-def report(rows: list[Row], seconds: float, file: Path | None) -> None:
-    """Prints the table and each loss, and writes all of it as JSON where `file` is given."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from unmask.io.writing import write_json
-
-    table = Table(title="Faults, and the same command with --resume", title_justify="left")
-    for name in ("fault", "tries", "survived", "lost", "notes"):
-        table.add_column(name, justify="right" if name in ("tries", "survived", "lost") else "left", overflow="fold")
-    for row in rows:
-        table.add_row(row.fault, str(row.tries), str(row.survived), str(row.lost), row.notes)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
-    console.print(table)
-    on = machine(num_cores()) | {"an unbroken run, seconds": round(seconds, 2)}
-    for name, value in on.items():
-        console.print(f"{name}: {', '.join(value) if isinstance(value, list) else value}", soft_wrap=True)
-    for row in rows:
-        for loss in row.losses:
-            console.print(f"{row.fault}: {loss}", soft_wrap=True)
-    if file is not None:
-        write_json(file, {"rows": [asdict(row) for row in rows], "machine": on})
 
 
 def main() -> int:
