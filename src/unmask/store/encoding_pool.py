@@ -6,9 +6,10 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from typing import TypeVar
 
 from unmask.errors import OutputError
 from unmask.io.processes import end_with_parent, signals_held_back
@@ -18,6 +19,10 @@ from unmask.store.shard_writer import EncodedChunk
 
 _CHUNKS_IN_FLIGHT = 4
 """Chunks per worker that are being encoded or waiting to be written."""
+
+_LOOK_AT_WORKERS_S = 2.0
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -43,6 +48,7 @@ def encoder_pool(
     try:
         yield lambda chunks: _encode_ahead(pool, chunks, workers * _CHUNKS_IN_FLIGHT)
     except BrokenProcessPool as error:
+        _kill_workers(pool)  # one that was just being started is not ended by the pool, which waits for it for ever
         interruption.check()  # a SIGTERM to the whole process group ends the workers first
         raise OutputError("a worker process was killed (out of memory?): try fewer --workers") from error
     finally:
@@ -55,9 +61,29 @@ def _encode_ahead(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int)
         with signals_held_back(signal.SIGINT):  # the pool starts its processes when work is submitted
             waiting.append(pool.submit(_encode_in_worker, chunk))
         if len(waiting) >= most:
-            yield waiting.popleft().result()
+            yield result_of(waiting.popleft(), pool)
     while waiting:
-        yield waiting.popleft().result()
+        yield result_of(waiting.popleft(), pool)
+
+
+def result_of(future: Future[T], pool: ProcessPoolExecutor) -> T:
+    """What a worker gives, waited for. Raises BrokenProcessPool if one was killed, in the middle of an answer too.
+
+    The pool's own thread would wait for the rest of that answer for ever, since others could still write to the pipe.
+    """
+    while True:
+        done, _ = wait([future], _LOOK_AT_WORKERS_S)
+        if done:
+            return future.result()
+        if not all(worker.is_alive() for worker in list((pool._processes or {}).values())):
+            _kill_workers(pool)
+            # The last end that is open: the pool's thread gets to the end of the pipe.
+            pool._result_queue._writer.close()  # type: ignore[attr-defined]  # a SimpleQueue of multiprocessing
+
+
+def _kill_workers(pool: ProcessPoolExecutor) -> None:
+    for worker in list((pool._processes or {}).values()):
+        worker.kill()
 
 
 _encoder_of_worker: Encoder | None = None
