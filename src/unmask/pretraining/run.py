@@ -58,8 +58,7 @@ def pretrain(
         resume: True continues from the newest intact checkpoint, or from the beginning if there is none.
         overwrite: True replaces a run at `out`.
         workers: processes that prepare a corpus; see `unmask.prepare`.
-        ranks: the processes that train it together, each of which calls this function; see
-            `unmask.training.distributed.joined_ranks`.
+        ranks: the processes that train it together, each of which calls this function; see `joined_ranks`.
 
     Returns:
         The model's directory.
