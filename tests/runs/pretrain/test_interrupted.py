@@ -19,7 +19,7 @@ from support.corpora import contents
 from support.runs import assert_same_run, rows_of, stop_at
 from unmask.errors import Interrupted, SettingsError
 from unmask.io.signals import Interruption
-from unmask.pretraining import run as pretraining
+from unmask.pretraining import beginning
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
@@ -103,7 +103,7 @@ def test_so_it_is_at_the_end_of_an_epoch(words: tuple[str, list[str]], tiny_stor
 
 
 def ctrl_c_while_evaluating(patch: pytest.MonkeyPatch) -> None:
-    evaluator = pretraining.evaluator
+    evaluator = beginning.evaluator
 
     def stopped(*arguments: Any) -> Callable[[], dict[str, float]]:
         evaluate = evaluator(*arguments)
@@ -114,7 +114,7 @@ def ctrl_c_while_evaluating(patch: pytest.MonkeyPatch) -> None:
 
         return evaluate_and_stop
 
-    patch.setattr(pretraining, "evaluator", stopped)
+    patch.setattr(beginning, "evaluator", stopped)
 
 
 def ctrl_c_while_saving(patch: pytest.MonkeyPatch) -> None:

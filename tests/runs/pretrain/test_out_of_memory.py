@@ -24,7 +24,6 @@ from unmask.pretraining.run import pretrain
 from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.training import session
-from unmask.training.device import Compute
 from unmask.training.recorded.stepper import CapturedStepper
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -55,11 +54,10 @@ def too_small(patch: pytest.MonkeyPatch, module: type, most_tokens: int, *, afte
 def record_steps(patch: pytest.MonkeyPatch) -> None:
     """The stepper of GPUs, on the processor."""
 
-    def choose(
-        module: Any, optimizer: Any, settings: Any, compute: Compute, longest: int, *, compiles: bool
-    ) -> tuple[CapturedStepper, str]:
-        norm, spike = settings.max_grad_norm, settings.spike_factor
-        return CapturedStepper(module, optimizer, norm, spike, compute, module.paddings, longest, False), "captured"
+    def choose(eager: Any, settings: Any, longest: int, *, compiles: bool) -> tuple[CapturedStepper, str]:
+        module, norm, spike = eager.module, settings.max_grad_norm, settings.spike_factor
+        parts = (module, eager.optimizer, norm, spike, eager.compute, module.paddings, longest, False)
+        return CapturedStepper(*parts), "captured"
 
     patch.setattr(session, "choose_stepper", choose)
 

@@ -60,7 +60,7 @@ def all_well(ended: list[Ended]) -> None:
     assert [each.exit_code for each in ended] == [0] * len(ended), ended[0].errors
 
 
-@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_power_of_two_processes_ends_with_the_bits_of_one(
     number: int, pretrain_words: list[str], alone: Path, tmp_path: Path
 ) -> None:
@@ -73,6 +73,7 @@ def test_a_power_of_two_processes_ends_with_the_bits_of_one(
     assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in alone.iterdir())
 
 
+@pytest.mark.slow
 def test_three_processes_train_to_rounding_on_the_same_examples(
     words: tuple[str, list[str]], pretrain_words: list[str], alone: Path, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_run_that_stops_on_four_processes_continues_on_one(
     assert examples(run) == examples(alone)
 
 
+@pytest.mark.slow
 def test_muon_shares_its_matrices_and_ends_with_the_same_bits(
     words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
@@ -168,6 +170,7 @@ def test_a_process_that_hangs_ends_the_run_within_its_timeout(pretrain_words: li
     assert "--max-restarts" in first.errors
 
 
+@pytest.mark.slow
 def test_torchrun_starts_a_run_again_whose_process_was_killed(
     pretrain_words: list[str], alone: Path, tmp_path: Path
 ) -> None:
@@ -273,6 +276,7 @@ def on_hosts(hosts: list[str], words: list[str]) -> list[subprocess.Popen[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_two_hosts_train_and_a_lost_link_ends_the_run(
     two_hosts: list[str], pretrain_words: list[str], alone: Path, tmp_path: Path
 ) -> None:

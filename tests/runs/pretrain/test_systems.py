@@ -179,7 +179,7 @@ def test_phases_show_what_they_say(stores: dict[str, Path], tiny_recipe: Path, t
     recipe, overrides = words_of("phases", stores, tiny_recipe)
     run = tmp_path / "run"
     steps = shown((recipe, [*overrides, "packing.short_sequence_prob=0", "train.log_every=1"]), run)
-    assert [[len(lengths) for lengths in step] for step in steps] == [[3, 3, 2]] * 6 + [[3, 1]] * 6
+    assert [[len(lengths) for lengths in step] for step in steps] == [[3, 3, 2]] * 6 + [[2, 2]] * 6
     longest = [max(max(lengths) for lengths in step) for step in steps]
     assert longest == [32] * 6 + [64] * 6
     rows = [row for row in rows_of(run) if "loss" in row]
