@@ -26,7 +26,8 @@ transformers.utils.logging.disable_progress_bar()
 def test_what_we_save_opens_there(bases: dict[str, Path], tmp_path: Path, family: str, name: str) -> None:
     kind, data = KINDS[name], write_rows(KINDS[name].rows, tmp_path / "train.jsonl")
     words = [f"init_from={bases[family]}", f"data.train={data}", *kind.settings, "train.steps=2", "train.batch_size=6",
-             "seed=1", "optimizer.learning_rate=1e-3", "schedule.warmup_ratio=0", "device=cpu", "precision=fp32"]  # fmt: skip
+             "optimizer.learning_rate=1e-3", "schedule.warmup_ratio=0", "device=cpu", "precision=fp32"]  # fmt: skip
+    words.append("seed=1")  # with that of the recipes the regression's answers are all about the same
     directory = finetune(f"finetune/{kind.recipe}", words, out=tmp_path / "run")
     model = load_whole(kind, directory)
     assert type(model).__name__ == json.loads((directory / "config.json").read_text())["architectures"][0]
