@@ -204,6 +204,7 @@ def test_stopped_there_and_resumed_here(
     assert "resumed with search.ray=None, where it was" in Path("stopped", "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_one_that_fails_or_is_killed_leaves_the_others_alone(
     cluster: Cluster, folder: Path, runs: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

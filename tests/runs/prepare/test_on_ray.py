@@ -92,6 +92,7 @@ def test_a_lost_machine_costs_its_unfinished_shards_alone(
     assert finished.items() <= inodes.items(), "a finished shard was made again"
 
 
+@pytest.mark.slow
 def test_without_any_machine_it_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_process, "NO_MACHINE_S", 0)
     with ray_cluster() as other:
