@@ -31,11 +31,12 @@ FIRST_ROWS = 5
 """Steps that are not counted: what is allocated and compiled at first."""
 
 
-def words_of(given: Namespace, out: Path, *more: str) -> list[str]:
+def words_of(given: Namespace, out: Path, *, steps: int | None = None, save_every: int | None = None) -> list[str]:
     sizes = ["phases=[]", "train.batch_size=32", "train.micro_batch_size=16", "packing.max_length=128"]
-    budget = ["train.epochs=null", "train.tokens=null", "train.minutes=null", f"train.steps={given.steps}"]
-    quiet = ["train.log_every=1", "train.save_every=null", "train.eval_every=null", "train.eval_sequences=1"]
-    return ["pretrain", given.recipe, f"store={given.store}", *sizes, *budget, *quiet, *more, "--out", str(out)]
+    budget = ["train.epochs=null", "train.tokens=null", "train.minutes=null", f"train.steps={steps or given.steps}"]
+    saved = f"train.save_every={'null' if save_every is None else save_every}"
+    quiet = ["train.log_every=1", saved, "train.eval_every=null", "train.eval_sequences=1"]
+    return ["pretrain", given.recipe, f"store={given.store}", *sizes, *budget, *quiet, "--out", str(out)]
 
 
 def run_on_cores(commands: Sequence[Sequence[str]]) -> None:
@@ -62,9 +63,9 @@ def rate(run: Path) -> float:
     return median(row["tokens_per_s"] for row in rows[FIRST_ROWS:] if "tokens_per_s" in row)
 
 
-def trained(given: Namespace, work: Path, name: str, processes: int, *more: str) -> Path:
+def trained(given: Namespace, work: Path, name: str, processes: int, **changed: int) -> Path:
     out = work / name
-    run_on_cores([["-m", "unmask", *words_of(given, out, *more)]] * processes)
+    run_on_cores([["-m", "unmask", *words_of(given, out, **changed)]] * processes)
     return out
 
 
@@ -105,8 +106,8 @@ def resume_seconds(given: Namespace, work: Path) -> tuple[float, float]:
     from unmask.recipe.loading import load_pretrain_recipe
     from unmask.training.run.checkpoint import STATE, find_checkpoint, state_digest
 
-    run = trained(given, work, "resumed", 1, "train.steps=10")
-    words = words_of(given, run)[2:-2]
+    run = trained(given, work, "resumed", 1, steps=10)
+    words = words_of(given, run, steps=2_000_000)[2:-2]
     settings = load_pretrain_recipe(given.recipe, words)
     taken = []
     for step in (10, 1_000_000):
@@ -150,7 +151,7 @@ def main() -> None:
             trained(given, work, f"none-{number}", 1)
             without = time.perf_counter() - began
             began = time.perf_counter()
-            trained(given, work, f"saving-{number}", 1, f"train.save_every={SAVED_EVERY}")
+            trained(given, work, f"saving-{number}", 1, save_every=SAVED_EVERY)
             saves.append((time.perf_counter() - began - without) / (given.steps // SAVED_EVERY))
             print(f"round {number + 1}: {ones[-1]:,.0f} and {twos[-1]:,.0f} tokens/s, {saves[-1]:.3f} s a save")
         collective = collective_seconds(given, work)
