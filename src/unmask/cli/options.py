@@ -82,4 +82,4 @@ def cores() -> int:
 
 def is_one_of_several() -> bool:
     """Whether `torchrun` has started this process as one of several."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"

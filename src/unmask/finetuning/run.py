@@ -7,8 +7,9 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -47,13 +48,7 @@ from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
-from unmask.training.run.together import (
-    check_batch_size,
-    check_same_device,
-    check_same_files,
-    check_same_run,
-    open_everywhere,
-)
+from unmask.training.run.together import check_batch_size, check_same_device, check_same_run, open_everywhere
 from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
 
@@ -128,31 +123,27 @@ def finetune_settings(
         compute = choose_compute(settings.device, settings.precision)
     check_same_device(compute, ranks)
     with ranks.own_directory(directory) as own:
-
-        def begin() -> TaskInputs:
-            return _open(settings, own, compute, ranks)
-
-        with ExitStack() as beginning:
-            with ranks.agreeing():
-                if ranks.is_first:
-                    beginning.enter_context(
-                        beginning_run(
-                            own,
-                            settings,
-                            name=recipe,
-                            seed=settings.seed,
-                            device=compute.describe(),
-                            resume=resume,
-                            overwrite=overwrite,
-                        )
-                    )
-            run = open_everywhere(begin, begin, own, ranks)
-            check_same_files(str(settings.data.train), {"its examples": run.loader.examples.checksum()}, ranks)
+        opening = beginning_run(
+            own,
+            settings,
+            name=recipe,
+            seed=settings.seed,
+            device=compute.describe(),
+            resume=resume,
+            overwrite=overwrite,
+        )
+        opens = partial(_open, settings, own, compute, ranks)
+        run = open_everywhere(opening, opens, opens, _fingerprints, own, ranks)
         with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
             _train(settings, run, own, compute, log, ranks.during_steps(settings.train.rank_timeout_s))
         if ranks.is_first:
             write_report(own)
     return directory / "model"
+
+
+def _fingerprints(run: TaskInputs) -> tuple[str, dict[str, int]]:
+    """Of what the run learns from, under a name for messages."""
+    return "data.train", {"its content": run.loader.examples.checksum()}
 
 
 def _open(settings: FinetuneRecipe, directory: Path, compute: Compute, ranks: Ranks = ALONE) -> TaskInputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,13 +22,7 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
 from unmask.training.run.checkpoint import load_weights
-from unmask.training.run.together import (
-    check_batch_size,
-    check_same_device,
-    check_same_files,
-    check_same_run,
-    open_everywhere,
-)
+from unmask.training.run.together import check_batch_size, check_same_device, check_same_run, open_everywhere
 from unmask.training.sharding import check_sharding
 
 
@@ -85,18 +79,16 @@ def begin(
         check_targets(settings, opened.inputs)
         return opened
 
-    with ExitStack() as stack:
-        with ranks.agreeing():
-            if ranks.is_first:
-                stack.enter_context(opening)
-        own_store = ranks.from_first(str(directory / "store"))
-        stored = settings.model_copy(update={"corpus": None, "store": settings.store or own_store})
-        opened = open_everywhere(
-            first, lambda: open_module(stored, directory, compute, workers, ranks), directory, ranks
-        )
-        store = opened.inputs.store
-        check_same_files(str(store.directory), store.manifest["files"], ranks)
-    return opened
+    own_store = ranks.from_first(str(directory / "store"))
+    stored = settings.model_copy(update={"corpus": None, "store": settings.store or own_store})
+    return open_everywhere(
+        opening,
+        first,
+        lambda: open_module(stored, directory, compute, workers, ranks),
+        lambda opened: (str(opened.inputs.store.directory), opened.inputs.store.manifest["files"]),
+        directory,
+        ranks,
+    )
 
 
 def open_module(settings: PretrainRecipe, directory: Path, compute: Compute, workers: int, ranks: Ranks) -> Opened:

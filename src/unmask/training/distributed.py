@@ -205,17 +205,16 @@ class Ranks:
                 for tensor in tensors:
                     dist.broadcast(tensor, 0, group=self.group)
 
-    def copy_directory(self, directory: Path | None) -> None:
-        """Copies the files of a directory of the first process; None there: there is nothing to copy.
+    def copy_directory(self, directory: Path) -> None:
+        """Copies the files of a directory of the first process.
 
         Args:
             directory: where it is, or is to be; its name is the same everywhere.
         """
         if self.size == 1:
             return
-        files = sorted(directory.iterdir()) if self.is_first and directory is not None else []
+        files = sorted(directory.iterdir()) if self.is_first else []
         for name, size in self.from_first([(file.name, file.stat().st_size) for file in files]):
-            assert directory is not None
             directory.mkdir(parents=True, exist_ok=True)
             with open(directory / name, "rb" if self.is_first else "wb") as file, self.answered():
                 for start in range(0, size, _PIECE_BYTES):
@@ -276,11 +275,16 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
     Raises:
         UserError: the first process cannot be reached.
     """
-    size = int(environment.get("WORLD_SIZE", 1))
-    if size == 1 or "RANK" not in environment:
+    if environment.get("WORLD_SIZE", "1") == "1" or "RANK" not in environment:
         yield ALONE
         return
-    rank = int(environment["RANK"])
+    try:
+        rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+        local_rank = int(environment.get("LOCAL_RANK", rank))
+    except ValueError as error:
+        raise UserError(
+            f"RANK, LOCAL_RANK and WORLD_SIZE: expected the numbers that torchrun sets ({error})"
+        ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, *_ = next(dist.rendezvous("env://", rank, size, timeout=_MEETING_TIMEOUT))  # type: ignore[attr-defined]
@@ -295,6 +299,6 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
             "them with torchrun and the same --rdzv-endpoint, which every machine can reach"
         ) from error
     try:
-        yield Ranks(rank, size, int(environment.get("LOCAL_RANK", rank)))
+        yield Ranks(rank, size, local_rank)
     finally:
         dist.destroy_process_group()

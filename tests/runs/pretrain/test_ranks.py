@@ -151,7 +151,7 @@ def test_another_store_is_refused_by_file(
     other, none = (
         [word.replace(words[1][0], f"store={path}") for word in own] for path in (other_store, tmp_path / "none")
     )
-    assert "tokens-00000.bin is not the file that the first process has" in refused(run_ranks(own, other))
+    assert "tokens-00000.bin is not the same as in the first process" in refused(run_ranks(own, other))
     assert f"rank 1 of 2: {tmp_path / 'none'}" in refused(run_ranks(own, none))
     assert not (tmp_path / "run").exists()
 

@@ -230,8 +230,9 @@ def test_sizes_beyond_every_memory_are_refused_by_what_they_would_take(
 
 
 def test_large_models_are_not_refused() -> None:
-    EncoderSettings(hidden_size=8192, num_hidden_layers=96, num_attention_heads=64, intermediate_size=32768)
-    ElmoSettings()
+    sizes = {"hidden_size": 8192, "num_hidden_layers": 96, "num_attention_heads": 64, "intermediate_size": 32768}
+    assert EncoderSettings.model_validate(sizes).hidden_size == 8192
+    assert ElmoSettings().filters
 
 
 def test_ids_beyond_every_vocabulary_are_refused(unmask: Command, model: Path) -> None:

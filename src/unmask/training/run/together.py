@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,23 +22,35 @@ _OWN = ("store",)
 """Keys that may differ: each machine may have its copy of the store somewhere else."""
 
 
-def open_everywhere(first: Callable[[], Opened], others: Callable[[], Opened], directory: Path, ranks: Ranks) -> Opened:
+def open_everywhere(
+    opening: AbstractContextManager[None],
+    first: Callable[[], Opened],
+    others: Callable[[], Opened],
+    data: Callable[[Opened], tuple[str, Mapping[str, Any]]],
+    directory: Path,
+    ranks: Ranks,
+) -> Opened:
     """Opens a run's inputs in the first process, then in the others, with its checkpoint copied to where they write.
 
     Args:
+        opening: the run's directory, which the first process opens; what goes wrong meanwhile is undone there.
+        data: names what was opened, with fingerprints of its files: they have to be the same everywhere.
         directory: where this process writes.
 
     Raises:
         UnmaskError: in all of them, where any of them fails.
     """
-    with ranks.agreeing():
-        if ranks.is_first:
-            opened = first()
-    if ranks.size > 1:
-        find_shared_checkpoint(directory / "checkpoints", ranks)
+    with ExitStack() as stack:
         with ranks.agreeing():
-            if not ranks.is_first:
-                opened = others()
+            if ranks.is_first:
+                stack.enter_context(opening)
+                opened = first()
+        if ranks.size > 1:
+            find_shared_checkpoint(directory / "checkpoints", ranks)
+            with ranks.agreeing():
+                if not ranks.is_first:
+                    opened = others()
+        check_same_files(*data(opened), ranks)
     return opened
 
 
@@ -81,8 +94,7 @@ def check_same_files(what: str, files: Mapping[str, Any], ranks: Ranks) -> None:
         differing = [name for name in dict.fromkeys([*first, *files]) if first.get(name) != files.get(name)]
         if differing:
             raise StoreError(
-                f"{what}: {differing[0]} is not the file that the first process has: give each machine a copy of the "
-                "same"
+                f"{what}: {differing[0]} is not the same as in the first process: give each machine a copy of the same"
             )
 
 
