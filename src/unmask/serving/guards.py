@@ -49,6 +49,7 @@ class Guards:
         self._app, self.service = app, service
         self._metrics, self._limits = service.metrics, service.limits
         self._token = None if token is None else token.encode()
+        self._held_bytes = 0  # of the bodies of all requests that are not answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,10 +77,14 @@ class Guards:
                 message = await asyncio.wait_for(receive(), left_s)
             except TimeoutError:
                 raise HTTPException(408, f"the body did not arrive within {self._limits.timeout_s:g} s") from None
-            size += len(message.get("body", b""))
+            arrived = len(message.get("body", b""))
+            size += arrived
+            self._held_bytes += arrived
             is_whole = not message.get("more_body", False)
             if size > self._limits.body_bytes:
                 raise HTTPException(413, self._too_large)
+            if self._held_bytes > self._limits.bodies_bytes:
+                raise HTTPException(429, "too many large bodies at once: send this again later", {"Retry-After": "1"})
             return message
 
         is_counted = scope["method"] == "POST"
@@ -98,6 +103,7 @@ class Guards:
             else:
                 await self._app(scope, receive_limited, send_with_headers)
         finally:
+            self._held_bytes -= size
             if is_counted:
                 self._metrics.answered(_endpoint(scope["path"]), status, time.monotonic() - started)
 

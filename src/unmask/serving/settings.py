@@ -11,6 +11,7 @@ class Limits:
 
     Attributes:
         body_bytes: the largest body.
+        bodies_bytes: the most of all bodies that are held at once; a request over that is turned away (429).
         inputs: the most inputs of a request.
         batch_tokens: the most tokens that are computed at once, but for a single request that has more.
         queue_tokens: the most tokens that wait; over that a request is turned away (429), as where those that wait
@@ -21,6 +22,7 @@ class Limits:
     """
 
     body_bytes: int = 8 * 2**20
+    bodies_bytes: int = 2**28
     inputs: int = 512
     batch_tokens: int = 8192
     queue_tokens: int = 2**18

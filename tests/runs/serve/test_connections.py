@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,18 +51,25 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(served_models: dict[str, ServedModel]) -> Iterator[Served]:
-    limits = Limits(timeout_s=1)
-    app = build_app(served_models, limits)
+    with serving(served_models, Limits(timeout_s=1)) as served:
+        yield served
+
+
+@contextmanager
+def serving(models: dict[str, ServedModel], limits: Limits) -> Iterator[Served]:
+    app = build_app(models, limits)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = Server(settings_of(app, limits))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         while not server.started:
             time.sleep(0.02)
-        yield Served(server, listener.getsockname()[1])
-        server.should_exit = True
-        thread.join()
-    app.service.batcher.close()
+        try:
+            yield Served(server, listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join()
+            app.service.batcher.close()
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -121,6 +129,21 @@ def test_half_a_body_is_nobodys_fault(served: Served, caplog: pytest.LogCaptureF
             read_all(connection)
         assert served.ask() == 200
     assert not caplog.records
+
+
+def test_bodies_that_together_are_too_large_are_turned_away(served_models: dict[str, ServedModel]) -> None:
+    with serving(served_models, Limits(timeout_s=5, bodies_bytes=10_000)) as served, served.connect() as slow:
+        begun = f"POST {TOKENIZE} HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 9000\r\n\r\n".encode()
+        slow.sendall(begun + b" " * 8_990)
+        assert served.ask() == 200
+        with served.connect() as other:
+            other.sendall(begun + b" " * 8_990)
+            answer = read_until(b"}}", other)
+        assert told_of(answer) == (429, "too many large bodies at once: send this again later")
+        assert b"\r\nretry-after: 1\r\n" in answer
+        slow.sendall(b'{"inputs":')  # is whole now, and no JSON
+        assert told_of(read_until(b"}}", slow))[0] == 422
+        assert served.ask() == 200
 
 
 def test_headers_end_somewhere(served: Served) -> None:
