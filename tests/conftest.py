@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -33,6 +34,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="slow: takes minutes, run with --run-slow"))
         if item.get_closest_marker("gpu") is not None and without_cuda:
             item.add_marker(pytest.mark.skip(reason="gpu: no CUDA device here"))
+
+
+def pytest_collection_finish() -> None:
+    """What all test files have imported stays: the garbage collector need not look through it again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

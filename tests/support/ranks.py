@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from subprocess import PIPE, Popen
+
+from support.forked import Forked
 
 WAIT_S = 240
 
@@ -33,31 +35,23 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
-def start_ranks(words: Sequence[Sequence[str]], variables: Mapping[str, str] = {}) -> list[Popen[str]]:
+def start_ranks(words: Sequence[Sequence[str]]) -> list[Forked]:
     """Starts `unmask` once for each list of words, as the ranks of one run."""
-    port = str(free_port())
-    return [
-        Popen(
-            [sys.executable, "-m", "unmask", *own],
-            env=environment(
-                RANK=str(rank), WORLD_SIZE=str(len(words)), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **variables
-            ),
-            stdout=PIPE,
-            stderr=PIPE,
-            text=True,
-        )
-        for rank, own in enumerate(words)
-    ]
+    place = {"WORLD_SIZE": str(len(words)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [Forked(own, {"RANK": str(rank), **place}) for rank, own in enumerate(words)]
 
 
-def wait_for(processes: Sequence[Popen[str]]) -> list[Ended]:
+def wait_for(processes: Sequence[Popen[str] | Forked]) -> list[Ended]:
     """What all of them leave; they are ended if that takes too long."""
     try:
         outputs = [process.communicate(timeout=WAIT_S)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [Ended(process.returncode, errors) for process, errors in zip(processes, outputs, strict=True)]
+    return [
+        Ended(-1 if process.returncode is None else process.returncode, errors)
+        for process, errors in zip(processes, outputs, strict=True)
+    ]
 
 
 def run_ranks(*words: Sequence[str]) -> list[Ended]:

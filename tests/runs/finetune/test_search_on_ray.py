@@ -164,6 +164,7 @@ def trial(out: str, seed: int) -> Path:
     return Path(out, "trials", f"lr0.003_batch8_epochs3_seed{seed}")
 
 
+@pytest.mark.slow
 def test_a_lost_machine_costs_no_trial_and_no_byte(
     cluster: Cluster, folder: Path, whole: dict[str, bytes], runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
-from support.commands import Command
+from support.commands import Command, Finished
 from support.corpora import contents
+from support.forked import Forked
 from support.runs import assert_same_run, rows_of, stop_at
 from unmask.errors import Interrupted, SettingsError
 from unmask.io.signals import Interruption
@@ -249,44 +248,23 @@ def test_a_shorter_budget_at_a_resume_is_refused_and_one_that_is_spent_ends_the_
 # In processes of their own, as a user and a scheduler have them
 
 
-STOP_AT = """
-import signal, sys
-from dataclasses import replace
-from unmask.cli.main import main
-from unmask.training import session
-
-step, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-train = session.train
-
-def train_and_stop(*arguments, **named):
-    *others, hooks = arguments
-    def hook(state, result):
-        if state.step == step:
-            signal.raise_signal(number)
-        hooks.on_step(state, result)
-    train(*others, replace(hooks, on_step=hook), **named)
-
-session.train = train_and_stop
-main()
-"""
+def signalled_at(step: int, number: int) -> None:
+    stop_at(pytest.MonkeyPatch(), step, partial(signal.raise_signal, number))
 
 
-def command(python: list[str], words: tuple[str, list[str]], run: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def command(before: Callable[[], object] | None, words: tuple[str, list[str]], run: Path, *more: str) -> Finished:
     recipe, overrides = words
-    return subprocess.run(
-        [sys.executable, *python, "pretrain", recipe, *overrides, "--out", str(run), "--workers", "1", *more],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    started = Forked(["pretrain", recipe, *overrides, "--out", str(run), "--workers", "1", *more], before=before)
+    output, errors = started.communicate()
+    assert started.returncode is not None
+    return Finished(started.returncode, output, errors)
 
 
 def test_stopped_after_its_last_step_a_run_lacks_its_model_only(words: tuple[str, list[str]], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    stopped = command(["-c", STOP_AT, "12", str(int(signal.SIGINT))], words, run)
-    assert stopped.stderr.splitlines()[-1].endswith("the same command with --resume writes the model")
-    assert command(["-m", "unmask"], words, run, "--resume").returncode == 0
+    stopped = command(partial(signalled_at, 12, signal.SIGINT), words, run)
+    assert stopped.errors.splitlines()[-1].endswith("the same command with --resume writes the model")
+    assert command(None, words, run, "--resume").code == 0
     assert (run / "model" / "config.json").exists()
 
 
@@ -295,17 +273,17 @@ def test_a_command_stopped_by_a_signal_says_how_to_go_on(
     words: tuple[str, list[str]], whole: Path, tmp_path: Path, number: int, code: int
 ) -> None:
     run = tmp_path / "run"
-    stopped = command(["-c", STOP_AT, "7", str(int(number))], words, run)
-    assert stopped.returncode == code
-    assert stopped.stdout == ""
-    assert stopped.stderr.splitlines()[-1] == (
+    stopped = command(partial(signalled_at, 7, number), words, run)
+    assert stopped.code == code
+    assert stopped.output == ""
+    assert stopped.errors.splitlines()[-1] == (
         f"stopped at step 7, 58% of the run; everything is saved in {run}: "
         "the same command with --resume continues from here"
     )
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004", "step-00000007"]
     if number == signal.SIGTERM:  # once is enough: the resume itself is the same
-        resumed = command(["-m", "unmask"], words, run, "--resume")
-        assert (resumed.returncode, resumed.stdout) == (0, f"{run / 'model'}\n{run / 'report.html'}\n")
+        resumed = command(None, words, run, "--resume")
+        assert (resumed.code, resumed.output) == (0, f"{run / 'model'}\n{run / 'report.html'}\n")
         assert_same_run(run, whole)
 
 
@@ -314,8 +292,8 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     words: tuple[str, list[str]], whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    killed = command(["-c", STOP_AT, "7", str(int(signal.SIGKILL))], words, run)
-    assert killed.returncode == -signal.SIGKILL
+    killed = command(partial(signalled_at, 7, signal.SIGKILL), words, run)
+    assert killed.code == -signal.SIGKILL
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
     assert [row["step"] for row in rows_of(run)] == [3, 5, 6]  # those after the checkpoint come again
     pretrain(*words, out=run, resume=True)

@@ -174,10 +174,26 @@ def measure_saved_bytes(
     Weights, their casts, and the gradient of the word embeddings that a decoder computes beforehand are left out.
     """
     shallow = sizes.model_copy(update={"num_hidden_layers": num_blocks})
-    module = objective.build(new_encoder(shallow, pooler=objective.needs_pooler))
+    with torch.device("meta"):
+        module = objective.build(new_encoder(shallow, pooler=objective.needs_pooler))
     assert isinstance(module, nn.Module)
-    module.to(compute.device).train()
+    _fill_with_zeros(module, compute.device)
+    module.train()
     return max(_saved_bytes(module, batch.to(compute.device), compute) for _ in each_stage(module))
+
+
+def _fill_with_zeros(module: nn.Module, device: torch.device) -> None:
+    """Gives a module without memory zeros as weights: to draw those of a large model takes seconds. Parameters that
+    several parts share stay shared."""
+    filled: dict[int, Tensor] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                zeros = nn.Parameter(torch.zeros_like(parameter, device=device), parameter.requires_grad)
+                part._parameters[name] = filled.setdefault(id(parameter), zeros)  # type: ignore[assignment]
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = torch.zeros_like(buffer, device=device)
 
 
 def each_stage(module: nn.Module) -> Iterator[int]:
