@@ -1,8 +1,9 @@
 """Draws the picture of the README from a finished run: texts as the model sees them, its predictions, its curve.
 
-    python docs/images/first_screen.py RUN
+    python docs/images/first_screen.py RUN...
 
-README.md's is that of the run that made `samples/models/en`; its card has the commands.
+Each run began with the model of the one before it. README.md's are those that made `samples/models/en`; its card has
+the commands.
 """
 
 from __future__ import annotations
@@ -48,12 +49,15 @@ def predictions(model: Path) -> str:
     return "\n".join(drawn)
 
 
-def curve(run: Path) -> str:
+def curve(runs: list[Path]) -> str:
     """Held-out masked loss over tokens, with what is reached without any context."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    tokens = {row["step"]: row["tokens"] for row in rows if "tokens" in row}
-    points = [(tokens[row["step"]], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
-    floor = json.loads((run / "results.json").read_text("utf-8"))["floors"]["loss/mlm"]["no context"]
+    points: list[tuple[int, float]] = []
+    for run in runs:
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+        before = points[-1][0] if points else 0
+        tokens = {row["step"]: before + row["tokens"] for row in rows if "tokens" in row}
+        points += [(tokens[row["step"]], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
+    floor = json.loads((runs[-1] / "results.json").read_text("utf-8"))["floors"]["loss/mlm"]["no context"]
     left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 2.5, 8.0
     most = points[-1][0]
 
@@ -82,10 +86,10 @@ def curve(run: Path) -> str:
 
 
 def main() -> None:
-    run = Path(sys.argv[1])
+    runs = [Path(each) for each in sys.argv[1:]]
     head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 282" role="img" font-size="14">'
     title = "<title>Masked texts with a model's predictions, and its held-out loss over tokens</title>"
-    picture = f"{head}\n{title}\n<style>{STYLE}</style>\n{predictions(run)}\n{curve(run)}\n</svg>\n"
+    picture = f"{head}\n{title}\n<style>{STYLE}</style>\n{predictions(runs[-1])}\n{curve(runs)}\n</svg>\n"
     PICTURE.write_text(picture, "utf-8")
 
 
