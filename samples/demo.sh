@@ -30,7 +30,7 @@ step 'What is in that store, and is anything wrong with it? (The whole, with dec
     'unmask doctor runs/demo/store --out runs/demo/store.html | head -n 32'
 
 step 'Pre-training a tiny encoder: masked words, and half of the sequences read from left to right.' \
-    'unmask pretrain pretrain/modern_tiny store=runs/demo/store --out runs/demo/pretrained'
+    'unmask pretrain pretrain/modern_tiny store=runs/demo/store train.tokens=400000 --out runs/demo/pretrained'
 
 step 'What that run was.' \
     'unmask info runs/demo/pretrained'
@@ -50,8 +50,8 @@ step 'How good is it, on examples it has not seen?' \
 step 'What does it say about a pair of our own?' \
     'echo '\''{"text_a": "Two dogs run along the beach.", "text_b": "The animals are outdoors."}'\'' | unmask predict runs/demo/finetuned/model -'
 
-step 'Another kind of task: the names in tweets, three times with other heads and orders; the three then answer together.' \
-    'unmask finetune finetune/wnut17 init_from=samples/models/en data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=1.2e-3 train.batch_size=8 train.epochs=12 search.restarts=3 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
+step 'Another kind of task: the names in tweets, twice with other heads and orders; the two then answer together.' \
+    'unmask finetune finetune/wnut17 init_from=samples/models/en data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=1.2e-3 train.batch_size=8 train.epochs=12 search.restarts=2 search.parallel=2 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
 
 step 'Which names do they find?' \
     'echo '\''{"text": "Off to Paris with Anna tomorrow !"}'\'' | unmask predict runs/demo/names/ensemble -'
