@@ -21,6 +21,8 @@ from tempfile import TemporaryFile
 from urllib.error import URLError
 
 _MOST_ANSWER = 2**22
+IDLE_S = 20
+"""After that a connection is not used again: the server closes one that has been idle for 30 seconds."""
 
 
 @contextmanager
@@ -151,11 +153,18 @@ async def open_loop(
         look: called with the number of each request and its answer, where that is 200.
     """
     chance, found = random.Random(seed), Arrivals()
-    idle: list[Connection] = []
+    idle: list[tuple[float, Connection]] = []  # with when it was last used
     tasks: set[asyncio.Task[None]] = set()
 
     async def ask(number: int, due: float) -> None:
-        connection = idle.pop() if idle else await Connection.open(port)
+        since, connection = idle.pop() if idle else (0.0, None)
+        if connection is not None and time.perf_counter() - since > IDLE_S:  # so are all below it
+            for _, each in [*idle, (since, connection)]:
+                each.close()
+            idle.clear()
+            connection = None
+        if connection is None:
+            connection = await Connection.open(port)
         try:
             status, answer = await connection.ask(requests[number % len(requests)])
         except (OSError, asyncio.IncompleteReadError):
@@ -166,7 +175,7 @@ async def open_loop(
             found.times.append(time.perf_counter() - due)
             if look is not None:
                 look(number, answer)
-        idle.append(connection)
+        idle.append((time.perf_counter(), connection))
 
     begin = due = time.perf_counter()
     number = 0
@@ -178,7 +187,7 @@ async def open_loop(
         task.add_done_callback(tasks.discard)
         number += 1
     await asyncio.gather(*tasks)
-    for connection in idle:
+    for _, connection in idle:
         connection.close()
     return found
 

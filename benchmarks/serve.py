@@ -303,7 +303,8 @@ def soak(place: Path, given: argparse.Namespace) -> tuple[list[Row], list[str]]:
             f"at most {TOLERANCE:g}" if is_exact else "", largest <= TOLERANCE if is_exact else None),
         Row("requests that /metrics counts", told[0], "the load's own count", num, "", None, None, "equal",
             told == (num, num, answered, num - answered, 0)),
-    ], [f"seconds of an answer: {load_of(found.times, seconds)}; /metrics: {figures}, before: {sent:.0f}"]  # fmt: skip
+    ], [f"seconds of an answer: {load_of(found.times, seconds)}; /metrics: {figures}, before: {sent:.0f}",
+        f"MiB after each tenth: {[each >> 20 for each in memory]}"]  # fmt: skip
 
 
 def _difference(served: dict[str, Any], predicted: dict[str, Any]) -> float:
