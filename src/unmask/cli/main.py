@@ -54,8 +54,10 @@ def main() -> None:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as above)
     # PyTorch's threads spin while they wait, which beside other work costs most of the speed; asleep they cost nothing.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # oneDNN caches what it made for the last thousand shapes, and most shapes return within half as many.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "512")
+    # oneDNN caches what it made for the last thousand shapes, and most shapes of a run return within half as many.
+    # Those of requests return seldom, each holds megabytes, and in fp32 it is soon made again.
+    kept = "16" if sys.argv[1:2] == ["serve"] and "bf16" not in sys.argv else "512"
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", kept)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
