@@ -56,7 +56,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # oneDNN caches what it made for the last thousand shapes, and most shapes of a run return within half as many.
     # Those of requests return seldom, each holds megabytes, and in fp32 it is soon made again.
-    kept = "16" if sys.argv[1:2] == ["serve"] and "bf16" not in sys.argv else "512"
+    kept = "16" if sys.argv[1:2] == ["serve"] and "bf16" not in " ".join(sys.argv) else "512"
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", kept)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
