@@ -147,6 +147,7 @@ class Family:
         reads_words: by their characters, and the two texts of a pair apart, as ELMo does.
         is_recurrent: it has no attention, and no position embeddings.
         is_gated: its feed-forward has a third matrix, for the gate.
+        is_pre_norm: a block adds to what it reads, so that one whose outputs are zero changes nothing.
         positions_after_padding: positions are counted from `pad_token_id` + 1.
     """
 
@@ -180,6 +181,7 @@ class Family:
     reads_words: bool = False
     is_recurrent: bool = False
     is_gated: bool = False
+    is_pre_norm: bool = False
     positions_after_padding: bool = False
 
     def has(self, part: Part) -> bool:

@@ -29,7 +29,14 @@ from unmask.packing.formats import check_documents, check_separator, documents_n
 from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
 from unmask.pretraining.initial_weights import adjust_random_weights
-from unmask.pretraining.start import Start, build_module, check_vocabulary, describe_new_entries, open_start
+from unmask.pretraining.start import (
+    Start,
+    build_module,
+    check_vocabulary,
+    describe_new_entries,
+    describe_new_layers,
+    open_start,
+)
 from unmask.pretraining.steps import PretrainingSteps, build_loader, count_targets, template_of
 from unmask.recipe.pairings import idle_window, unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
@@ -120,7 +127,7 @@ def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
     window = getattr(settings.model, "local_attention", None)
     notes = [unasked_pairs(settings.objective, settings.packing), idle_window(window, settings.longest[1])]
     if settings.init_from is not None:
-        notes.insert(0, describe_new_entries(start, tokenizer))
+        notes[:0] = [describe_new_entries(start, tokenizer), describe_new_layers(start)]
     elif settings.store is not None:
         notes.insert(0, unusual_tokenizer(start.family.name, tokenizer.kind))
     for note in filter(None, notes):

@@ -20,9 +20,10 @@ from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
-from unmask.models.hub.conversion import bert_as_electra, sizes_with_dropout, widen_vocabulary, with_dropout
+from unmask.models.hub.conversion import bert_as_electra, deepened, sizes_with_dropout, widen_vocabulary, with_dropout
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import ModelSource, open_source
+from unmask.models.modernbert import ModernBertEncoder
 from unmask.models.settings import DROPOUTS, EncoderSettings, ModelSettings
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.recipe.pairings import contradiction
@@ -45,8 +46,8 @@ class Start:
     Attributes:
         recipe: of the run.
         source: the model directory in `init_from`; None for random weights.
-        sizes: of its encoder, with the dropout that `model.*` gives in its place; None for random weights, whose
-            vocabulary is that of a tokenizer.
+        sizes: of its encoder, with the dropout, and where there are more, the layers, that `model.*` gives in its
+            place; None for random weights, whose vocabulary is that of a tokenizer.
         family: of the encoder that the run trains: the recipe's, or what that of `init_from` becomes.
         tokenizer: the one beside `init_from`; None where there is none.
     """
@@ -102,6 +103,8 @@ def open_start(recipe: PretrainRecipe) -> Start:
     if wrong is not None:
         raise SettingsError(wrong)
     _check_sizes(recipe, sizes)
+    if isinstance(sizes, EncoderSettings):
+        sizes = sizes.model_copy(update={"num_hidden_layers": _depth(recipe.model, sizes)})
     _check_positions(recipe, sizes)
     tokenizer = open_tokenizer(source.directory) if has_tokenizer(source.directory) else None
     return Start(recipe, source, sizes, family, tokenizer)
@@ -126,6 +129,9 @@ def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> Ob
     dropout, name = _dropout(recipe.model), str(recipe.init_from)
     encoder = with_dropout(load_encoder(start.source, pooler=objective.needs_pooler).encoder, dropout, name)
     pieces = _new_entries(start, tokenizer)
+    if isinstance(encoder, ModernBertEncoder):
+        depth = _depth(recipe.model, encoder.settings)
+        encoder = deepened(encoder, depth) if depth > encoder.settings.num_hidden_layers else encoder
     if start.family != encoder.settings.family:
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
         encoder = bert_as_electra(encoder)
@@ -136,6 +142,20 @@ def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> Ob
         assert not kept.encoder.reads_words, "its words have been compared"
         widen_vocabulary(kept.encoder, heads, tokenizer.vocab_size, pieces)
     return module
+
+
+def describe_new_layers(start: Start) -> str | None:
+    """A note on the layers that the run has beyond those of `init_from`; None if there are none."""
+    before = None if start.source is None else start.source.settings
+    if not (isinstance(before, EncoderSettings) and isinstance(start.sizes, EncoderSettings)):
+        return None
+    known, number = before.num_hidden_layers, start.sizes.num_hidden_layers
+    if number == known:
+        return None
+    return (
+        f"init_from={start.recipe.init_from} has {known} layers, and the run {number}: the {number - known} new ones "
+        "are copies that change nothing at first"
+    )
 
 
 def describe_new_entries(start: Start, tokenizer: Tokenizer) -> str | None:
@@ -172,6 +192,8 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
             "model.zero_output_projections=false"
         )
     ours, theirs = _given_sizes(settings.model, sizes.family), sizes.model_dump()
+    if isinstance(sizes, EncoderSettings):
+        theirs["num_hidden_layers"] = _depth(settings.model, sizes)
     differing = [name for name in ours if ours[name] != theirs.get(name)]
     if "architecture" in differing:
         differing = ["architecture"]  # the rest follows from it
@@ -197,6 +219,13 @@ def _given_sizes(model: AnyModelSettings, family: Family) -> dict[str, Any]:
         return ELMO_PRESETS[model.preset].model_dump(exclude={"vocab_size", *DROPOUTS}) | given
     sizes = {**model.family.presets[model.preset], **given}
     return {"intermediate_size": round(model.family.feed_forward_factor * sizes["hidden_size"])} | sizes
+
+
+def _depth(model: AnyModelSettings, sizes: EncoderSettings) -> int:
+    """The layers of the run's encoder: those of `init_from`, or more where `model.num_hidden_layers` says so and a
+    block may begin as nothing."""
+    given = getattr(model, "num_hidden_layers", None) or 0
+    return max(given, sizes.num_hidden_layers) if sizes.family.is_pre_norm else sizes.num_hidden_layers
 
 
 def _dropout(model: AnyModelSettings) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""Converts encoders: BERT to ELECTRA, and any to one with more vocabulary entries or other dropout.
+"""Converts encoders: BERT to ELECTRA, ModernBERT to a deeper one, and any to one with more vocabulary entries or other
+dropout.
 
 For continued pre-training under another objective, or on text with new words, and for fine-tuning. Hidden states are
 the same before and after, up to rounding and dropout.
@@ -7,7 +8,7 @@ the same before and after, up to rounding and dropout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
+from unmask.models.modernbert import ModernBertEncoder
 from unmask.models.settings import EncoderSettings, reasons
 
 AnySizes = TypeVar("AnySizes", EncoderSettings, ElmoSettings, EncoderSettings | ElmoSettings)
@@ -84,6 +86,49 @@ def bert_as_electra(bert: BertEncoder) -> ElectraEncoder:
     }
     electra.load_state_dict(weights, assign=True)
     return electra.train(bert.training)
+
+
+@torch.no_grad()
+def deepened(encoder: ModernBertEncoder, num_layers: int) -> ModernBertEncoder:
+    """An encoder with more layers and the same hidden states: between its blocks stand copies of them whose output
+    projections are zero (Wu et al. 2024, "LLaMA Pro", section 3.2).
+
+    They begin as nothing and learn from the first step on, the rest of their weights being learnt already. A copy
+    attends as its original does, globally or locally, as far as the sizes allow.
+
+    Args:
+        encoder: left as it is.
+        num_layers: at least as many as it has.
+    """
+    settings = encoder.settings.model_copy(update={"num_hidden_layers": num_layers})
+    deeper = ModernBertEncoder(settings)
+    around = {name: weight for name, weight in encoder.state_dict().items() if not name.startswith("blocks.")}
+    deeper.load_state_dict(around, strict=False)
+    blocks: list[Any] = list(deeper.blocks)
+    originals: list[Any] = list(encoder.blocks)
+    old, new = ([block.attention.window for block in each] for each in (originals, blocks))
+    kept = _spread(old, new)
+    for place, block in enumerate(blocks):
+        alike = [number for number, window in enumerate(old) if window == new[place]] or range(len(old))
+        source = kept.index(place) if place in kept else min(alike, key=lambda number: abs(kept[number] - place))
+        block.load_state_dict(originals[source].state_dict(), strict=False)  # the first has a norm less
+        if place not in kept:
+            for output in (block.attention.output, block.feed_forward.down):
+                for parameter in output.parameters():
+                    parameter.zero_()
+    return deeper.train(encoder.training)
+
+
+def _spread(old: Sequence[object], new: Sequence[object]) -> list[int]:
+    """Where each of the old kinds of block stands among more new ones: evenly, in order, each at one of its own kind if
+    there is one before the places run out. Kinds `a b b a` among `a b b a b b a b` stand at 0, 2, 4 and 6."""
+    places: list[int] = []
+    for number, kind in enumerate(old):
+        after = places[-1] + 1 if places else 0
+        earliest = max(after, number * len(new) // len(old))
+        last = len(new) - (len(old) - number)
+        places.append(next((place for place in range(earliest, last + 1) if new[place] == kind), min(earliest, last)))
+    return places
 
 
 def widen_vocabulary(

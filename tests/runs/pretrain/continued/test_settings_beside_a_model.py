@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from support.continued import module_of, run_two_steps
+from support.continued import hidden_states, largest_difference, module_of, run_two_steps
 from support.runs import weight_bytes
 from unmask.errors import SettingsError
 from unmask.models.hub.directory import load_model
@@ -145,3 +145,22 @@ def test_a_dropout_that_a_family_has_not_is_refused(
     told = r"^model\.\* does not fit init_from=.*, of the family lstm: attention_probs_dropout_prob 0\.2 means nothing"
     with pytest.raises(SettingsError, match=told):
         pretrain(recipe, [*words, "model.attention_probs_dropout_prob=.2"], out=tmp_path / "run")
+
+
+def test_a_deeper_model_begins_with_the_loss_of_the_one_it_is_made_of(
+    recipe: str, tiny_recipe: Path, tiny_store: Path, tmp_path: Path
+) -> None:
+    full = ["objective.sentence_objective=none", "packing.format=full_sentences", f"store={tiny_store}"]
+    sizes = ["model.architecture=modernbert", "train.steps=1", "schedule.warmup_steps=0"]
+    modern = pretrain(str(tiny_recipe), [*full, *sizes], out=tmp_path / "modern")
+    words = [*full, f"init_from={modern}", "model.num_hidden_layers=5"]
+    before = module_of(recipe, [*full, f"init_from={modern}"])
+    deeper = module_of(recipe, words)
+    assert len(deeper.encoder.blocks) == 5
+    assert largest_difference(hidden_states(deeper.encoder), hidden_states(before.encoder)) < 1e-6
+    model = run_two_steps(recipe, words, tmp_path / "run")
+    assert json.loads((model / "config.json").read_text("utf-8"))["num_hidden_layers"] == 5
+    log = (tmp_path / "run" / "log.txt").read_text("utf-8")
+    assert "has 3 layers, and the run 5: the 2 new ones are copies that change nothing at first" in log
+    with pytest.raises(SettingsError, match="num_hidden_layers 1 and not 3"):
+        open_start(load_pretrain_recipe(recipe, [*words[:-1], "model.num_hidden_layers=1"]))

@@ -1,4 +1,5 @@
-"""BERT as ELECTRA with the same hidden states; more vocabulary entries, in the place of padding first."""
+"""BERT as ELECTRA, and a deeper ModernBERT, with the same hidden states; more vocabulary entries, in the place of
+padding first."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from unmask.batch import Batch, pack
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.encoder import TokenEncoder, new_encoder
 from unmask.models.heads.heads import MaskedLMHead
-from unmask.models.hub.conversion import bert_as_electra, widen_vocabulary
+from unmask.models.hub.conversion import bert_as_electra, deepened, widen_vocabulary
+from unmask.models.modernbert import ModernBertEncoder
 from unmask.models.settings import Architecture, EncoderSettings
 
 VOCAB_SIZE = 40
@@ -57,6 +59,33 @@ def test_bert_as_electra(pooler: bool, hidden_act: str) -> None:
     assert electra.settings.embedding_size == electra.settings.hidden_size
     assert not electra.training
     assert largest_difference(electra.hidden_states(batch()), bert.hidden_states(batch())) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("layers", "biases", "kept"), [(4, False, [0, 1, 2, 3]), (7, True, [0, 1, 4, 6]), (12, False, [0, 4, 7, 9])]
+)
+def test_a_deeper_model_computes_the_same_and_all_of_it_learns(layers: int, biases: bool, kept: list[int]) -> None:
+    biased = dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), biases)
+    encoder = new("modernbert", num_hidden_layers=4, local_attention=4, **biased)
+    assert isinstance(encoder, ModernBertEncoder)
+    deeper = deepened(encoder, layers)
+    assert deeper.settings.num_hidden_layers == len(deeper.blocks) == layers
+    assert not deeper.training
+    assert largest_difference([deeper(batch())], [encoder(batch())]) < TOLERANCE
+    assert [n for n, block in enumerate(deeper.blocks) if block.attention.output.weight.any()] == kept
+    deeper(batch()).square().sum().backward()
+    for block in deeper.blocks:
+        assert block.attention.output.weight.grad.any()
+        assert block.feed_forward.down.weight.grad.any()
+
+
+def test_blocks_without_a_place_of_their_kind_still_stand_in_order() -> None:
+    """All four of the first are global, and one in five of the new ones."""
+    encoder = new("modernbert", num_hidden_layers=4, global_attn_every_n_layers=1)
+    encoder.settings = encoder.settings.model_copy(update={"global_attn_every_n_layers": 5, "local_attention": 4})
+    assert isinstance(encoder, ModernBertEncoder)
+    deeper = deepened(encoder, 6)
+    assert [n for n, block in enumerate(deeper.blocks) if block.attention.output.weight.any()] == [0, 1, 3, 5]
 
 
 def test_the_copy_learns_and_the_original_stays() -> None:
