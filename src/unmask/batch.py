@@ -2,8 +2,7 @@
 
 A batch holds no padding: the tokens of all its sequences are stored one after another, and `bounds` says where each
 sequence begins and ends. A loss is a (sum, count) pair, so that the loss of an optimizer step does not depend on how
-the step was cut into micro-batches. Over several processes they
-add up in the same way.
+the step was cut into micro-batches; over several processes they add up in the same way.
 """
 
 from __future__ import annotations
@@ -32,8 +31,9 @@ class Batch:
             a batch padded to a bucket (`unmask.models.buckets`), whose lengths only the device knows.
         keys: (sequences,) int64, the key from which all randomness of a sequence is drawn (see `unmask.chance`);
             None where nothing is drawn.
-        columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool,
-            `next_sentence_label` (sequences,) int64, `labels` ...
+        columns: whatever else an objective or a task needs, by name: `special_tokens_mask` (tokens,) bool, `labels`
+            (tokens,) int64, `target_positions` (targets,) int64, `next_sentence_label` (sequences,) int64; or one
+            number for the whole batch, such as a share of targets that changes over the run ...
         left_to_right: for each sequence, whether its tokens see only those before them, whatever the encoder; empty:
             all are read as the encoder reads.
         longest: of a padded batch, the most tokens that any sequence may have; None in any other batch.
@@ -154,7 +154,8 @@ class LossTerm:
     Attributes:
         name: as in `metrics.jsonl` after `loss/`: `mlm`, `nsp`, `task` ...
         total: () float32, the summed loss over the targets of this micro-batch, with its gradient.
-        count: the number of targets it was summed over; a tensor, () int64, where only the device knows it.
+        count: the number of targets it was summed over; a tensor, () int64, where only the device knows it. In a batch
+            padded to a bucket it counts padding too: training divides by the objective's `counts`, of the whole step.
         coefficient: the weight of the term.
     """
 

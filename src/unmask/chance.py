@@ -1,16 +1,16 @@
 """All randomness but dropout's, as pure functions of a key.
 
-A key is a 64-bit integer made from (seed, copy, block, sequence); a draw is a hash of (key, stream, counter). Nothing
-keeps a state, so the same sequences get the same masks in one micro-batch or eight, and a resumed run draws what it
-would have drawn, in one process or several. The mixing function is
-the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
+A key is a 64-bit integer made from (seed, copy, block, sequence, purpose); a draw is a hash of (key, stream, counter).
+Nothing keeps a state, so the same sequences get the same masks in one micro-batch or eight, and a resumed run draws
+what it would have drawn, in one process or several. The mixing function is the finaliser of SplitMix64 (Steele, Lea and
+Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-_MASK = (1 << 64) - 1
+_UINT64_MAX = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9
 _MULTIPLIER_2 = 0x94D049BB133111EB
@@ -18,9 +18,9 @@ _MULTIPLIER_2 = 0x94D049BB133111EB
 
 def mix(value: int) -> int:
     """SplitMix64's finaliser: a bijection of 64-bit integers that looks random."""
-    value = (value + _GOLDEN) & _MASK
-    value = ((value ^ (value >> 30)) * _MULTIPLIER_1) & _MASK
-    value = ((value ^ (value >> 27)) * _MULTIPLIER_2) & _MASK
+    value = (value + _GOLDEN) & _UINT64_MAX
+    value = ((value ^ (value >> 30)) * _MULTIPLIER_1) & _UINT64_MAX
+    value = ((value ^ (value >> 27)) * _MULTIPLIER_2) & _UINT64_MAX
     return value ^ (value >> 31)
 
 
@@ -28,7 +28,7 @@ def key(*parts: int) -> int:
     """One key from any number of integers, whose order matters; in the range of int64, so that a tensor holds it."""
     mixed = 0
     for part in parts:
-        mixed = mix(mixed ^ mix(part & _MASK))
+        mixed = mix(mixed ^ mix(part & _UINT64_MAX))
     return _signed(mixed)
 
 
@@ -39,14 +39,14 @@ class Draws:
     """
 
     def __init__(self, *parts: int) -> None:
-        self._state = key(*parts) & _MASK
+        self._state = key(*parts) & _UINT64_MAX
 
     def uniform(self) -> float:
         """A number in [0, 1), with 53 random bits."""
-        self._state = (self._state + _GOLDEN) & _MASK
+        self._state = (self._state + _GOLDEN) & _UINT64_MAX
         value = self._state
-        value = ((value ^ (value >> 30)) * _MULTIPLIER_1) & _MASK
-        value = ((value ^ (value >> 27)) * _MULTIPLIER_2) & _MASK
+        value = ((value ^ (value >> 30)) * _MULTIPLIER_1) & _UINT64_MAX
+        value = ((value ^ (value >> 27)) * _MULTIPLIER_2) & _UINT64_MAX
         return ((value ^ (value >> 31)) >> 11) * 2.0**-53
 
     def integer(self, low: int, high: int) -> int:
@@ -87,7 +87,7 @@ class Permutation:
         self.size = size
         self._half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
         self._half_mask = (1 << self._half_bits) - 1
-        self._round_keys = [key(*parts, number) & _MASK for number in range(self.ROUNDS)]
+        self._round_keys = [key(*parts, number) & _UINT64_MAX for number in range(self.ROUNDS)]
 
     def __getitem__(self, index: int) -> int:
         """Where `index` goes, 0 <= index < size."""

@@ -61,6 +61,7 @@ def test_it_is_pretrained(run: Path) -> None:
     assert (config["architectures"], config["model_type"]) == (["ToyForMaskedLM"], "unmask-toy")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert all(math.isfinite(row["loss/mlm"]) for row in rows if "loss/mlm" in row)
+    assert "MLM loss" in (run / "report.html").read_text("utf-8")
 
 
 def test_it_is_described(run: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import unmask
 from support.corpora import write_jsonl
 from support.toy_objective import PreviousTokenSettings
 from unmask.doctor.diagnosis import diagnose
@@ -91,6 +92,15 @@ def test_a_run_is_trained_reported_and_described(run: Path) -> None:
     assert "unigram entropy" in page
     assert describe(run)["progress"] == 1
     assert describe(run / "model")["model_type"] == "bert"
+
+
+def test_its_encoder_fills_masks_and_is_finetuned(run: Path, tmp_path: Path) -> None:
+    assert len(unmask.fill_mask(run, "the [MASK] of the day", 3)) == 3
+    rows = [{"text": f"{word} day {number}", "label": word} for number in range(8) for word in ("good", "bad")]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    words = [f"init_from={run}", f"data.train={path}", f"data.dev={path}", "device=cpu", "train.epochs=1"]
+    unmask.finetune("finetune/classification", [*words, "task.max_length=32"], out=tmp_path / "run")
+    assert {each["label"] for each in unmask.predict(tmp_path / "run", [{"text": "a good day"}])} <= {"good", "bad"}
 
 
 def test_the_doctor_examines_recipe_store_and_run(recipe: str, store: Path, run: Path) -> None:

@@ -131,7 +131,7 @@ def run_ours(model: LoadedModel, example: Example, only_needed: bool) -> Outcome
     batch = example.batch
     targets = (example.labels != -100).nonzero().squeeze(1)
     if only_needed:
-        hidden = encoder(batch, positions=torch.cat([targets, batch.first_tokens]))
+        hidden = encoder(batch, wanted=torch.cat([targets, batch.first_tokens]))
         at_targets, at_first = hidden.split([len(targets), batch.num_sequences])
     else:
         hidden = encoder(batch)

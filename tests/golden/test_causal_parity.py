@@ -25,7 +25,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule
 from unmask.objectives.settings import CausalLMSettings
 from unmask.tasks.choice.task import ChoiceModule
-from unmask.tasks.sequence_module import summed_cross_entropy
+from unmask.tasks.sequence_module import label_loss
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -118,7 +118,7 @@ def test_l3_of_multiple_choice_is_that_of_double_heads(tmp_path: Path) -> None:
     summary = theirs.multiple_choice_head.summary
     with torch.no_grad():
         head.weight.copy_(summary.weight)  # its bias is the same for every choice, and changes nothing
-    module = ChoiceModule(encoder, head, summed_cross_entropy, 0.5)
+    module = ChoiceModule(encoder, head, label_loss, 0.5)
     columns = {"labels": torch.tensor([1, 0]), "unit_bounds": torch.tensor([0, 2, 4])}
     batch: Batch = pack(choices).with_columns(**columns)
     terms = module(batch)

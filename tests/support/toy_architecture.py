@@ -65,9 +65,9 @@ class ToyEncoder(nn.Module):
     def word_embeddings(self) -> Tensor:
         return self.embeddings["word"].weight
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         hidden = self.hidden_states(batch)[-1]
-        return hidden if positions is None else hidden[positions]
+        return hidden if wanted is None else hidden[wanted]
 
     def summary(self, batch: Batch) -> Tensor:
         return self(batch, batch.first_tokens)

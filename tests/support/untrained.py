@@ -23,9 +23,12 @@ from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
 
-def save_bert(directory: Path, texts: Sequence[str], *, masked_lm: bool = False, **sizes: Any) -> Path:
+def save_bert(
+    directory: Path, texts: Sequence[str], *, masked_lm: bool = False, segmenter: str = "none", **sizes: Any
+) -> Path:
     """An encoder with a tokenizer of these texts; with a pooler, or a head for masked words."""
-    tokenizer, _ = train_tokenizer(iter(texts), TokenizerSettings(), seed=0)
+    settings = TokenizerSettings.model_validate({"segmenter": segmenter})
+    tokenizer, _ = train_tokenizer(iter(texts), settings, seed=0)
     torch.manual_seed(0)
     encoder = BertEncoder(tiny(tokenizer.vocab_size, **sizes), pooler=not masked_lm)
     save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings) if masked_lm else None)

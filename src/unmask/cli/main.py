@@ -69,7 +69,7 @@ def main() -> None:
             if ended.code == 128 + signal.SIGINT:  # what typer makes of a `KeyboardInterrupt`
                 raise Interrupted(
                     "stopped at once by a second Ctrl-C: what was being written is given up, what was finished is "
-                    "kept; a run goes on from its newest checkpoint with --resume",
+                    "kept; a run continues from its newest checkpoint with --resume",
                     signal.SIGINT,
                 ) from None
             raise
@@ -94,8 +94,8 @@ def main() -> None:
     except Exception as error:
         if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
             _fail(
-                "the memory does not suffice: end other programs, or take a smaller batch or model; a run then goes on "
-                "from its newest checkpoint with --resume",
+                "the memory does not suffice: end other programs, or take a smaller batch or model; a run continues "
+                "then from its newest checkpoint with --resume",
                 2,
             )
         _fail_with_log()

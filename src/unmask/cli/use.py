@@ -377,13 +377,19 @@ def export_command(
     """Write a model as ONNX, with a certificate of what it answers, or refuse."""
     from unmask.exporting.export import export
 
-    told = export(model, out, check, format=format, max_loss=max_loss, overwrite=overwrite)
+    certificate = export(model, out, check, format=format, max_loss=max_loss, overwrite=overwrite)
     if as_json:
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(certificate, ensure_ascii=False))
         return
-    measured = {told["metric"]: {when: each[told["metric"]] for when, each in told["metrics"].items()}}
-    for name, each in {**measured, "ms of one example": told["latency_ms"], "bytes": told["size_bytes"]}.items():
+    measured = {
+        certificate["metric"]: {when: each[certificate["metric"]] for when, each in certificate["metrics"].items()}
+    }
+    for name, each in {
+        **measured,
+        "ms of one example": certificate["latency_ms"],
+        "bytes": certificate["size_bytes"],
+    }.items():
         print(f"  {name:<24} {each['before']:,.4g} before, {each['after']:,.4g} after")
-    for name, value in told["largest_difference"].items():
-        print(f"  {'largest difference':<24} {value:.2g} of {name}, {told['examples']:,} examples")
+    for name, value in certificate["largest_difference"].items():
+        print(f"  {'largest difference':<24} {value:.2g} of {name}, {certificate['examples']:,} examples")
     print(out)

@@ -95,22 +95,23 @@ def export(
         if format == "onnx-int8":
             _quantize(place / ONNX)
         if loaded.head_kind is not None:
-            told = compare(load_predictor(directory, device="cpu"), load_predictor(place, device="cpu"), files)
+            result = compare(load_predictor(directory, device="cpu"), load_predictor(place, device="cpu"), files)
         else:
             head = loaded.masked_lm_head or loaded.discriminator_head
             before, after = (load_feature_model(each, device="cpu") for each in (directory, place))
-            told = compare_texts(before, head and head.eval(), after, files)
-        if not told["loss"] <= max_loss:
+            result = compare_texts(before, head and head.eval(), after, files)
+        if not result["loss"] <= max_loss:
+            metric = result["metric"]
             raise SettingsError(
-                f"{told['metric']} on {check} is {told['metrics']['after'][told['metric']]:.4g} after exporting and "
-                f"{told['metrics']['before'][told['metric']]:.4g} before: worse by {told['loss']:.3g}, over --max-loss "
+                f"{metric} on {check} is {result['metrics']['after'][metric]:.4g} after exporting and "
+                f"{result['metrics']['before'][metric]:.4g} before: worse by {result['loss']:.3g}, over --max-loss "
                 f"{max_loss:g}; nothing is written: take another --format, or allow more"
             )
         certificate = {
             "format": format,
             "opset": _OPSET,
             "check": Path(check).name,
-            **told,
+            **result,
             "size_bytes": {"before": size_of(directory, "*.safetensors"), "after": size_of(place, ONNX)},
             "calibration_data": None,  # the range of every input of a product is taken from that input itself
             "libraries": {name: metadata.version(name) for name in _LIBRARIES},

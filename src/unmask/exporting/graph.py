@@ -23,6 +23,7 @@ from unmask.models.kernels.products import Linear
 from unmask.models.layers import ACTIVATIONS
 from unmask.models.modernbert import ModernBertBlock
 from unmask.models.settings import EncoderSettings
+from unmask.models.transformer import Block
 
 OUTPUTS = {
     "question_answering": ("start_logits", "end_logits"),
@@ -52,6 +53,11 @@ class PaddedModel(nn.Module):
         super().__init__()
         if encoder.reads_words or encoder.settings.family.is_recurrent:
             raise SettingsError("an LSTM or ELMo cannot be exported: ONNX files are written of Transformers")
+        if not all(isinstance(block, Block | ModernBertBlock) for block in encoder.blocks):
+            raise SettingsError(
+                f"a model of the family {encoder.settings.architecture} cannot be exported: ONNX files are written of "
+                "blocks as BERT and ModernBERT have them"
+            )
         if kind != "encoder" and not isinstance(head, Classifier | DeepClassifier | MaskedLMHead | DiscriminatorHead):
             raise SettingsError(
                 "a BiLSTM on the encoder, a pair read in both orders, or windows weighed by a learnt query cannot be "
@@ -101,7 +107,7 @@ class PaddedModel(nn.Module):
         if settings.is_causal:
             last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, hidden.shape[2])
             return hidden.gather(1, last).squeeze(1)
-        if settings.architecture == "modernbert" and settings.classifier_pooling == "mean":
+        if settings.classifier_pooling == "mean":
             present = mask[..., None].to(hidden.dtype)
             return (hidden * present).sum(1) / present.sum(1)
         first = hidden[:, 0]

@@ -20,9 +20,10 @@ NumberedLines = Iterable[tuple[int, str]]
 """Lines with their ends, numbered from 1."""
 
 SAMPLE_BYTES = 64 * 1024
+"""Most bytes looked at to find which encoding fits."""
+
 MOST_LINE_BYTES = 1 << 28
 """Of a line of text: a small compressed file may hold one without an end."""
-"""Most bytes looked at to find which encoding fits."""
 
 _SCRIPTS = {"cp949": ("HANGUL",), "cp932": ("HIRAGANA", "KATAKANA", "CJK"), "gb18030": ("CJK",), "cp1252": ("LATIN",)}
 """Encodings to try, in order, and what nearly all letters beyond ASCII are in text that is written in them."""

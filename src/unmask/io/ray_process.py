@@ -99,7 +99,7 @@ class RayProcess:
         """
         return self.call(_count, need)
 
-    def room(self, need: Mapping[str, float]) -> int:
+    def capacity(self, need: Mapping[str, float]) -> int:
         """`count` for tasks that wait for a machine.
 
         Raises:

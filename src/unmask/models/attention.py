@@ -1,8 +1,8 @@
 """Scaled dot-product attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.1).
 
-Only attention needs the bounds of sequences. On a GPU, flash attention is given the bounds. Elsewhere,
-sequences are gathered into groups of similar length (`unmask.models.kernels.row_layout`), each attended in one call. A
-causal encoder's tokens attend to themselves and to those before them (Radford et al. 2018, section 3.1).
+Only attention needs the bounds of sequences. On a GPU, flash attention is given the bounds. Elsewhere, sequences are
+gathered into groups of similar length (`unmask.models.kernels.row_layout`), each attended in one call. A causal
+encoder's tokens attend to themselves and to those before them (Radford et al. 2018, section 3.1).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def attend(
     """softmax(Q K^T / sqrt(head_size)) V within each sequence, for each head.
 
     Args:
-        query_key_value: (rows, 3, heads, head_size) float: what the layout's `enter` gave, through layers.
+        query_key_value: (rows, 3, heads, head_size) float: computed from the rows that `layout.enter` returned.
         dropout_prob: of the attention probabilities, in [0, 1).
         training: False: no dropout.
         causal: True: no token attends to a later one.
         window: a token attends to so many tokens on either side of it; None: to all.
 
     Returns:
-        (rows, heads, head_size), as they were given.
+        (rows, heads, head_size), in the same order.
     """
     prob = dropout_prob if training else 0.0
     dtype = compute_dtype(query_key_value)
@@ -50,33 +50,34 @@ def attend(
         return _attend_all(query_key_value, layout, prob, causal, window)
     contexts = []
     for group, rows in layout.split(query_key_value):
-        its_causal = causal or group.causal
+        is_causal = causal or group.causal  # rows are now (sequences, length, 3, heads, head_size)
         within = None if window is None or window >= group.length - 1 else window
         if within is not None and group.length > 4 * within:
-            contexts.append(attend_in_band(rows, group.padding, within, prob, its_causal))
+            contexts.append(attend_in_band(rows, group.padding, within, prob, is_causal))
         elif backend == "matmul":
-            contexts.append(attend_by_products(rows, group.padding, threshold_of(prob), its_causal, within))
+            contexts.append(attend_by_products(rows, group.padding, threshold_of(prob), is_causal, within))
         else:
-            contexts.append(_attend_sdpa(rows, group.padding, prob, its_causal, within))
+            contexts.append(_attend_sdpa(rows, group.padding, prob, is_causal, within))
     return layout.join(contexts)
 
 
 def _attend_all(query_key_value: Tensor, layout: Layout, prob: float, causal: bool, window: int | None) -> Tensor:
     """The formula itself, all tokens of a batch at once with other sequences masked: slow, for small tests only."""
-    query, key, value = query_key_value.unbind(1)
+    query, key, value = query_key_value.unbind(1)  # each (rows, heads, head_size)
     places = torch.arange(len(query), device=query.device, dtype=torch.int32)
     sequences = torch.searchsorted(layout.bounds, places, right=True)
-    seen = sequences[:, None] == sequences
+    seen = sequences[:, None] == sequences  # (rows, rows) bool
     if causal:
         seen = seen & (places[:, None] >= places)
     if window is not None:
         seen = seen & ((places[:, None] - places).abs() <= window)
-    scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
+    scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5  # (heads, rows, rows)
     probabilities = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
     return torch.einsum("hqk,khd->qhd", dropout(probabilities, prob, training=True), value)
 
 
 def _attend_sdpa(rows: Tensor, padding: Tensor | None, prob: float, causal: bool, window: int | None) -> Tensor:
+    """By PyTorch's fused kernel: (sequences, length, heads, head_size)."""
     # Padding is at the end: under the causal mask no token sees it.
     mask = None if padding is None or causal else ~padding
     if window is not None:

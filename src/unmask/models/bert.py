@@ -66,18 +66,18 @@ class BertEncoder(nn.Module):
         """(vocab, hidden): the decoder of the masked-LM head is tied to it."""
         return self.embeddings.word.weight
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """The last hidden states.
 
         Args:
             batch: no sequence longer than `settings.num_positions`.
-            positions: (positions,) int64: the tokens whose hidden states are wanted; None: all. The first tokens are
+            wanted: (wanted,) int64: the tokens whose hidden states are wanted; None: all. The first tokens are
                 `batch.first_tokens`.
 
         Returns:
-            (tokens, hidden), or (positions, hidden).
+            (tokens, hidden), or (wanted, hidden).
         """
-        return run_blocks(self, batch, positions)
+        return run_blocks(self, batch, wanted)
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): what represents each whole sequence: the first token, pooled if there is a pooler; in a

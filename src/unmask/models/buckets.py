@@ -2,7 +2,7 @@
 
 Packed batches differ in their numbers of tokens, sequences and targets. Here each number is padded to a rounded
 size: with padding tokens, cut into sequences of their own, none of which is a target. They cost their share of the
-step (a few in a hundred tokens, see `rounded_up`) and change no loss and no gradient.
+step (a few in a hundred tokens, see `bucket_size`) and change no loss and no gradient.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Paddings = Mapping[str, Padding]
 """The padding of every column that a module reads, by the column's name."""
 
 
-def rounded_up(size: int) -> int:
+def bucket_size(size: int) -> int:
     """The next multiple above `size` of about a sixteenth of it: of 32 at least and of 512 at most."""
     granule = _granule(size)
     return (size // granule + 1) * granule
@@ -90,13 +90,13 @@ class Shapes:
     def choose(self, batch: Batch) -> Shape:
         """The shape for a batch: every size is larger than the batch's own."""
         assert batch.max_length <= self.longest, f"a sequence of {batch.max_length} tokens, over {self.longest}"
-        num_tokens = rounded_up(batch.num_tokens)
+        num_tokens = bucket_size(batch.num_tokens)
         # The most sequences that the padding is cut into. One of them is in any case added by rounding up.
         padding_sequences = -(-_granule(num_tokens - 1) // self.longest)
-        sizes = {TOKENS: num_tokens, SEQUENCES: rounded_up(batch.num_sequences + padding_sequences - 1)}
+        sizes = {TOKENS: num_tokens, SEQUENCES: bucket_size(batch.num_sequences + padding_sequences - 1)}
         for name, padding in self.paddings.items():
             if padding.axis not in sizes:
-                sizes[padding.axis] = rounded_up(len(batch.columns[name]))
+                sizes[padding.axis] = bucket_size(len(batch.columns[name]))
         return Shape(tuple(sorted(sizes.items())), self.longest)
 
 

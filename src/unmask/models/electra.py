@@ -50,9 +50,9 @@ class ElectraEncoder(nn.Module):
         """(vocab, embedding_size): the decoder of the generator's head is tied to it."""
         return self.embeddings.narrow.word.weight
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """The last hidden states, as `BertEncoder.forward`."""
-        return run_blocks(self, batch, positions)
+        return run_blocks(self, batch, wanted)
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): the first token of each sequence."""

@@ -55,9 +55,9 @@ class Gpt1Encoder(nn.Module):
         """(vocab, hidden): the decoder of language modelling is tied to it."""
         return self.embeddings.word.weight
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """The last hidden states, as `BertEncoder.forward`."""
-        return run_blocks(self, batch, positions)
+        return run_blocks(self, batch, wanted)
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): the last token of each sequence, the only one that sees all of it (section 3.2)."""

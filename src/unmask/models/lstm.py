@@ -67,10 +67,10 @@ class LstmEncoder(nn.Module):
         """(vocab, hidden): the decoder of language modelling is tied to it."""
         return self.embeddings.word.weight
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """The last hidden states, as `BertEncoder.forward`."""
         hidden = self.hidden_states(batch)[-1]
-        return hidden if positions is None else hidden[positions]
+        return hidden if wanted is None else hidden[wanted]
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): the last token of each sequence, the only one that comes after all of it."""

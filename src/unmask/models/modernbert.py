@@ -67,11 +67,11 @@ class RotaryAttention(nn.Module):
         """(rows, 3, heads, head_size): queries, keys and values, the first two turned by their positions."""
         return rotate(self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1)), layout, self.theta)
 
-    def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
-        """(rows, hidden), or (positions, hidden) where only those are wanted."""
+    def forward(self, hidden: Tensor, layout: Layout, wanted: Tensor | None) -> Tensor:
+        """(rows, hidden), or (wanted, hidden) where only those are wanted."""
         parts = self.parts(hidden, layout)
         context = attend(parts, layout, self.dropout_prob, self.training, window=self.window).flatten(1)
-        output: Tensor = self.output(context if positions is None else context[positions])
+        output: Tensor = self.output(context if wanted is None else context[wanted])
         return output
 
 
@@ -112,11 +112,11 @@ class ModernBertBlock(nn.Module):
         self.feed_forward = GatedFeedForward(settings)
         self.dropout_prob = settings.attention_probs_dropout_prob  # as in the released code, of attention's output too
 
-    def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, layout: Layout, wanted: Tensor | None = None) -> Tensor:
         """The block's output; as `unmask.models.transformer.Block.forward`."""
-        attended = self.attention(to_autocast(self.attention_norm(hidden)), layout, positions)
-        if positions is not None:
-            hidden = hidden[positions]
+        attended = self.attention(to_autocast(self.attention_norm(hidden)), layout, wanted)
+        if wanted is not None:
+            hidden = hidden[wanted]
         hidden = add_dropout(hidden, attended, self.dropout_prob, self.training)
         output: Tensor = hidden + self.feed_forward(to_autocast(self.feed_forward_norm(hidden)))
         return output
@@ -145,9 +145,9 @@ class ModernBertEncoder(nn.Module):
         """(vocab, hidden): the decoder of the masked-LM head is tied to it, unless `tie_word_embeddings` is False."""
         return self.embeddings.word.weight
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """The last hidden states, normalised, as `BertEncoder.forward`."""
-        hidden: Tensor = self.final_norm(run_blocks(self, batch, positions))
+        hidden: Tensor = self.final_norm(run_blocks(self, batch, wanted))
         return hidden
 
     def summary(self, batch: Batch) -> Tensor:

@@ -329,7 +329,7 @@ class ModelSettings(BaseModel):
         try:
             return EncoderSettings(vocab_size=vocab_size, pad_token_id=pad_token_id, **sizes)
         except ValidationError as error:
-            raise contradiction(self.preset, error) from error
+            raise sizes_error(self.preset, error) from error
 
 
 def check_num_parameters(number: int) -> None:
@@ -350,7 +350,7 @@ def check_vocab_size(given: int | None, found: int) -> None:
         )
 
 
-def contradiction(preset: str, error: ValidationError) -> SettingsError:
+def sizes_error(preset: str, error: ValidationError) -> SettingsError:
     """The error for sizes that do not fit each other."""
     return SettingsError(
         f"the model settings contradict each other (preset {preset!r}): {reasons(error)}: "

@@ -2,8 +2,8 @@
 
 Post-norm, as in BERT and GPT-1: each sublayer's output goes through dropout, is added to its input and then normalised.
 
-Layers compute rows: the batch's tokens, on the CPU perhaps with some padding rows among them. `Layout.enter` makes the
-rows of the tokens, `Layout.leave` takes the tokens' rows back.
+A row is what a layer computes for one token. On a GPU the rows are the batch's tokens; on the CPU a few rows of padding
+may be added, where that is faster: `Layout.enter` adds them, `Layout.leave` removes them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class SelfAttention(nn.Module):
         self.causal = causal
 
     def parts(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """(rows, 3, heads, head_size): queries, keys and values."""
+        """(rows, 3, heads, head_size): queries, keys and values. (ModernBERT's rotate with the layout's positions.)"""
         parts: Tensor = self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1))
         return parts
 
-    def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None) -> Tensor:
-        """(rows, hidden), or (positions, hidden) where only those are wanted."""
+    def forward(self, hidden: Tensor, layout: Layout, wanted: Tensor | None) -> Tensor:
+        """(rows, hidden), or (wanted, hidden) where only those are wanted."""
         parts = self.parts(hidden, layout)
         context = attend(parts, layout, self.dropout_prob, self.training, self.causal).flatten(1)  # (rows, hidden)
-        output: Tensor = self.output(context if positions is None else context[positions])
+        output: Tensor = self.output(context if wanted is None else context[wanted])
         return output
 
 
@@ -56,20 +56,20 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(hidden, eps)
         self.dropout_prob = settings.hidden_dropout_prob
 
-    def forward(self, hidden: Tensor, layout: Layout, positions: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, layout: Layout, wanted: Tensor | None = None) -> Tensor:
         """The block's output.
 
         Args:
             hidden: (rows, hidden) float: the layout's rows.
-            positions: (positions,) int64: the rows whose output is wanted; None: all. They still attend to all tokens
-                of their sequences; outputs that are not wanted are not computed.
+            wanted: (wanted,) int64: the rows whose output is wanted; None: all. They still attend to all tokens of
+                their sequences; outputs that are not wanted are not computed.
 
         Returns:
-            (rows, hidden), or (positions, hidden).
+            (rows, hidden), or (wanted, hidden).
         """
-        attended = self.attention(hidden, layout, positions)
-        if positions is not None:
-            hidden = hidden[positions]
+        attended = self.attention(hidden, layout, wanted)
+        if wanted is not None:
+            hidden = hidden[wanted]
         hidden = self.attention_norm(add_dropout(hidden, attended, self.dropout_prob, self.training))
         transformed = self.feed_forward(hidden)
         output: Tensor = self.feed_forward_norm(add_dropout(hidden, transformed, self.dropout_prob, self.training))
@@ -81,24 +81,24 @@ def new_blocks(settings: EncoderSettings, causal: bool = False) -> nn.ModuleList
     return nn.ModuleList(Block(settings, causal) for _ in range(settings.num_hidden_layers))
 
 
-def run_blocks(encoder: Stack, batch: Batch, positions: Tensor | None) -> Tensor:
+def run_blocks(encoder: Stack, batch: Batch, wanted: Tensor | None) -> Tensor:
     """The last hidden states.
 
     Args:
-        positions: (positions,) int64: the tokens whose hidden states are wanted; None: all. The last block then
-            computes only those, with the same result (which saves a tenth of a pre-training step of BERT-Small).
+        wanted: (wanted,) int64: the tokens whose hidden states are wanted; None: all. The last block then computes only
+            those, with the same result (which saves a tenth of a pre-training step of BERT-Small).
 
     Returns:
-        (tokens, hidden), or (positions, hidden).
+        (tokens, hidden), or (wanted, hidden).
     """
     hidden, layout = _embed(encoder, batch)
     *lower, last = encoder.blocks
     for block in lower:
         hidden = block(hidden, layout)
-    if positions is None:
+    if wanted is None:
         return layout.leave(last(hidden, layout))
-    output: Tensor = last(hidden, layout, layout.rows_of(positions))
-    return output[: len(positions)]  # without the repeated rows with which `rows_of` may round their number
+    output: Tensor = last(hidden, layout, layout.rows_of(wanted))
+    return output[: len(wanted)]  # `rows_of` may have repeated row 0 to round their number
 
 
 def every_hidden_state(encoder: Stack, batch: Batch) -> list[Tensor]:

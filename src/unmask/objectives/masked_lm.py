@@ -1,9 +1,13 @@
 """Masked language modelling (BERT, section 3.1), of tokens, words or spans, alone or with a second objective: on the
 sentences (next sentence, sentence order), on the boundaries of spans (SpanBERT, section 3.2), or both.
 
-The loss is the mean over the masked tokens, plus the mean over the pairs, plus the mean over the tokens predicted from
-boundaries. The encoder's last block, the heads and the vocabulary logits are computed only at the places that are
-needed, which changes no figure.
+The loss is the mean over the masked tokens, plus `sentence_weight` times the mean over the pairs, plus
+`boundary_weight` times the mean over the tokens predicted from boundaries, plus the mean over next tokens where some
+sequences are read from left to right. The encoder's last block, the heads and the vocabulary logits are computed only
+at the tokens that are needed, which changes no figure.
+
+At a first reading skip what answers for reports, floors and checkpoints: in `MaskedLM` all after `build`, in
+`MaskedLMModule` `scores`, `saved` and `predictions`.
 """
 
 from __future__ import annotations
@@ -104,6 +108,7 @@ class MaskedLM:
         add theirs."""
         settings = self._settings
         batch = draw_directions(batch)
+        # A column in training alone, where the share changes over the run; else the last share.
         chosen = self._choose(batch, float(batch.columns.get(TARGET_PROB, settings.last_target_prob)))
         if batch.left_to_right:
             chosen &= ~is_read_left_to_right(batch)
@@ -140,7 +145,7 @@ class MaskedLM:
 
     def build(self, encoder: Encoder) -> MaskedLMModule:
         settings = self._settings
-        return MaskedLMModule(encoder, self._parts, settings.z_loss, is_one_way=not settings.causal_share)
+        return MaskedLMModule(encoder, self._parts, settings.z_loss, has_left_to_right=settings.causal_share > 0)
 
     def restore_heads(
         self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
@@ -176,7 +181,7 @@ class MaskedLM:
     def describe_sequences(self, batch: Batch, most: int) -> list[str]:
         lines = [part.describe_sequences(batch, most) for part in self._parts]
         if batch.left_to_right:
-            lines.append(["read from left to right" if one_way else "" for one_way in batch.left_to_right[:most]])
+            lines.append(["read from left to right" if causal else "" for causal in batch.left_to_right[:most]])
         lines += [describe_spans(batch, most)] if self._has_spans else []
         return [", ".join(filter(None, facts)) for facts in zip([""] * most, *lines, strict=True)]
 
@@ -198,11 +203,11 @@ class MaskedLMModule(nn.Module):
         encoder: with a pooler where a part reads it.
         parts: the second objectives.
         z_loss: as in `MaskedLMSettings`.
-        is_one_way: False: some sequences are read from left to right, and captured CUDA graphs are not for those.
+        has_left_to_right: some sequences are read from left to right; such steps are not captured.
     """
 
     def __init__(
-        self, encoder: Encoder, parts: Sequence[Part] = (), z_loss: float = 0.0, *, is_one_way: bool = True
+        self, encoder: Encoder, parts: Sequence[Part] = (), z_loss: float = 0.0, *, has_left_to_right: bool = False
     ) -> None:
         super().__init__()
         assert not encoder.reads_words, "it has no tokens that could be masked"
@@ -211,7 +216,7 @@ class MaskedLMModule(nn.Module):
         self.cross_entropy = SummedCrossEntropy()
         self._parts = tuple(parts)
         self._z_loss = z_loss
-        self._is_one_way = is_one_way
+        self._has_left_to_right = has_left_to_right
         for part in parts:
             self.add_module(part.head_name, part.new_head(encoder.settings))
 
@@ -222,7 +227,7 @@ class MaskedLMModule(nn.Module):
     @property
     def paddings(self) -> Paddings | None:
         """How the columns that `forward` reads are padded to a bucket; None: they cannot be."""
-        if not self._is_one_way:
+        if self._has_left_to_right:
             return None
         paddings = {"labels": Padding(TOKENS, NO_LABEL), "target_positions": Padding("targets", LAST_TOKEN)}
         for part in self._parts:
@@ -243,7 +248,7 @@ class MaskedLMModule(nn.Module):
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
-        """The loss and the accuracy of every term: `mlm_loss`, `mlm_accuracy`, `nsp_loss` ..."""
+        """The loss and the accuracy of every term but `lm`: `mlm_loss`, `mlm_accuracy`, `nsp_loss` ..."""
         (logits, labels), *answers = self.logits(batch)
         scores = scores_of("mlm", self.cross_entropy(logits, labels), logits, labels)
         for part, (logits, labels) in zip(self._parts, answers, strict=True):
@@ -279,6 +284,7 @@ class MaskedLMModule(nn.Module):
         return dict(zip(places, hidden.split([len(each) for each in places.values()]), strict=True))
 
     def _answers(self, batch: Batch, hidden: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Logits and labels: of the masked tokens, then of each part."""
         targets, words = batch.columns["target_positions"], self.encoder.word_embeddings
         logits = [(self.masked_lm_head(hidden["mlm"], words), batch.columns["labels"][targets])]
         for part in self._parts:

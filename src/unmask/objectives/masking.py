@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.objectives.drawing import NOT_DRAWN, batch_rows
 
-CHOICE, _FATE, _REPLACEMENT = 1, 2, 3
+CHOICE, _ACTION, _REPLACEMENT = 1, 2, 3
 """Streams of random numbers: which tokens are chosen; whether each is masked, replaced or kept; by which entry."""
 
 
@@ -72,7 +72,9 @@ def choose_words(batch: Batch, target_prob: float, continuation: Tensor) -> Tens
     """Chooses whole words: all pieces of a word or none.
 
     Words are taken in random order while they fit the sequence's budget; one that does not fit is passed over, as in
-    Google's whole-word masking. See `choose_tokens` and `find_words` for the arguments and what is returned.
+    Google's whole-word masking. Of words of 1, 3 and 1 tokens, drawn in the order 3, 1, 1 with a budget of 2, the first
+    is passed over and the others are taken: `sizes` is [3, 1, 1] and `left` 2. See `choose_tokens` and `find_words` for
+    the arguments and what is returned.
     """
     rows, words = batch_rows(batch), find_words(batch, continuation)
     order = rows.order(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
@@ -82,9 +84,9 @@ def choose_words(batch: Batch, target_prob: float, continuation: Tensor) -> Tens
     taken = torch.zeros_like(sizes, dtype=torch.bool)
     waiting = sizes > 0
     while waiting.any():  # once for each word that does not fit and has words after it that do: a few times
-        waiting &= sizes <= left
+        waiting &= sizes <= left  # what is longer never fits again
         spent = torch.cumsum(sizes * waiting, 1)
-        fits = waiting & (spent <= left)
+        fits = waiting & (spent <= left)  # the first of those waiting
         taken |= fits
         waiting &= ~fits
         left = left - (sizes * fits).sum(1, keepdim=True)
@@ -99,7 +101,7 @@ def mask_targets(
     random_token_prob: float,
     mask_id: int,
     ordinary_ids: Tensor,
-    fate_places: Tensor | None = None,
+    action_tokens: Tensor | None = None,
 ) -> Batch:
     """Replaces targets by `[MASK]`, by a random entry, or not at all, and writes their labels.
 
@@ -110,8 +112,8 @@ def mask_targets(
         random_token_prob: share of targets replaced by a random entry; the rest stay.
         mask_id: id of `[MASK]`.
         ordinary_ids: (n,) int64, the ids that a random replacement is drawn from.
-        fate_places: (targets,) int64: the token whose draw decides whether each target is masked, replaced or kept, so
-            that several share one; None: each target's own.
+        action_tokens: (targets,) int64: the token whose draw decides whether each target is masked, replaced or kept,
+            so that several share one; None: each target's own.
 
     Returns:
         The batch with new `input_ids`, the column `labels` (tokens,) int64 with -100 where there is no target, and
@@ -119,12 +121,12 @@ def mask_targets(
     """
     targets = torch.nonzero(chosen).squeeze(1)
     rows = batch_rows(batch)
-    fate = rows.draw(_FATE, targets if fate_places is None else fate_places)
+    action = rows.draw(_ACTION, targets if action_tokens is None else action_tokens)
     replacement = ordinary_ids[(rows.draw(_REPLACEMENT, targets) * len(ordinary_ids)).long()]
     originals = batch.input_ids[targets]
     input_ids = batch.input_ids.clone()
-    shown = torch.where(fate < mask_token_prob + random_token_prob, replacement, originals)
-    input_ids[targets] = torch.where(fate < mask_token_prob, mask_id, shown)
+    shown = torch.where(action < mask_token_prob + random_token_prob, replacement, originals)
+    input_ids[targets] = torch.where(action < mask_token_prob, mask_id, shown)
     labels = torch.full_like(batch.input_ids, IGNORE_INDEX)
     labels[targets] = originals
     return batch.with_columns(labels=labels, target_positions=targets).with_input_ids(input_ids)

@@ -24,8 +24,7 @@ from unmask.packing.split import Split
 BLOCK_DOCUMENTS = 4096
 
 _ORDER, _PLAN, _SHUFFLE = 1, 2, 3
-"""The last part of a key, its purpose: the order of documents, the plan of a block, the order of its
-sequences."""
+"""A part of a key, its purpose: the order of documents, the plan of a block, the order of its sequences."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +101,15 @@ class Planner:
         members = (document for document in documents if document in self.split)
         sequences = list(self.format.plan(self.split, members, Draws(self.seed, copy, block, _PLAN)))
         keys = torch.full((len(sequences),), key(self.seed, copy, block, _SHUFFLE))
+        # One draw for each sequence: they are shown by ascending draw.
         shuffled = torch.argsort(uniform(keys, torch.arange(len(sequences)), stream=0), stable=True)
         return [sequences[place] for place in shuffled.tolist()]
 
     def plan_sample(self, most: int) -> list[PlannedSequence]:
         """At most `most` sequences, drawn evenly over the documents of the split: the same ones every time.
 
-        Documents are taken in an order of their own, a block's number of them at a time, until they have as many
-        sequences; of these every n-th is taken. Of 4,096 documents or fewer, all take part.
+        Groups of 4,096 documents are taken in a random order until they have `most` sequences; of all these every n-th
+        is taken. Where there are no more documents than that, all take part.
         """
         documents = self.split.documents()
         order = Permutation(len(documents), self.seed, 0, _ORDER)

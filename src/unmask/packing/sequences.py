@@ -7,7 +7,7 @@ runs from one document into the next, with a separator between them.
 >>> from unmask.tokenization.definition import TextTemplate, Piece
 >>> texts = {0: [10, 11, 12, 13], 1: [20, 21, 22]}
 >>> store = SimpleNamespace(tokens=lambda document, start, end: texts[document][start:end])
->>> single = (Piece("", (2,), 0), Piece("A", (), 0), Piece("", (3,), 0))
+>>> single = (Piece(text="", ids=(2,), segment=0), Piece("A", (), 0), Piece("", (3,), 0))
 >>> template = SequenceTemplate(TextTemplate(single, pair=()), document_separator_id=3)
 >>> first = PlannedSequence(((Span(0, 2, 4), Span(1, 0, 3)),))
 >>> second = PlannedSequence(((Span(1, 1, 2),),))
@@ -52,7 +52,8 @@ def pack_sequences(
 
     Args:
         planned: sequences, each with its key; all of one segment, or all of two.
-        label_column, token_columns: see `SequenceLoader`.
+        label_column: the column that gets each sequence's `label`; None: none.
+        token_columns: further columns, by name.
 
     Returns:
         A batch with the columns `special_tokens_mask` (tokens,) bool (True also for separators between documents),

@@ -29,7 +29,8 @@ class FullSentences:
     is sentences 1 and 2 (7 tokens), the second is sentence 3, a separator and sentence 4 (8 tokens).
 
     Args:
-        longest: most tokens of a sequence, separators included.
+        longest: most tokens of text and of separators between documents; `[CLS]` and `[SEP]` around them are not
+            counted.
     """
 
     longest: int

@@ -125,7 +125,7 @@ _LONG_SHARE = 0.1
 
 
 class Plateau:
-    """Reports, once, that a held-out loss has stood at what is had without context for a tenth of the budget.
+    """Reports, once, that a held-out loss has stayed at what is had without context for a tenth of the budget.
 
     Args:
         floors: of the run.
@@ -149,7 +149,7 @@ class Plateau:
         if progress - self._since >= _LONG_SHARE and not self._is_reported:
             self._is_reported = True
             logger.warning(
-                "for %.0f %% of the run, loss/%s on held-out text has stood within %s of %.3f, the loss of %s: no "
+                "for %.0f %% of the run, loss/%s on held-out text has stayed within %s of %.3f, the loss of %s: no "
                 "context is learnt yet. What shortened this on small models (docs/guides/pretraining-systems.md): "
                 "optimizer.name=muon, model.architecture=modernbert, objective.causal_share=.5, "
                 "objective.output_bias=log_frequency, a lower optimizer.learning_rate, schedule.name=wsd",

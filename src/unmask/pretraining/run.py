@@ -1,7 +1,8 @@
 """Pre-training: from a store (or raw text) and a recipe to a model directory. The whole run, from top to bottom.
 
-What is shown to the model, and when, is a pure function of the recipe; an interrupted run that is resumed ends with the
-same weights, bit for bit, as one that never stopped.
+What is shown to the model, and when, is a pure function of the recipe and the store; an interrupted run that is resumed
+on the same machine ends with the same weights, bit for bit, as one that never stopped (unless its budget is in
+minutes).
 """
 
 from __future__ import annotations
@@ -82,19 +83,21 @@ def pretrain(
             device=compute.describe(),
             resume=resume,
             overwrite=overwrite,
-            keeps=("store",),
+            keeps=("store",),  # a directory with nothing but a store may become a run, and is not removed
         )
-        run, counts, evaluate = begin(settings, directory, compute, workers, ranks, opening)
+        # Makes tokenizer and store where the recipe names none; enters `opening` once all is found to be in order.
+        inputs, token_counts, evaluate = begin(settings, directory, compute, workers, ranks, opening)
         with alone_in(directory), RunLog(directory, echo=ranks.is_first) as log, Interruption() as interruption:
-            if resume and run.checkpoint is None:
+            if resume and inputs.checkpoint is None:
                 logger.info("nothing to resume in %s: starts from the beginning", directory)
             ranks = ranks.during_steps(settings.train.rank_timeout_s)
-            place = (directory, compute, log, interruption)
-            context = RunContext("pre-training", *place, run.checkpoint, settings.seed, ranks)
-            last_evaluation = _train(settings, run, evaluate, context)
+            context = RunContext(
+                "pre-training", directory, compute, log, interruption, inputs.checkpoint, settings.seed, ranks
+            )
+            last_evaluation = _train(settings, inputs, evaluate, context)
             if ranks.is_first:
-                whole = joined_again(run, settings, directory) if settings.train.shard else run
-                _write_results(whole, last_evaluation, counts, context)
+                whole = joined_again(inputs, settings, directory) if settings.train.shard else inputs
+                _write_results(whole, last_evaluation, token_counts, context)
         if ranks.is_first:
             write_report(directory)
     return Path(out) / "model"
@@ -102,19 +105,19 @@ def pretrain(
 
 def _train(
     settings: PretrainRecipe,
-    run: PretrainingInputs,
+    inputs: PretrainingInputs,
     evaluate: Callable[[], dict[str, float]] | None,
     context: RunContext,
 ) -> dict[str, float]:
     """Trains to the end of the budget, and returns the held-out figures of the weights that the module ends with."""
-    module, compute = run.module, context.compute
+    module, compute = inputs.module, context.compute
     encoder = module.encoder.settings
     assert isinstance(module, nn.Module)
-    num_held_out = sum(batch.num_sequences for batch in run.held_out)
-    text = f"{run.store.num_documents:,} documents, {human_count(run.store.num_tokens)} tokens"
+    num_held_out = sum(batch.num_sequences for batch in inputs.held_out)
+    text = f"{inputs.store.num_documents:,} documents, {human_count(inputs.store.num_tokens)} tokens"
     logger.info("%s parameters; %s; %s held-out sequences", human_count(_num_parameters(module)), text, num_held_out)
     lengths = [phase.packing(settings.packing).max_length for phase in settings.phases]
-    if len(set(lengths)) > 1 and run.held_out:
+    if len(set(lengths)) > 1 and inputs.held_out:
         long = f"as long as those of the last phase (packing.max_length={lengths[-1]}) from the first evaluation on"
         logger.info("held-out sequences are %s, so that all figures are on one scale", long)
     logger.info(compute.describe())
@@ -124,8 +127,8 @@ def _train(
         )
 
     return run_session(
-        Learner(module, run.objective.counts, run.objective.prepare),
-        run.steps,
+        Learner(module, inputs.objective.counts, inputs.objective.prepare),
+        inputs.steps,
         settings,
         context,
         evaluate=evaluate,
@@ -136,22 +139,22 @@ def _train(
 
 
 def _write_results(
-    run: PretrainingInputs, last_evaluation: dict[str, float], counts: NDArray[np.int64], context: RunContext
+    inputs: PretrainingInputs, last_evaluation: dict[str, float], token_counts: NDArray[np.int64], context: RunContext
 ) -> None:
     """Writes the model, its figures with their floors, and samples of what it predicts."""
-    module, directory = run.module, context.directory
+    module, directory = inputs.module, context.directory
     assert isinstance(module, nn.Module)
-    save_pretrained(module, run.tokenizer, directory / "model", run.trained_length)
+    save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
-    floors = by_figure(run.objective.floors(counts, evaluation=evaluation))
-    if run.pairs:
+    floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))
+    if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}
     results = {**last_evaluation, "num_parameters": _num_parameters(module), "floors": floors}
     write_json(directory / "results.json", results)
-    if run.held_out:
+    if inputs.held_out:
         write_json(
             directory / "samples.json",
-            samples_of(module, run.held_out[0].to(next(module.parameters()).device), run.tokenizer),
+            samples_of(module, inputs.held_out[0].to(next(module.parameters()).device), inputs.tokenizer),
         )
 
 

@@ -65,7 +65,7 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
 
 
 def _answer_errors(app: FastAPI) -> None:
-    """Every error becomes a status and a message; nothing of our code is told."""
+    """Every error becomes a status and a message; nothing of our code is shown."""
 
     @app.exception_handler(UserError)
     async def user_error(request: Request, error: UserError) -> Response:

@@ -86,8 +86,8 @@ async def describe_model(request: Request, name: str) -> dict[str, Any]:
 def _task_endpoint(endpoint: str) -> Callable[..., Awaitable[Answer]]:
     async def predict(request: Request, name: str, body: TaskRequest) -> Answer:
         inputs = body.inputs
-        predictions, told = await answer(request, name, endpoint, "task", len(inputs), lambda use: use.read(inputs))
-        return told.model_copy(update={"predictions": predictions})
+        predictions, reply = await answer(request, name, endpoint, "task", len(inputs), lambda use: use.read(inputs))
+        return reply.model_copy(update={"predictions": predictions})
 
     return predict
 
@@ -118,8 +118,8 @@ async def fill_mask(
         return work
 
     endpoint, its_use = ("fill-mask", "masks") if body.step is None else ("checkpoints", "checkpoints")
-    predictions, told = await answer(request, name, endpoint, its_use, len(body.inputs), read)
-    return told.model_copy(update={"predictions": predictions})
+    predictions, reply = await answer(request, name, endpoint, its_use, len(body.inputs), read)
+    return reply.model_copy(update={"predictions": predictions})
 
 
 def _at_step(checkpoints: dict[int, MaskUse], step: int) -> MaskUse:
@@ -135,8 +135,8 @@ async def features(
 ) -> Answer:
     reading = Reading(body.layers, body.pool, body.normalise)
     read: Callable[[Any], Work] = lambda use: use.read(body.inputs, reading)  # noqa: E731
-    vectors, told = await answer(request, name, "features", "vectors", len(body.inputs), read)
-    return told.model_copy(update={"predictions": vectors.tolist()})
+    vectors, reply = await answer(request, name, "features", "vectors", len(body.inputs), read)
+    return reply.model_copy(update={"predictions": vectors.tolist()})
 
 
 @router.post("/{name}/similarity", summary="How similar the two texts of each pair are, from -1 to 1")
@@ -148,11 +148,11 @@ async def similarity(
     pairs = [(pair.text_a, pair.text_b) for pair in body.inputs]
     texts = [text for pair in pairs for text in pair]
     reading = Reading(body.layers, body.pool, normalise=True)
-    vectors, told = await answer(
+    vectors, reply = await answer(
         request, name, "similarity", "vectors", len(pairs), lambda use: use.read(texts, reading)
     )
-    left_out = [sum(told.tokens_left_out[place : place + 2]) for place in range(0, len(texts), 2)]
-    return told.model_copy(update={"predictions": pair_similarities(pairs, vectors), "tokens_left_out": left_out})
+    left_out = [sum(reply.tokens_left_out[place : place + 2]) for place in range(0, len(texts), 2)]
+    return reply.model_copy(update={"predictions": pair_similarities(pairs, vectors), "tokens_left_out": left_out})
 
 
 @router.post("/{name}/tokenize", summary="The tokens of each text, without special ones")
@@ -173,9 +173,9 @@ async def generate(
         raise Refused(413, f"{body.num_tokens * len(body.inputs):,} new tokens: a request adds at most {most:,}")
     continuing = Continuing(body.num_tokens, body.temperature, body.top_k, body.top_p, body.seed)
     read = partial(_read_prompts, body.inputs, continuing)
-    texts, told = await answer(request, name, "generate", "generation", len(body.inputs), read)
+    texts, reply = await answer(request, name, "generate", "generation", len(body.inputs), read)
     predictions = [{"prompt": prompt, "text": text} for prompt, text in zip(body.inputs, texts, strict=True)]
-    return told.model_copy(update={"predictions": predictions})
+    return reply.model_copy(update={"predictions": predictions})
 
 
 def _read_prompts(prompts: list[str], continuing: Continuing, use: Any) -> Work:
@@ -187,11 +187,11 @@ def _read_prompts(prompts: list[str], continuing: Continuing, use: Any) -> Work:
 async def score(
     request: Request, name: str, body: Annotated[TextsRequest, example(inputs=["The cats sleep."])]
 ) -> Answer:
-    scores, told = await answer(
+    scores, reply = await answer(
         request, name, "score", "likelihoods", len(body.inputs), lambda use: use.read(body.inputs)
     )
     predictions = [{"text": text, "score": score} for text, score in zip(body.inputs, scores, strict=True)]
-    return told.model_copy(update={"predictions": predictions})
+    return reply.model_copy(update={"predictions": predictions})
 
 
 @router.post("/{name}/pairs", summary="Which of two sentences the model finds likelier")
@@ -201,9 +201,9 @@ async def pairs(
     body: Annotated[PairsRequest, example(inputs=[{"good": "The cats sleep.", "bad": "The cats sleeps."}])],
 ) -> Answer:
     texts = [text for pair in body.inputs for text in (pair.good, pair.bad)]
-    scores, told = await answer(request, name, "pairs", "likelihoods", len(body.inputs), lambda use: use.read(texts))
+    scores, reply = await answer(request, name, "pairs", "likelihoods", len(body.inputs), lambda use: use.read(texts))
     predictions = [
         {**pair.model_dump(), "score_good": good, "score_bad": bad, "prefers": "good" if good > bad else "bad"}
         for pair, good, bad in zip(body.inputs, scores[::2], scores[1::2], strict=True)
     ]
-    return told.model_copy(update={"predictions": predictions, "tokens_left_out": [0] * len(predictions)})
+    return reply.model_copy(update={"predictions": predictions, "tokens_left_out": [0] * len(predictions)})

@@ -110,15 +110,15 @@ class ServedModel:
 
     def describe(self) -> dict[str, Any]:
         """For `/v1/models`."""
-        told: dict[str, Any] = {"id": self.name, "object": "model", "owned_by": "unmask", "uses": list(self.endpoints)}
+        entry: dict[str, Any] = {"id": self.name, "object": "model", "owned_by": "unmask", "uses": list(self.endpoints)}
         if self.endpoints[0] in TASK_ENDPOINTS.values():
-            told["task"] = self.task.kind
-            told["labels"] = list(self.task.labels)
+            entry["task"] = self.task.kind
+            entry["labels"] = list(self.task.labels)
         if "fill-mask" in self.endpoints:
-            told["mask_token"] = self.masks.mask_token
+            entry["mask_token"] = self.masks.mask_token
         if "checkpoints" in self.endpoints:
-            told["steps"] = self.steps
-        return told
+            entry["steps"] = self.steps
+        return entry
 
 
 def open_model(name: str, path: str | Path, precision: str) -> ServedModel:

@@ -71,13 +71,13 @@ def describe_endpoints(
         "The server": [],
     }
     for path, methods in schema["paths"].items():
-        for method, told in methods.items():
+        for method, operation in methods.items():
             use = path.removeprefix("/v1/models/{name}").strip("/")
             is_use = path.startswith("/v1/models/{name}")
             names = [name for name, model in models.items() if not use or use in model.endpoints] if is_use else []
             if is_use and not names:
                 continue
-            content = told.get("requestBody", {}).get("content", {}).get("application/json", {})
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
             body = _example(content, schema)
             group = "Uses of a model" if use and is_use else "The server"
             if not is_use and body is not None:
@@ -86,7 +86,7 @@ def describe_endpoints(
                 {
                     "method": method.upper(),
                     "path": path,
-                    "summary": told.get("summary", ""),
+                    "summary": operation.get("summary", ""),
                     "names": names,
                     "body": "" if body is None else json.dumps(body, ensure_ascii=False),
                 }

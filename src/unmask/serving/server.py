@@ -1,4 +1,4 @@
-"""`unmask serve`: an application behind uvicorn, until it is told to stop."""
+"""`unmask serve`: an application behind uvicorn, until it is stopped."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound now, so that a port that is taken is told before anything else."""
+    """A socket that is bound now, so that a port that is taken is reported before anything else."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sends small answers at once (TCP_NODELAY) only on sockets that name their protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

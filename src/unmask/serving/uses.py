@@ -166,11 +166,11 @@ class VectorUse:
     def framed_tokens(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
         """The tokens of texts as text-embeddings-inference tells them: `id`, `text`, `special`, `start`, `stop`."""
         framed = []
-        for told in self.tokens(texts):
-            offsets = told.get("offsets", [(None, None)] * len(told["ids"]))
+        for encoded in self.tokens(texts):
+            offsets = encoded.get("offsets", [(None, None)] * len(encoded["ids"]))
             own = [
                 {"id": index, "text": token, "special": False, "start": start, "stop": stop}
-                for index, token, (start, stop) in zip(told["ids"], told["tokens"], offsets, strict=True)
+                for index, token, (start, stop) in zip(encoded["ids"], encoded["tokens"], offsets, strict=True)
             ]
             row: list[dict[str, Any]] = []
             for piece in self.model.tokenizer.template.single:

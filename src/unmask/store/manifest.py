@@ -67,8 +67,8 @@ def part_name(part: str, shard: int) -> str:
 
 def manifest_checksum(manifest: dict[str, Any]) -> str:
     """The SHA-256, in hexadecimal, of a manifest's content without its checksum; layout does not matter."""
-    said = {name: value for name, value in manifest.items() if name != "sha256"}
-    canonical = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    content = {name: value for name, value in manifest.items() if name != "sha256"}
+    canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 

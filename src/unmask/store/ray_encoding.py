@@ -57,7 +57,7 @@ def write_shards_on_ray(
     def finished(shard: int | dict[str, Any]) -> dict[str, Any]:
         while not isinstance(shard, dict):
             advance(0)
-            cluster.room(_NEED)
+            cluster.capacity(_NEED)
             record = cluster.call(_wait, shard)
             if record is not None:
                 advance(record["tokens"])
@@ -66,7 +66,7 @@ def write_shards_on_ray(
 
     try:
         with RayProcess(address, "--ray ") as cluster:
-            most = max(2, cluster.room(_NEED) + 1)
+            most = max(2, cluster.capacity(_NEED) + 1)
             for shard, of_shard in groupby(chunks, lambda chunk: chunk.shard):
                 digest = hashlib.sha256()
                 record = finished_shard(job, shard, of_shard, digest)

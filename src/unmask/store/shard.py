@@ -2,10 +2,10 @@
 
     tokens-00000.bin        the ids of all documents, one after another
     sentences-00000.bin     where each sentence ends among these tokens
-    documents-00000.bin     where each document ends among these sentences
+    documents-00000.bin     where each document ends among these sentences (`sentence_end`), and a hash of its text
 
-So document i is sentences `documents[i - 1]` to `documents[i]`, and its tokens end where the last of them ends. With
-sentences of 3, 2 and 4 tokens, the first two in document 0, `sentences` is [3, 5, 9] and `documents` is [2, 3]:
+So document i is sentences `sentence_end[i - 1]` to `sentence_end[i]`, and its tokens end where the last of them ends.
+With sentences of 3, 2 and 4 tokens, the first two in document 0, `sentences` is [3, 5, 9] and `sentence_end` is [2, 3]:
 document 1 is sentence 2, which is tokens 5 to 9.
 
 The arrays are memory-mapped: only what is used is read. A store of words (ELMo) keeps their bytes too, and one with

@@ -321,7 +321,7 @@ def new_bilstm_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings
     return BiLstmHead(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
 
 
-def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """() from (units, labels) and ids (units,), `IGNORE_INDEX` where there is no label."""
     return functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)
 

@@ -22,6 +22,8 @@ from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.tasks.settings import TaskKind, kind_of
 from unmask.tasks.table import check_name
+from unmask.tasks.tagging.conll import read_columns, read_conllu
+from unmask.tasks.tagging.files import FORMATS
 
 SplitName = Literal["train", "dev", "test"]
 
@@ -64,8 +66,9 @@ def split_file(
 
     Args:
         path: `.json` in SQuAD's layout (by article); `.tsv`, `.csv`, `.jsonl` or `.parquet` (by a column); for tagging
-            also `.conll`, `.bio`, `.iob`, `.txt`, `.train` (by document where `-DOCSTART-` marks them, else by
-            sentence); plain or compressed. The parts of text are in UTF-8, whatever the encoding of the file.
+            also files of one word a line, such as `.conll`, `.txt`, `.testa`, `.conllu` (by document where `-DOCSTART-`
+            marks them, else by sentence); plain or compressed. The parts of text are in UTF-8, whatever the encoding of
+            the file.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
         group: the column by which rows belong together; None takes the first of `GROUP_COLUMNS` that exists.
@@ -88,7 +91,7 @@ def split_file(
     if len(file.paths) > 1 and suffix != ".parquet":
         raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
     columns = GROUP_COLUMNS[kind] if group is None else (group,)
-    has_words = suffix in (".conll", ".bio", ".iob", ".txt", ".train") or (suffix == ".tsv" and task == "klue-ner")
+    has_words = FORMATS.get(suffix) in (read_columns, read_conllu) or (suffix == ".tsv" and task == "klue-ner")
     if suffix == ".parquet":
         parts, write = _parquet(file, columns)
     elif suffix == ".json":
@@ -99,7 +102,8 @@ def split_file(
         parts, write = _lines([*file.lines()], columns, file)
     else:
         raise InputError(
-            f"{file}: unknown kind of file for {task}: expected .json, .jsonl, .tsv, .csv or .parquet; convert it"
+            f"{file}: unknown kind of file for {task}: expected .json, .jsonl, .tsv, .csv or .parquet, or for tagging "
+            "one word a line in .conll, .txt, .bio, .iob, .train, .testa, .testb or .conllu; rename or convert it"
         )
     return _write_splits(parts, write, out, suffix, file, overwrite)
 

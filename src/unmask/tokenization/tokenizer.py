@@ -236,11 +236,11 @@ class TextTokenizer:
 
         Independent of layout, key order, and the settings of truncation and padding, which depend on the use.
         """
-        said = json.loads(self._files["tokenizer.json"])
-        said = {key: value for key, value in said.items() if key not in ("truncation", "padding")}
+        definition = json.loads(self._files["tokenizer.json"])
+        definition = {key: value for key, value in definition.items() if key not in ("truncation", "padding")}
         if self.segmenter != "none":
-            said[SEGMENTER_KEY] = self.segmenter
-        canonical = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+            definition[SEGMENTER_KEY] = self.segmenter
+        canonical = json.dumps(definition, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def without_template(self) -> TextTokenizer:

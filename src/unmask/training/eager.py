@@ -33,7 +33,8 @@ class EagerStepper:
         compute: the device, where the module is, and the precision.
         seed: of dropout; None: it draws on from where PyTorch's generators are.
         ranks: the processes that take the step together.
-        is_divided: whether they divide the module among them, which then sums (as a mean) its gradients itself.
+        is_divided: whether they divide the module among them (`train.shard`). It then averages gradients over the
+            processes itself, so the loss is multiplied by their number.
     """
 
     module: nn.Module
@@ -52,6 +53,7 @@ class EagerStepper:
         self.prepares_ahead = self.compute.device.type == "cuda" and self.ranks.size == 1
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int], number: int = 0) -> None:
+        """Forward and backward passes of a step; see `Stepper`."""
         assert self._launched is None, "read comes after every launch"
         self._coefficients = {}
         try:
@@ -68,17 +70,17 @@ class EagerStepper:
     def _sum_gradients(self, batches: Sequence[Batch], counts: Mapping[str, int], number: int) -> dict[str, Tensor]:
         """Adds the gradients of batches; returns their loss terms, () float64."""
         if len(batches) == 1:
-            return self._compute(batches[0], counts, number)
+            return self._forward_backward(batches[0], counts, number)
         half = len(batches) // 2
         totals = self._sum_gradients(batches[:half], counts, number)
-        apart = trained_parameters(self.module) if self.compute.device.type == "cpu" else []
-        held = take_gradients(apart)
+        parameters = trained_parameters(self.module) if self.compute.device.type == "cpu" else []
+        of_first_half = take_gradients(parameters)
         for name, total in self._sum_gradients(batches[half:], counts, number).items():
             totals[name] = totals[name] + total if name in totals else total
-        add_gradients(apart, held)
+        add_gradients(parameters, of_first_half)
         return totals
 
-    def _compute(self, batch: Batch, counts: Mapping[str, int], number: int) -> dict[str, Tensor]:
+    def _forward_backward(self, batch: Batch, counts: Mapping[str, int], number: int) -> dict[str, Tensor]:
         """Forward and backward passes of a micro-batch."""
         if self.seed is not None:
             generator = torch.default_generator if self.compute.device.type == "cpu" else torch.cuda
@@ -91,6 +93,7 @@ class EagerStepper:
         return {term.name: term.total.detach().double() for term in terms}
 
     def read(self, may_take: Judge) -> list[StepFigures]:
+        """The step's figures, and its update if it may be taken; see `Stepper`."""
         assert self._launched is not None, "launch comes first"
         figures, names = self._launched
         self._launched = None

@@ -21,7 +21,7 @@ def take_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
 
 
 def add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
-    """Adds to the gradients that the parameters have, in place of those that are given."""
+    """Adds the given gradients to those that the parameters have; the given tensors are overwritten."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)

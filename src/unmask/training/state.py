@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from unmask.chance import key
 from unmask.training.divergence import WINDOW
 from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.best import Best
 from unmask.training.settings import BUDGETS, ScheduleSettings, TrainSettings, warmup_shortfall
-from unmask.training.steps import NumberedStep
+from unmask.training.steps import NumberedStep, PreparedStep
 
 logger = logging.getLogger("unmask")
 
@@ -36,7 +37,7 @@ class TrainState:
     """How far a run is; with weights, optimizer and generators, all that a checkpoint needs.
 
     Attributes:
-        step: optimizer updates done.
+        step: optimizer updates done; between launching a step and reading its figures, steps launched.
         examples: the fingerprint of all examples shown, with their masks, in the order of the steps: the same in every
             run that has seen the same, on any number of processes.
         epochs: passes over the data done.
@@ -97,7 +98,12 @@ class TrainState:
         """True where the budget is spent, or patience is lost."""
         return self.has_lost_patience(settings) or self.progress(settings) >= 1
 
-    def stand_after(self, step: NumberedStep) -> None:
+    def next_step(self, prepared: PreparedStep, learning_rate: float) -> NumberedStep:
+        """The step after those done."""
+        examples = key(self.examples, prepared.fingerprint) % 2**48
+        return NumberedStep(prepared, self.step + 1, self.tokens + prepared.num_tokens, examples, learning_rate)
+
+    def move_to_end_of(self, step: NumberedStep) -> None:
         """Moves to the end of a step; back to it where later ones have not been taken."""
         self.step, self.tokens, self.examples = step.number, step.tokens, step.examples
         self.epochs, self.position = step.prepared.epochs, step.prepared.after

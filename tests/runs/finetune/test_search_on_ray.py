@@ -220,7 +220,12 @@ def test_one_that_fails_or_is_killed_leaves_the_others_alone(
 @pytest.mark.parametrize(
     ("name", "stands_in", "told"),
     [
-        ("sha256", lambda path: "of another file", "does not see what was just written in odd: give every machine the"),
+        pytest.param(
+            "sha256",
+            lambda path: "of another file",
+            "does not see what was just written in odd: give every machine the",
+            marks=pytest.mark.slow,
+        ),
         ("installed_versions", lambda: {"unmask": "0.0"}, r"runs python 3\.\S+, and this one None: install the same"),
     ],
 )

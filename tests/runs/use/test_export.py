@@ -26,6 +26,11 @@ def examples(task_models: Any, kind: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in task_models.examples[kind].splitlines()]
 
 
+def slow(case: str) -> Any:
+    """A case that the others leave little to find in."""
+    return pytest.param(case, marks=pytest.mark.slow)
+
+
 TEXTS = ["She opened the door and went out .", "The children play in the garden , and the dog sleeps ."] * 20
 MASKS = {"roberta": "<mask>"}
 
@@ -40,7 +45,7 @@ def check(place: Path, task_models: Any) -> Any:
     return write
 
 
-@pytest.mark.parametrize("kind", ["classification", "regression", "qa", "choice", "tagging"])
+@pytest.mark.parametrize("kind", ["classification", slow("regression"), "qa", slow("choice"), "tagging"])
 def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, check: Any, kind: str) -> None:
     model, data = task_models.runs / kind, check(kind)
     code, output, errors = unmask("export", model, "--check", data, "--out", "onnx")
@@ -74,7 +79,7 @@ def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, 
     assert "format" in unmask("info", "onnx").output
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", slow("roberta"), slow("electra"), "modernbert"])
 def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str) -> None:
     model = save_masked_lm(Path("model"), family, TEXTS)
     Path("texts.txt").write_text("\n".join(TEXTS[:6]), "utf-8")

@@ -23,9 +23,9 @@ from unmask.models.buckets import (
     Padding,
     Paddings,
     Shapes,
+    bucket_size,
     only_padding,
     pad_batch,
-    rounded_up,
 )
 
 PADDINGS: Paddings = {
@@ -137,10 +137,10 @@ def test_a_batch_of_padding_alone_is_small_and_has_no_target(drawn: tuple[Batch,
 
 @given(st.integers(0, 2**20))
 def test_a_rounded_size_is_over_the_size_by_little(size: int) -> None:
-    rounded = rounded_up(size)
+    rounded = bucket_size(size)
     assert size < rounded <= size + max(32, min(512, size // 8))
     assert rounded % 32 == 0
-    assert rounded_up(rounded - 1) == rounded
+    assert bucket_size(rounded - 1) == rounded
 
 
 @pytest.mark.parametrize("size", [31, 32, 511, 512, 1023, 1024, 4095, 4096, 65535, 65536])

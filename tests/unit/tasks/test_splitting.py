@@ -69,14 +69,14 @@ def test_quoted_rows_keep_their_line_breaks(tmp_path: Path) -> None:
     assert sorted("".join(part.removeprefix("text,label\r\n") for part in parts)) == sorted("".join(rows))
 
 
-@pytest.mark.parametrize("marked", [True, False])
-def test_documents_and_sentences(tmp_path: Path, marked: bool) -> None:
+@pytest.mark.parametrize(("suffix", "marked"), [(".txt", True), (".txt", False), (".testa", True), (".conllu", False)])
+def test_documents_and_sentences(tmp_path: Path, suffix: str, marked: bool) -> None:
     mark = "-DOCSTART- O\n\n" if marked else ""
     documents = [f"{mark}word{number} O\nhere B-LOC\n\n" for number in range(10)]
-    path = write(tmp_path / "a.conll.txt", "\n" + "".join(documents).rstrip("\n"))
+    path = write(tmp_path / f"a{suffix}", "\n" + "".join(documents).rstrip("\n"))
     counts = split_file(path, "wikigold", tmp_path / "out")
     assert sorted(counts.values()) == [1, 1, 8]
-    parts = texts_of(tmp_path / "out", ".txt")
+    parts = texts_of(tmp_path / "out", suffix)
     assert sorted(document for document in documents if any(document in part for part in parts.values())) == documents
     assert sum(map(len, parts.values())) == 1 + sum(map(len, documents))
 

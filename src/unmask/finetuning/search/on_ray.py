@@ -1,7 +1,8 @@
 """Trials of a search on the machines of a Ray cluster, which share a folder with this one.
 
 Each is run by an actor, which keeps a process like those of this machine: that process takes signals, and a run that is
-killed is told from a machine that is lost. The trial of a lost machine is given back, to begin again elsewhere.
+killed is distinguished from a machine that is lost. The trial of a lost machine is given back, to begin again
+elsewhere.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ class RayMachines:
         on_gpu = device == "cuda" or (device == "auto" and self._cluster.count({"GPU": 1}) > 0)
         self._need = {"CPU": 1.0, "GPU": 1 / parallel} if on_gpu else {"CPU": float(runs.num_threads)}
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Raises OutputError if there has been none for a minute, or the cluster is lost."""
-        return self._cluster.room(self._need)
+        return self._cluster.capacity(self._need)
 
     def begin(self, trial: Trial) -> None:
         self._cluster.call(_begin, trial, self._need, self._runs, self._driver)

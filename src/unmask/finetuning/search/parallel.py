@@ -33,7 +33,7 @@ _MOST_LOSSES = 5
 class Machines(Protocol):
     """Where trials run."""
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many trials can run at a time, as things are."""
         ...
 
@@ -95,7 +95,7 @@ def run_side_by_side(
     with Interruption() as interruption:
         try:
             with closing(_machines(settings, runs)) as machines:
-                at_a_time = max(1, min(machines.room(), len(waiting)))
+                at_a_time = max(1, min(machines.capacity(), len(waiting)))
                 with TrialsDisplay(directory, len(waiting), at_a_time) as display:
                     trials = _Trials(waiting, machines, note_end, display, shown)
                     trials.run(interruption)
@@ -126,7 +126,7 @@ class ThisMachine:
         self._idle: list[TrialProcess] = []
         self._busy: dict[Future[Ended], tuple[str, TrialProcess]] = {}
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self._parallel
 
     def begin(self, trial: Trial) -> None:
@@ -178,7 +178,7 @@ class _Trials:
         while self._waiting or self._running:
             if interruption.signal_number is not None:
                 self._stop()
-            room = self._machines.room()
+            room = self._machines.capacity()
             while self._waiting and len(self._running) < room:
                 trial = self._waiting.popleft()
                 self._running[trial.name] = (trial, time.monotonic())

@@ -112,7 +112,7 @@ def run_trials(
             shutil.rmtree(directory / name, ignore_errors=True)  # left by checking the inputs
         if settings.search.ray is not None:
             with RayProcess(settings.search.ray, "search.ray="):
-                pass  # a cluster that does not answer is told before anything is written
+                pass  # a cluster that does not answer is reported before anything is written
         if settings.search.ensemble and kind_of(settings.task.name) in ("qa", "tagging"):
             check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
         write_environment(

@@ -84,18 +84,18 @@ class ElmoEncoder(nn.Module):
         """
         self._words = words
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """The last hidden states.
 
         Args:
             batch: with the column `characters` (tokens, characters) int64, or of words in the table of `set_words`.
-            positions: (n,) int64, the tokens wanted; None: all.
+            wanted: (n,) int64, the tokens wanted; None: all.
 
         Returns:
             (tokens or n, hidden) float, both directions side by side.
         """
         last = self.hidden_states(batch)[-1]
-        return last if positions is None else last[positions]
+        return last if wanted is None else last[wanted]
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): the output of each direction once it has read all of a sequence; of a pair, the last

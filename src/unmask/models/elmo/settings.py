@@ -19,7 +19,7 @@ from unmask.models.settings import (
     Scale,
     check_num_parameters,
     check_vocab_size,
-    contradiction,
+    sizes_error,
 )
 
 NUM_CHARACTERS = 261
@@ -159,7 +159,7 @@ class ElmoModelSettings(BaseModel):
         try:
             return ElmoSettings(**ELMO_PRESETS[self.preset].model_dump() | given | {"vocab_size": vocab_size})
         except ValidationError as error:
-            raise contradiction(self.preset, error) from error
+            raise sizes_error(self.preset, error) from error
 
 
 def _kind_of(given: Any) -> str:

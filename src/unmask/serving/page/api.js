@@ -21,9 +21,9 @@ async function ask(path, body) {
       return ask(path, body);
     }
   }
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(told.error?.message ?? `${answer.status} ${answer.statusText}`);
-  return told;
+  const reply = await answer.json();
+  if (!answer.ok) throw new Error(reply.error?.message ?? `${answer.status} ${answer.statusText}`);
+  return reply;
 }
 
 /** The models here: `id`, `uses`, and of fine-tuned ones `task` and `labels`. */

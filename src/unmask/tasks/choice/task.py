@@ -36,7 +36,7 @@ from unmask.tasks.choice.layouts import (
 )
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.rows import check_columns
-from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, summed_cross_entropy
+from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import EncodedInput
@@ -166,7 +166,7 @@ class Choice:
         check_sees_no_next_token(encoder, lm_weight)
         if head is None:
             head = new_head(self.head_kind, encoder.settings, 1, self.settings.classifier_dropout)
-        return ChoiceModule(encoder, head, summed_cross_entropy, lm_weight)
+        return ChoiceModule(encoder, head, label_loss, lm_weight)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """See `Task`: `choice`, and `probabilities` in the order of the choices."""

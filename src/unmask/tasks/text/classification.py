@@ -20,7 +20,7 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.sequence_module import SequenceModule, new_sequence_module, summed_cross_entropy
+from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.text import glue
 from unmask.tasks.text.examples import TextExample, TextFiles
@@ -150,7 +150,7 @@ class Classification(TextTask[str]):
         return np.bincount(ids[ids != IGNORE_INDEX].astype(np.int64), minlength=len(self.labels))
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
-        return new_sequence_module(encoder, head, len(self.labels), summed_cross_entropy, self.settings)
+        return new_sequence_module(encoder, head, len(self.labels), label_loss, self.settings)
 
     def decode(self, examples: Sequence[LabelledText], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """`label`, `score` (its probability) and `probabilities` by label."""

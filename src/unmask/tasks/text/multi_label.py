@@ -123,7 +123,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         warn_of_absent(self.labels, _counts(training), path)
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
-        return new_sequence_module(encoder, head, len(self.labels), summed_binary_cross_entropy, self.settings)
+        return new_sequence_module(encoder, head, len(self.labels), multi_label_loss, self.settings)
 
     def decode(self, examples: Sequence[ManyLabelled], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """`labels`, those whose probability reaches its threshold, most likely first, and `probabilities` by label."""
@@ -201,7 +201,7 @@ def _counts(examples: EncodedExamples) -> NDArray[np.int64]:
     return counts
 
 
-def summed_binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def multi_label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """() from (units, labels) twice, labels 1, 0 or `IGNORE_INDEX`; each label counts as one target."""
     losses = functional.binary_cross_entropy_with_logits(logits, labels.clamp(min=0).float(), reduction="none")
     return losses.masked_fill(labels == IGNORE_INDEX, 0.0).sum()

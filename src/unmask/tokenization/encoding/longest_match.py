@@ -27,12 +27,13 @@ def longest_match(
         prefix: of entries that continue a word, `##`.
         unknown: the bytes for a word that cannot be made of entries, or is longer than `most_characters`.
         most_characters: most characters of a known word.
+        lowercase: words are lowercased first.
     """
-    first = {entry: index for entry, index in vocab.items() if not entry.startswith(prefix)}
-    continuing = {entry.removeprefix(prefix): index for entry, index in vocab.items() if entry.startswith(prefix)}
+    first = {entry: ids for entry, ids in vocab.items() if not entry.startswith(prefix)}
+    continuing = {entry.removeprefix(prefix): ids for entry, ids in vocab.items() if entry.startswith(prefix)}
     find_first, find_continuing = first.get, continuing.get
     longest_first, longest_continuing = (max(map(len, entries), default=0) for entries in (first, continuing))
-    tails: dict[str, bytes | None] = {"": b""}
+    tails: dict[str, bytes | None] = {}
 
     def match(word: str) -> bytes:
         if lowercase:
@@ -50,7 +51,7 @@ def longest_match(
         if end == length:
             return piece
         tail = word[end:]
-        pieces = tails.get(tail) or match_tail(tail)  # also for a tail that has none: its None is cached too
+        pieces = tails.get(tail) or match_tail(tail)  # a None that is cached comes here too
         return unknown if pieces is None else piece + pieces
 
     def match_tail(tail: str) -> bytes | None:

@@ -80,8 +80,8 @@ def unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
     Stripping accents decomposes Hangul, which NFC reverses if it comes last.
     """
     definition = json.loads(backend.to_str())
-    said = definition["normalizer"] or {}
-    steps = said["normalizers"] if said.get("type") == "Sequence" else [said]
+    normalizer = definition["normalizer"] or {}
+    steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
     finds_ordinary_tokens = any(not token["special"] for token in definition["added_tokens"])
     if not steps or any(step.get("type") not in ("BertNormalizer", "NFC") for step in steps) or finds_ordinary_tokens:
         return False, ""
@@ -94,8 +94,8 @@ def unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
 
 def splits_han(backend: Tokenizer) -> bool:
     """Whether the tokenizer has BERT's normaliser and this puts spaces around Han characters."""
-    said = json.loads(backend.to_str())["normalizer"] or {}
-    steps = said["normalizers"] if said.get("type") == "Sequence" else [said]
+    normalizer = json.loads(backend.to_str())["normalizer"] or {}
+    steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
     return any(step.get("type") == "BertNormalizer" and step["handle_chinese_chars"] for step in steps)
 
 

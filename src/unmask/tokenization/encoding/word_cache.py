@@ -25,7 +25,7 @@ from unmask.tokenization.definition import SPACE, in_order
 from unmask.tokenization.encoding.longest_match import longest_match
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder, plain_copy, splits_han, unchanged_characters
 
-MAX_STRETCHES = 1 << 19
+MAX_PRE_TOKENS = 1 << 19
 """Most pre-tokens to cache: about 200 bytes each, so some 100 MB in every process that encodes."""
 LONGEST_PRE_TOKEN = 64
 """Longer pre-tokens, in characters, are not cached."""
@@ -54,7 +54,7 @@ class WordRules:
 class WordCache:
     """Encodes texts as `PlainTextEncoder` does, into flat arrays."""
 
-    def __init__(self, backend: Tokenizer, dtype: np.dtype[Any], max_pre_tokens: int = MAX_STRETCHES) -> None:
+    def __init__(self, backend: Tokenizer, dtype: np.dtype[Any], max_pre_tokens: int = MAX_PRE_TOKENS) -> None:
         """Accepts any tokenizer; if no rules cover it, the library does all the encoding.
 
         Args:
@@ -169,14 +169,14 @@ class _KnownPreTokens(dict[str, bytes]):
 
 def word_rules(backend: Tokenizer, dtype: np.dtype[Any]) -> WordRules | None:
     """The rules for a tokenizer, or None if it is of an unknown kind; `dtype` is that of an id."""
-    said = json.loads(backend.to_str())
-    if any(not token["special"] for token in said["added_tokens"]):
+    definition = json.loads(backend.to_str())
+    if any(not token["special"] for token in definition["added_tokens"]):
         return None
-    splitter = said["pre_tokenizer"] or {}
+    splitter = definition["pre_tokenizer"] or {}
     if splitter.get("type") == "BertPreTokenizer":
-        return _white_space_rules(backend, said["model"], dtype)
-    if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and said["normalizer"] is None:
-        return _byte_level_rules(backend, said["model"], splitter["add_prefix_space"])
+        return _white_space_rules(backend, definition["model"], dtype)
+    if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and definition["normalizer"] is None:
+        return _byte_level_rules(backend, definition["model"], splitter["add_prefix_space"])
     return None
 
 

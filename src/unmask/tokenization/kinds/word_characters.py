@@ -227,8 +227,8 @@ class WordTokenizer:
 
     def fingerprint(self) -> str:
         """The SHA-256, in hexadecimal, of settings and vocabulary."""
-        said = json.dumps([self._settings(), self.token_strings], ensure_ascii=False, sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()
+        definition = json.dumps([self._settings(), self.token_strings], ensure_ascii=False, sort_keys=True)
+        return hashlib.sha256(definition.encode()).hexdigest()
 
     def _settings(self) -> dict[str, Any]:
         return {"kind": self.kind, "max_characters": self.max_characters, "lowercase": self.lowercase}
@@ -258,7 +258,7 @@ def load_word_tokenizer(directory: str | Path) -> WordTokenizer:
     """
     path = Path(directory) / SETTINGS_FILE
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        definition = json.loads(path.read_text(encoding="utf-8"))
         text = (path.with_name(WORDS_FILE)).read_text(encoding="utf-8")
     except OSError as error:
         raise ModelError(
@@ -266,9 +266,10 @@ def load_word_tokenizer(directory: str | Path) -> WordTokenizer:
         ) from error
     except ValueError as error:  # not JSON, or not UTF-8
         raise ModelError(f"{path.parent}: {SETTINGS_FILE} or {WORDS_FILE} is damaged ({error})") from error
-    if not isinstance(said, dict) or said.keys() != {"kind", "max_characters", "lowercase"} or said["kind"] != "word":
+    keys = {"kind", "max_characters", "lowercase"}
+    if not isinstance(definition, dict) or definition.keys() != keys or definition["kind"] != "word":
         raise ModelError(f'{path}: expected the keys "kind" (which is "word"), "max_characters" and "lowercase"')
-    longest, lowercase = said["max_characters"], said["lowercase"]
+    longest, lowercase = definition["max_characters"], definition["lowercase"]
     if type(longest) is not int or longest < 3 or type(lowercase) is not bool:
         raise ModelError(
             f"{path}: max_characters is {longest!r} and lowercase {lowercase!r}: expected an integer from 3 on, and "

@@ -36,7 +36,7 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True)
 class Extension:
-    """What became of a list of words."""
+    """The result for a list of words."""
 
     tokenizer: TextTokenizer  # with the new entries
     added: tuple[str, ...]  # the new entries, in order

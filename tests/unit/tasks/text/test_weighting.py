@@ -12,9 +12,9 @@ from support.sizes import small
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.errors import SettingsError
 from unmask.models.encoder import new_encoder
-from unmask.tasks.sequence_module import SequenceModule, new_sequence_module, summed_cross_entropy
+from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
 from unmask.tasks.settings import TaskSettings
-from unmask.tasks.text.multi_label import summed_binary_cross_entropy
+from unmask.tasks.text.multi_label import multi_label_loss
 from unmask.tasks.text.weighting import balanced_weights, weigh_labels
 
 
@@ -36,7 +36,7 @@ def test_the_weights_are_those_of_scikit_learn() -> None:
 
 
 def test_in_training_rare_labels_count_more_and_figures_stay_plain() -> None:
-    module, labels = module_of(3, summed_cross_entropy), torch.tensor([0, 0, 0, 1, 2, IGNORE_INDEX])
+    module, labels = module_of(3, label_loss), torch.tensor([0, 0, 0, 1, 2, IGNORE_INDEX])
     batch = batch_of(labels)
     settings = TaskSettings(class_weights="balanced", label_smoothing=0.1)
     weigh_labels(module, labels.numpy(), 3, settings)
@@ -47,13 +47,13 @@ def test_in_training_rare_labels_count_more_and_figures_stay_plain() -> None:
     )
     assert (term.total.item(), term.count) == (pytest.approx(expected.item(), rel=1e-6), 5)
     [plain] = module.eval().loss(outputs, batch)
-    assert plain.total == summed_cross_entropy(outputs, labels)
+    assert plain.total == label_loss(outputs, labels)
     assert not [name for name in module.state_dict() if "weights" in name], "nothing of it is saved"
 
 
 def test_several_labels_are_weighed_each_by_itself() -> None:
     labels = torch.tensor([[1, 0], [0, 0], [0, 1], [0, 1], [IGNORE_INDEX] * 2], dtype=torch.int8)
-    module, batch = module_of(2, summed_binary_cross_entropy), batch_of(labels)
+    module, batch = module_of(2, multi_label_loss), batch_of(labels)
     weigh_labels(module, labels.numpy(), 2, TaskSettings(class_weights="balanced"))
     [term] = module.train().loss(outputs := module.outputs(batch), batch)
     weights = torch.tensor(
@@ -70,10 +70,10 @@ def test_several_labels_are_weighed_each_by_itself() -> None:
 
 
 def test_nothing_asked_for_changes_nothing() -> None:
-    module, labels = module_of(3, summed_cross_entropy), torch.tensor([0, 1, 2])
+    module, labels = module_of(3, label_loss), torch.tensor([0, 1, 2])
     weigh_labels(module, labels.numpy(), 3, TaskSettings())
     [term] = module.train().loss(outputs := module.outputs(batch_of(labels)), batch_of(labels))
-    assert term.total == summed_cross_entropy(outputs, labels)
+    assert term.total == label_loss(outputs, labels)
 
 
 def test_other_tasks_have_no_such_labels() -> None:

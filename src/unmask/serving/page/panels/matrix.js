@@ -17,8 +17,8 @@ const answer = answering(async () => {
   const names = sentences.value.split("\n").map((line) => line.trim()).filter(Boolean);
   if (names.length < 2) throw new Error("give at least two sentences, one a line");
   if (names.length > 32) throw new Error(`${names.length} sentences: up to 32 can be shown`);
-  const told = await askModel(chosen(model, "features"), "features", { inputs: names, normalise: true });
-  const values = told.predictions.map((one) => told.predictions.map((other) => one.reduce((sum, value, place) => sum + value * other[place], 0)));
+  const reply = await askModel(chosen(model, "features"), "features", { inputs: names, normalise: true });
+  const values = reply.predictions.map((one) => reply.predictions.map((other) => one.reduce((sum, value, place) => sum + value * other[place], 0)));
   return { names, values };
 });
 
