@@ -144,16 +144,19 @@ class Run:
     def train(
         self,
         settings: dict[str, Any],
-        steps: Iterator[Step] | None = None,
+        steps: Callable[[int], Iterator[Step]] | None = None,
         *,
         log_every: int = 1,
         on_bad_step: Callable[[TrainState, BadStep], None] = lambda state, bad: None,
         on_step: Callable[[TrainState], None] = lambda state: None,
         is_due: Callable[[TrainState], bool] = lambda state: False,
     ) -> None:
-        def note_bad(state: TrainState, bad: BadStep) -> None:
+        steps_from = endless_steps if steps is None else steps
+
+        def note_bad(state: TrainState, bad: BadStep) -> Iterator[Step]:
             self.bad_steps.append(bad)
             on_bad_step(state, bad)
+            return steps_from(state.position or 0)
 
         def prepare(batch: Batch) -> Batch:
             self.shown.append(batch.input_ids.tolist())
@@ -167,7 +170,7 @@ class Run:
 
         train(
             Learner(self.module, count_targets, prepare),
-            endless_steps() if steps is None else steps,
+            steps_from(self.state.position or 0),
             ScheduledOptimizer(self.optimizer, self.schedule),
             self.stepper,
             TrainSettings.model_validate(settings),
@@ -221,7 +224,7 @@ def assert_same_runs(eager: Run, captured: Run) -> None:
 
 def train_both(
     settings: dict[str, Any],
-    steps: Callable[[], Iterator[Step]] = endless_steps,
+    steps: Callable[[int], Iterator[Step]] = endless_steps,
     *,
     log_every: int,
     on_step: Callable[[Run, TrainState], None] = lambda run, state: None,
@@ -232,7 +235,7 @@ def train_both(
     eager, captured = new_run("eager", **options), new_run("captured", **options)
     for run in (eager, captured):
         hooks = {"on_step": partial(on_step, run), "on_bad_step": partial(on_bad_step, run)}
-        run.train(settings, steps(), log_every=log_every, **hooks)
+        run.train(settings, steps, log_every=log_every, **hooks)
     assert_same_runs(eager, captured)
     return eager, captured
 

@@ -34,7 +34,8 @@ class Share:
     size: int = 1
 
     def deal(self, step: Sequence[Item], lengths: Sequence[int], batch_size: int, most: int) -> list[list[Item]]:
-        """The micro-batches of this process; fewer, down to none, where the step has fewer sequences than processes.
+        """The micro-batches of this process; fewer, down to none, where the step has fewer sequences than there are
+        micro-batches.
 
         All micro-batches of the step have about as many tokens: the longest sequence goes to the first one, the next to
         the second, and back again from the last one. Within one the order of the step stays.

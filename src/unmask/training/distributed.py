@@ -4,9 +4,9 @@ Each has the whole model and computes its part of every step (`unmask.packing.sh
 update, which all then make alike. Only the first process writes; the others keep what they would write in a directory
 of their own, which goes when they end.
 
-On the CPU, where their number is a power of two, sums are taken in a fixed order: neighbours first, then pairs of
-neighbours, as `unmask.training.eager` sums micro-batches. So with the same micro-batches one process, two and four end
-with the same weights, bit for bit. Nothing is pickled: what is not a tensor travels as JSON.
+On the CPU, where their number is a power of two up to eight, sums are taken in a fixed order: neighbours first, then
+pairs of neighbours, as `unmask.training.eager` sums micro-batches. So with the same micro-batches one process, two and
+four end with the same weights, bit for bit. Nothing is pickled: what is not a tensor travels as JSON.
 """
 
 from __future__ import annotations
@@ -238,13 +238,20 @@ class Ranks:
             shutil.rmtree(own, ignore_errors=True)
 
     @contextmanager
-    def answered(self) -> Iterator[None]:
-        """A block of communication, whose errors say that another process is lost."""
+    def answered(self, *, beside_computing: bool = False) -> Iterator[None]:
+        """A block of communication, whose errors say that another process is lost.
+
+        Args:
+            beside_computing: the block computes too, and only errors that are known to be of communication count.
+        """
         try:
             yield
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            is_known = isinstance(error, dist.DistError) or any(name in str(error) for name in ("gloo", "NCCL"))
+            if beside_computing and not is_known:
+                raise
             waited = "" if self.patience is None else f", or has not answered for {self.patience.total_seconds():g} s"
             reason = str(error).strip().splitlines()[0]
             raise RankLost(

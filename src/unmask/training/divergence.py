@@ -25,6 +25,7 @@ from torch import Tensor
 
 from unmask.errors import OutputError
 from unmask.io.writing import write_json, writing_directory
+from unmask.training.settings import TrainSettings
 from unmask.training.stepper import StepFigures
 from unmask.training.steps import NumberedStep
 
@@ -81,6 +82,28 @@ def divergence_fault(
         f"the loss at step {step:,} is {loss:.4g}, over {spike_factor:g} times (train.spike_factor) {median:.4g}, the "
         f"median of the {len(recent_losses)} steps before"
     )
+
+
+def advise(settings: TrainSettings, step: int, roll_backs: int, has_checkpoint: bool) -> str:
+    """What to do about a step that ends the run.
+
+    Args:
+        step: its number.
+        roll_backs: how often the run has gone back to a checkpoint.
+    """
+    again = "Start it again with a lower optimizer.learning_rate or a longer warm-up (schedule.*)"
+    if settings.on_divergence == "stop" and has_checkpoint:
+        past = "continue past this step with --resume and train.on_divergence=roll_back"
+        interval = " and a train.save_every" if settings.save_every is None else ""
+        return f"{again}, or {past}{interval}; its earlier checkpoints are kept"
+    if roll_backs:
+        times = f"{roll_backs} times, as often as train.max_roll_backs allows"
+        return f"The run has rolled back {times}. {again}; its earlier checkpoints are kept"
+    nothing = f"There is no checkpoint to roll back to yet. {again}"
+    if step == 1:
+        return nothing
+    how = "" if settings.on_divergence == "roll_back" else " and train.on_divergence=roll_back"
+    return f"{nothing}, or with a train.save_every under {step:,}{how}"
 
 
 class RecentLosses:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import torch
+
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, divergence_fault
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
@@ -35,9 +37,8 @@ class Hooks:
             call after a resume, of the module only weights and buffers have been restored, not what is frozen.
         is_due: whether `on_step` has anything to do after the step just launched, where the stepper runs ahead.
         on_bad_step: called in place of an update in which `divergence_fault` finds a fault; raises, or resets module,
-            optimizer, schedule and state to where the next step is to begin. It returns new steps from
-            `state.position` on; None keeps those that are already prepared. Without a function faults are not looked
-            for, which only steps that are not captured allow.
+            optimizer, schedule and state to where the next step is to begin. It returns the steps from `state.position`
+            on. Without a function faults are not looked for, which only steps that are not captured allow.
         on_out_of_memory: called when a step does not fit into the device's memory, with the step and the error's
             message; raises, or returns the batches from `state.position` on again, in smaller micro-batches. None: the
             error is raised.
@@ -46,7 +47,7 @@ class Hooks:
     on_step: Callable[[TrainState, StepResult], None]
     before_step: Callable[[TrainState, Schedule], None] = lambda state, schedule: None
     is_due: Callable[[TrainState], bool] = lambda state: True
-    on_bad_step: Callable[[TrainState, BadStep], Iterable[StepBatches] | None] | None = None
+    on_bad_step: Callable[[TrainState, BadStep], Iterable[StepBatches]] | None = None
     on_out_of_memory: Callable[[TrainState, PreparedStep, str], Iterable[StepBatches]] | None = None
 
 
@@ -91,8 +92,10 @@ def train(
         if prepared is None:
             break
         step = state.next_step(prepared, optimizer.set_rate(state.done, settings))
-        oom_message = launched.launch(step, raises=hooks.on_out_of_memory is None)  # forward and backward
-        if oom_message is not None and hooks.on_out_of_memory is not None:
+        oom_message = launched.launch(step)  # forward and backward
+        if oom_message is not None:
+            if hooks.on_out_of_memory is None:
+                raise torch.OutOfMemoryError(oom_message)
             prepared_steps = PreparedSteps(hooks.on_out_of_memory(state, prepared, oom_message), learner, ranks)
             continue
         state.move_to_end_of(step)
@@ -100,16 +103,13 @@ def train(
         if stepper.runs_ahead and not is_last and not hooks.is_due(state):
             state.seconds += time.monotonic() - began
             continue  # a GPU that replays steps: several are read at once
-        read = launched.read()  # check and update
+        step, figures, fault = launched.read()  # check and update
         state.seconds += time.monotonic() - began
-        if read.fault is None or hooks.on_bad_step is None:
-            figures, rate = read.figures, read.step.learning_rate
-            tokens = read.step.prepared.num_tokens
-            hooks.on_step(state, StepResult(rate, figures.gradient_norm, tokens, figures.coefficients))
+        if fault is None or hooks.on_bad_step is None:
+            tokens = step.prepared.num_tokens
+            hooks.on_step(state, StepResult(step.learning_rate, figures.gradient_norm, tokens, figures.coefficients))
             continue
-        state.move_to_end_of(read.step)
-        prepared_steps.put_back(read.not_begun)
-        new_steps = hooks.on_bad_step(state, BadStep(read.step, read.figures, read.fault, tuple(state.recent_losses)))
-        if new_steps is not None:
-            prepared_steps = PreparedSteps(new_steps, learner, ranks)
+        state.move_to_end_of(step)
+        bad = BadStep(step, figures, fault, tuple(state.recent_losses))
+        prepared_steps = PreparedSteps(hooks.on_bad_step(state, bad), learner, ranks)
         stepper.restart(state.recent_losses)

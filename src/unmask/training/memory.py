@@ -197,6 +197,8 @@ class MicroBatches:
         taken = []
         for number in (sequences, 2 * sequences):
             batch = self._longest_batch(position, number * whole.longest)
+            if batch is None:  # the other processes have all of the step, and the smallest measurement decides
+                return MOST_TOKENS_AT_ONCE, "and nothing of this step is for this process"
             peak = self._measure(batch, self._learner.counts(batch))
             if peak is None:
                 return max(1, number // 2) * whole.longest, f"and {number:,} do not fit"
@@ -211,9 +213,10 @@ class MicroBatches:
         measured = f"{human_bytes(round(per_token * whole.longest))} a sequence of {whole.longest:,} tokens"
         return min(max(fitting, whole.longest), MOST_TOKENS_AT_ONCE), measured
 
-    def _longest_batch(self, position: Any, tokens: int) -> Batch:
+    def _longest_batch(self, position: Any, tokens: int) -> Batch | None:
         step = next(iter(self._source.steps(self._progress, position, tokens)))
-        return self._learner.prepare(max(step.batches, key=lambda batch: batch.num_tokens))
+        longest = max(step.batches, key=lambda batch: batch.num_tokens, default=None)
+        return None if longest is None else self._learner.prepare(longest)
 
     def _measure(self, batch: Batch, counts: dict[str, int]) -> int | None:
         """Bytes that a forward and backward pass takes at its peak; None if memory runs out.

@@ -21,7 +21,7 @@ from unmask.io.signals import Interruption
 from unmask.training.averaging import WeightAverage
 from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.divergence import BadStep, keep_bad_step
+from unmask.training.divergence import BadStep, advise, keep_bad_step
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.memory import MicroBatches, StepSource
@@ -44,7 +44,7 @@ from unmask.training.sharding import shard
 from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
 from unmask.training.stepper import Stepper
 from unmask.training.steppers import choose_stepper
-from unmask.training.steps import Learner, StepBatches, set_training_mode
+from unmask.training.steps import Learner, PreparedStep, StepBatches, set_training_mode
 
 logger = logging.getLogger("unmask")
 
@@ -154,9 +154,9 @@ def run_session(
     if steps.longest is not None:
         stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
         logger.info(how)
-    context.log.rewind(state.step, is_open=bool(state.counts))
+    context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
     digest = None if context.checkpoint is None else context.checkpoint.state.get("metrics_sha256")
-    if digest and ranks.is_first:  # old checkpoints have none
+    if digest and ranks.is_first:
         context.log.check_rows(digest, state.step)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
         context.log.echo_above(progress)
@@ -172,10 +172,14 @@ def run_session(
             session.handle_bad_step(state, bad)
             return micro_batches.steps(state)  # those made ahead may be of a later phase
 
-        halve = None if budget.shard else micro_batches.halve  # divided, all would have to stop within the same block
-        hooks = Hooks(session, begin_step, session.is_due, continue_after, halve)
+        def halve(state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
+            with ranks.agreeing():
+                return micro_batches.halve(state, step, reason)
+
+        divided = budget.shard  # all would have to stop within the same block
+        hooks = Hooks(session, begin_step, session.is_due, continue_after, None if divided else halve)
         try:
-            with session.writer, ranks.answered() if budget.shard else nullcontext():
+            with session.writer, ranks.answered(beside_computing=True) if divided else nullcontext():
                 train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks=ranks)
                 session.finish(state)
         except torch.OutOfMemoryError as error:
@@ -274,38 +278,24 @@ class Session:
         state.seconds = self.context.ranks.from_first(state.seconds)
         place = keep_bad_step(self.context.directory / "divergence", bad, state.roll_backs)
         kept = f"{bad.fault}. The step was not taken, its batches and figures are in {place}"
+        self.writer.wait()
         newest = None
         if self.settings.on_divergence == "roll_back" and state.roll_backs < self.settings.max_roll_backs:
             # a run that was stopped has saved at other steps too, but has to go back as far as one that was not
-            self.writer.wait()
             newest = find_shared_checkpoint(self.checkpoints, self.context.ranks, self.settings.save_every or 1)
         if newest is None:
             self._log_bad_step(state, bad)
-            raise UserError(f"{kept}. {self._advise(state)}")
+            with self.context.ranks.agreeing():  # all processes have it, and the first one says so
+                has_checkpoint = bool(list_steps(self.checkpoints))
+                raise UserError(f"{kept}. {advise(self.settings, state.step, state.roll_backs, has_checkpoint)}")
         state.roll_back_to(restore(newest, self.learner.module, self.optimizer.optimizer, self.optimizer.schedule))
         remove_later(self.checkpoints, state.step)
-        self.context.log.rewind(state.step, is_open=bool(state.counts))
+        is_evaluated = state.evaluated_step == state.step
+        self.context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=is_evaluated)
         self.start(state)
         self._save(state)
         back = f"back to the weights of step {state.step:,}, with the text after the step"
         logger.warning("%s; %s (%s of at most %s times)", kept, back, state.roll_backs, self.settings.max_roll_backs)
-
-    def _advise(self, state: TrainState) -> str:
-        """What to do about a step that ends the run."""
-        again = "Start it again with a lower optimizer.learning_rate or a longer warm-up (schedule.*)"
-        has_checkpoint = bool(list_steps(self.checkpoints))
-        if self.settings.on_divergence == "stop" and has_checkpoint:
-            past = "continue past this step with --resume and train.on_divergence=roll_back"
-            interval = " and a train.save_every" if self.settings.save_every is None else ""
-            return f"{again}, or {past}{interval}; its earlier checkpoints are kept"
-        if state.roll_backs:
-            times = f"{state.roll_backs} times, as often as train.max_roll_backs allows"
-            return f"The run has rolled back {times}. {again}; its earlier checkpoints are kept"
-        nothing = f"There is no checkpoint to roll back to yet. {again}"
-        if state.step == 1:
-            return nothing
-        how = "" if self.settings.on_divergence == "roll_back" else " and train.on_divergence=roll_back"
-        return f"{nothing}, or with a train.save_every under {state.step:,}{how}"
 
     def finish(self, state: TrainState) -> None:
         """Logs, evaluates and saves if that was not done after the last step: when a run is resumed under a budget that
@@ -321,7 +311,7 @@ class Session:
     def log_rest(self, state: TrainState) -> None:
         """Writes a row of the steps that have none yet, if there are any."""
         newest = state.newest
-        if not state.counts or newest is None:  # old checkpoints do not hold the newest step
+        if not state.counts or newest is None:
             return
         tokens_per_s = state.tokens_per_s
         terms = state.take_means()
@@ -339,7 +329,8 @@ class Session:
     def _log_bad_step(self, state: TrainState, bad: BadStep) -> None:
         """Writes its row, which shows where the curves end, after a row of the steps taken before it."""
         tokens_per_s = state.tokens_per_s
-        self.log_rest(replace(state, step=bad.step.number - 1, tokens=state.tokens - bad.step.prepared.num_tokens))
+        step, tokens = bad.step, state.tokens - bad.step.prepared.num_tokens
+        self.log_rest(replace(state, step=step.number - 1, tokens=tokens, examples=step.examples_before))
         self.context.log.write_training(
             step=bad.step.number,
             tokens=state.tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from unmask.config import Settings
 
@@ -195,13 +195,6 @@ class TrainSettings(Settings):
     Fine-tuning only."""
     metric: str | None = None
     """The figure on dev by which runs and evaluations are compared; null: the task's first. Fine-tuning only."""
-
-    @field_validator("micro_batch_size")
-    @classmethod
-    def _at_most_the_batch(
-        cls, size: int | Literal["auto"] | None, info: ValidationInfo
-    ) -> int | Literal["auto"] | None:
-        return min(size, info.data.get("batch_size", size)) if isinstance(size, int) else size
 
     def micro_batch_of(self, batch_size: int) -> int:
         """Sequences per pass of a step of `batch_size`, before anything is known of the memory."""

@@ -28,9 +28,10 @@ def check_sharding(
     if ranks.size == 1:
         raise SettingsError("train.shard=true divides a model among processes: start it with torchrun")
     if optimizer.name != "adamw" or optimizer.layer_decay != 1:
+        key = f"name={optimizer.name}" if optimizer.name != "adamw" else f"layer_decay={optimizer.layer_decay:g}"
         raise SettingsError(
-            f"train.shard=true and optimizer.name={optimizer.name} do not go together, nor does optimizer.layer_decay: "
-            "the update has to be of each number by itself; take adamw"
+            f"train.shard=true and optimizer.{key} do not go together: the update has to be of each number by itself, "
+            "at one rate; take adamw without layer_decay"
         )
     if settings.weight_averaging is not None:
         raise SettingsError("train.shard=true and train.weight_averaging do not go together: leave one out")

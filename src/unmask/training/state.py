@@ -101,7 +101,8 @@ class TrainState:
     def next_step(self, prepared: PreparedStep, learning_rate: float) -> NumberedStep:
         """The step after those done."""
         examples = key(self.examples, prepared.fingerprint) % 2**48
-        return NumberedStep(prepared, self.step + 1, self.tokens + prepared.num_tokens, examples, learning_rate)
+        tokens = self.tokens + prepared.num_tokens
+        return NumberedStep(prepared, self.step + 1, tokens, examples, self.examples, learning_rate)
 
     def move_to_end_of(self, step: NumberedStep) -> None:
         """Moves to the end of a step; back to it where later ones have not been taken."""

@@ -85,7 +85,7 @@ class PreparedStep:
 
 
 class PreparedSteps(Iterator[PreparedStep]):
-    """Prepares steps one after another; some may be made ahead of time, or put back to be shown again."""
+    """Prepares steps one after another; the next may be made ahead of time."""
 
     def __init__(self, steps: Iterable[StepBatches], learner: Learner, ranks: Ranks = ALONE) -> None:
         self._steps = iter(steps)
@@ -101,10 +101,6 @@ class PreparedSteps(Iterator[PreparedStep]):
         if not self._waiting and (step := next(self, None)) is not None:
             self._waiting.append(step)
         return bool(self._waiting)
-
-    def put_back(self, steps: Iterable[PreparedStep]) -> None:
-        """Makes these the next steps, in their order."""
-        self._waiting.extendleft(reversed(list(steps)))
 
     def _make(self) -> PreparedStep:
         step = next(self._steps)
@@ -147,6 +143,7 @@ class NumberedStep:
         number: from 1.
         tokens: those shown in the run by its end.
         examples: the fingerprint of all examples shown by its end, in the order of the steps.
+        examples_before: that of those shown before it.
         learning_rate: of its update.
     """
 
@@ -154,4 +151,5 @@ class NumberedStep:
     number: int
     tokens: int
     examples: int
+    examples_before: int
     learning_rate: float

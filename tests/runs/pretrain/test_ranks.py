@@ -141,6 +141,14 @@ def test_another_recipe_is_refused_by_key(pretrain_words: list[str], tmp_path: P
     assert "rank 1 of 2: this process has seed=4, and the first one seed=3" in said
 
 
+def test_a_run_that_diverges_says_so_once(pretrain_words: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    said = refused(run_ranks(*[[*pretrain_words, "optimizer.learning_rate=1e30", "--out", str(run)]] * 2))
+    assert "the run has diverged" in said
+    assert f"its batches and figures are in {run}/divergence/step-" in said
+    assert "rank-" not in said
+
+
 def test_another_store_is_refused_by_file(
     pretrain_words: list[str], words: tuple[str, list[str]], tiny_text: Path, tmp_path: Path
 ) -> None:

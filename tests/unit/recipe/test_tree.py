@@ -152,7 +152,8 @@ def test_every_alternative_is_a_key() -> None:
 def test_a_micro_batch_is_the_batch_at_most(tmp_path: Path) -> None:
     text = PLAIN.replace("10}", "10, micro_batch_size: 64}")
     assert load(tmp_path, text).train.micro_batch_size == 64
-    assert load(tmp_path, text, "train.batch_size=8").train.micro_batch_size == 8
+    train = load(tmp_path, text, "train.batch_size=8").train
+    assert (train.micro_batch_size, train.micro_batch_of(8), train.micro_batch_of(128)) == (64, 8, 64)
     assert load_pretrain_recipe("pretrain/bert_base", ["store=s", "train.batch_size=8"]).train.batch_size == 8
 
 

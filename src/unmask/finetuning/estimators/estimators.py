@@ -10,12 +10,11 @@ settings. No run directory is written. Every estimator works in `Pipeline`, `cro
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 import torch
@@ -55,6 +54,7 @@ from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.training.device import Compute, choose_compute
+from unmask.training.divergence import BadStep
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
@@ -188,7 +188,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
                 EagerStepper(module, optimizer, settings.train.max_grad_norm, compute),
                 settings.train,
                 TrainState(),
-                Hooks(progress),
+                Hooks(progress, on_bad_step=_stop),
             )
         in_fp32 = Compute(compute.device, torch.float32, "so that figures are the same everywhere")
         self.predictor_ = Predictor(task, module.eval(), tokenizer, in_fp32)
@@ -346,9 +346,13 @@ def _check_place(directory: Path, overwrite: bool) -> None:
         )
 
 
+def _stop(state: TrainState, bad: BadStep) -> NoReturn:
+    raise UserError(f"{bad.fault}. Give a lower learning_rate or a higher warmup_ratio")
+
+
 @dataclass
 class _LossCurve:
-    """The loop's hook: keeps the mean loss of each epoch, and stops a run that has diverged."""
+    """The loop's hook: keeps the mean loss of each epoch."""
 
     means: list[float] = field(default_factory=list)
 
@@ -357,8 +361,3 @@ class _LossCurve:
             return
         terms = state.take_means()
         self.means.append(sum(result.coefficients[name] * mean for name, mean in terms.items()))
-        if not math.isfinite(self.means[-1]):
-            raise UserError(
-                f"the loss is not finite at step {state.step:,}: the training has diverged. Give a lower learning_rate "
-                "or a higher warmup_ratio"
-            )

@@ -108,8 +108,6 @@ def run_trials(
                 if check is not None and model not in checked:
                     check(trial.settings)
                 checked.add(model)
-        for name in _SPENT:
-            shutil.rmtree(directory / name, ignore_errors=True)  # left by checking the inputs
         if settings.search.ray is not None:
             with RayProcess(settings.search.ray, "search.ray="):
                 pass  # a cluster that does not answer is reported before anything is written
@@ -196,7 +194,9 @@ def _labels(checkpoints: Sequence[str]) -> list[str]:
         path = Path(checkpoint)
         last = path.parent.name if path.name == MODEL and path.parent.name else path.name
         label = re.sub(r"[^\w.-]+", "-", last) or "checkpoint"
-        labels.append(f"{label}-{number}" if label in labels else label)
+        while label in labels:
+            label = f"{label}-{number}"
+        labels.append(label)
     return labels
 
 

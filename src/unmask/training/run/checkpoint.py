@@ -232,13 +232,11 @@ def restore(
     except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     _restore_random(load_file(checkpoint.directory / RANDOM))
-    saved = checkpoint.state
+    saved = copy.deepcopy(checkpoint.state)
     schedule.warmup_end = saved["warmup_end"]
-    stage, newest = saved.get("stage"), saved.get("newest")  # old checkpoints lack some keys
-    schedule.stage = None if stage is None else Stage(**stage)
-    values = {"logged_tokens": saved["tokens"], "logged_seconds": saved["seconds"], **copy.deepcopy(saved)}
-    state = TrainState(**{each.name: values[each.name] for each in fields(TrainState) if each.name in values})
-    state.newest = None if newest is None else StepResult(**newest)
+    schedule.stage = None if saved["stage"] is None else Stage(**saved["stage"])
+    state = TrainState(**{each.name: saved[each.name] for each in fields(TrainState) if each.name in saved})
+    state.newest = None if saved["newest"] is None else StepResult(**saved["newest"])
     if "best" in saved:
         weights = _under_every_name(load_file(checkpoint.directory / BEST), module)
         state.best = Best(**saved["best"], weights=weights)
@@ -342,14 +340,19 @@ def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer) -> 
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
+def _num_drawing_gpus() -> int:
+    """GPUs that this process uses: to ask an idle one for its generator would begin to use it."""
+    return torch.cuda.device_count() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+
+
 def _generators() -> Iterator[tuple[str, Tensor]]:
     yield "cpu", torch.get_rng_state()
-    for number in range(torch.cuda.device_count()):
+    for number in range(_num_drawing_gpus()):
         yield f"cuda:{number}", torch.cuda.get_rng_state(number)
 
 
 def _restore_random(states: dict[str, Tensor]) -> None:
     torch.set_rng_state(states["cpu"])
-    for number in range(torch.cuda.device_count()):
+    for number in range(_num_drawing_gpus()):
         if f"cuda:{number}" in states:
             torch.cuda.set_rng_state(states[f"cuda:{number}"], number)

@@ -129,8 +129,8 @@ def opening_run(
     is_open = False
     try:
         changes = open_run(directory, recipe, resume=resume, overwrite=overwrite, keeps=keeps)
-        is_open = True
         with alone_in(directory):
+            is_open = True  # else it is another process's
             yield changes
     except BaseException as error:
         if is_overwritten:
@@ -230,8 +230,9 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-            "logging, saving and what it does when it diverges (train.*), search.parallel and search.ray; a search "
-            "also its restarts, rates, batch sizes and epochs: give the same settings, or another --out"
+            "logging, saving, what it does when it diverges, how it is divided (train.*), eval.pairs, search.parallel "
+            "and search.ray; a search also its restarts, rates, batch sizes and epochs: give the same settings, or "
+            "another --out"
         )
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
         checkpoint = find_checkpoint(saved.parent / "checkpoints")

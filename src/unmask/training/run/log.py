@@ -159,19 +159,20 @@ class RunLog:
         """Adds an evaluation row; `metrics` by name without `eval/`."""
         self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
 
-    def rewind(self, step: int, *, is_open: bool = False) -> None:
+    def rewind(self, step: int, *, is_open: bool = False, is_evaluated: bool = True) -> None:
         """Removes, atomically, the rows after `step`, which a run that continues from there writes again.
 
         Args:
             is_open: True removes the training row of `step` itself too: it was written at a stop, and its steps belong
                 to the resumed run's next row. (Its TensorBoard events stay.)
+            is_evaluated: False removes the evaluation of `step` itself: the checkpoint does not know of it.
         """
         self._close_events()
         rows = _rows(self._path)
         kept = [
             line
             for line, row in rows
-            if row["step"] < step or (row["step"] == step and not (is_open and is_of_training(row)))
+            if row["step"] < step or (row["step"] == step and (not is_open if is_of_training(row) else is_evaluated))
         ]
         if len(kept) < len(rows):
             with writing(self._path) as file:

@@ -384,6 +384,8 @@ def test_bad_parameters_are_told_by_name(tiny_model: Path, tmp_path: Path) -> No
         TextEncoder(tiny_model).transform([("a", "b")])
 
 
-def test_a_run_that_diverges_says_so(tiny_model: Path) -> None:
-    with pytest.raises(UserError, match="the training has diverged"):
-        classifier(tiny_model, learning_rate=1e30, epochs=4).fit(TEXTS, LABELS)
+@pytest.mark.parametrize("epochs", [4, 0.9])
+def test_a_run_that_diverges_says_so(tiny_model: Path, epochs: float) -> None:
+    """Amid an epoch too."""
+    with pytest.raises(UserError, match=r"the run has diverged\. Give a lower learning_rate"):
+        classifier(tiny_model, learning_rate=1e30, epochs=epochs, batch_size=1).fit(TEXTS, LABELS)

@@ -73,6 +73,11 @@ def test_checkpoints_and_layers_are_part_of_the_name() -> None:
     assert len({trial.point for trial in trials}) == 2
 
 
+def test_no_two_checkpoints_share_a_name() -> None:
+    trials = plan_trials(new_recipe({"checkpoints": ["a/x-3", "b/x", "c/x"]}))
+    assert [trial.name.split("_")[0] for trial in trials] == ["x-3", "x", "x-3-3"]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

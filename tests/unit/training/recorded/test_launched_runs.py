@@ -39,7 +39,7 @@ def test_a_device_is_not_ahead_of_what_is_known_without_end(monkeypatch: pytest.
 
 
 def test_a_run_without_batches_left_reads_what_it_has_launched() -> None:
-    eager, captured = train_both({"steps": 100}, lambda: islice(endless_steps(), 10), log_every=7)
+    eager, captured = train_both({"steps": 100}, lambda start: islice(endless_steps(start), 10), log_every=7)
     assert captured.state.step == 10
     assert eager.state.counts == captured.state.counts
 
@@ -114,7 +114,7 @@ def test_a_run_that_continues_from_a_checkpoint_is_bit_for_bit_one_that_never_st
     torch.manual_seed(99)
     checkpoint = find_checkpoint(tmp_path)
     second.state = restore(checkpoint, second.module, second.optimizer, second.schedule)
-    second.train({"steps": 20}, endless_steps(stop), log_every=10)
+    second.train({"steps": 20}, lambda _: endless_steps(stop), log_every=10)
     assert torch.equal(whole.weights(), second.weights())
     assert torch.equal(whole.moments(), second.moments())
     assert whole.state.recent_losses == second.state.recent_losses

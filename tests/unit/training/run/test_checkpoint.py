@@ -25,7 +25,6 @@ from unmask.training.run.checkpoint import (
     RANDOM,
     STATE,
     WEIGHTS,
-    Checkpoint,
     find_checkpoint,
     list_steps,
     remove_later,
@@ -167,17 +166,6 @@ def test_the_newest_one_due_stays_however_many_follow(tmp_path: Path) -> None:
         run.save(tmp_path, keep_last=1, save_every=4)
         (tmp_path / "step-copy").mkdir(exist_ok=True)  # somebody's own
         assert list_steps(tmp_path) == kept
-
-
-def test_an_old_checkpoint_has_no_newest_step(tmp_path: Path) -> None:
-    run = Run()
-    run.take_steps(3)
-    run.save(tmp_path)
-    found = find_checkpoint(tmp_path)
-    newer = ("newest", "logged_tokens", "logged_seconds")
-    state = {key: value for key, value in found.state.items() if key not in newer}
-    restored = restore(Checkpoint(found.directory, state), run.module, run.optimizer, run.schedule)
-    assert (restored.newest, restored.logged_tokens, restored.logged_seconds) == (None, 24, run.state.seconds)
 
 
 def test_there_may_be_none(tmp_path: Path) -> None:

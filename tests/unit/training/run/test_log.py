@@ -123,6 +123,16 @@ def test_the_row_that_a_stop_has_written_is_taken_out_where_its_steps_continue(t
     assert [(row["step"], "loss" in row) for row in rows] == [(1, True), (2, True), (3, False)]
 
 
+def test_an_evaluation_that_no_checkpoint_knows_is_taken_out(tmp_path: Path) -> None:
+    write_steps(tmp_path, range(1, 4))
+    with RunLog(tmp_path) as log:
+        log.write_evaluation(2, {"mlm_loss": 2.0})
+        log.write_evaluation(3, {"mlm_loss": 1.0})
+        log.rewind(3, is_evaluated=False)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(row["step"], "loss" in row) for row in rows] == [(1, True), (2, True), (3, True), (2, False)]
+
+
 def test_a_row_of_steps_without_targets_has_no_loss_and_is_of_training(tmp_path: Path) -> None:
     with RunLog(tmp_path) as log:
         write_training(log, 1)
