@@ -39,4 +39,4 @@ def serve_command(
 
     token = os.environ.get("UNMASK_TOKEN") or None
     check_address(host, token, insecure)
-    serve(open_models(models or default_models(), precision), host, port, token=token)
+    serve(lambda: open_models(models or default_models(), precision), host, port, token=token)

@@ -107,8 +107,12 @@ def evaluate_command(
         asked = {"pll": pll, "discriminator": discriminator, "precision": precision}
         _evaluate_pairs(model, files, asked, checkpoints, out, as_json)
         return
-    if out is not None or checkpoints:
-        raise SettingsError("--out and --checkpoints are for --pairs: leave them out, or give minimal pairs")
+    if out is not None or checkpoints or discriminator or pll != "original":
+        raise SettingsError(
+            "--out, --checkpoints, --discriminator and --pll are for --pairs: leave them out, or give minimal pairs"
+        )
+    if na_threshold != 1 and na_probs is None:
+        raise SettingsError("--na-threshold is for --na-probs: leave it out, or give both")
     if data is None:
         raise SettingsError("give --data FILE with labelled examples, or --pairs with minimal pairs")
     if (model is None) == (predictions is None):

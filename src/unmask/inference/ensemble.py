@@ -36,6 +36,8 @@ _SAME_TASK = (
     "max_answer_length",
     "encoder_top",
     "two_orders",
+    "long_text",
+    "units",
 )
 """What a model remembers of its task that decides how inputs are read and answered, once for all members."""
 
@@ -186,9 +188,11 @@ def check_tokenizers(models: Sequence[Path]) -> None:
 def _answers(model: Path) -> dict[str, Any]:
     """Everything in which the members of an ensemble have to agree, by name."""
     config: Mapping[str, Any] = read_config(model)
-    task = config.get("unmask_task", {})
+    task = config.get("unmask_task")
+    task = task if isinstance(task, Mapping) else {}  # what cannot be read is refused where the member is loaded
     # `BertForMultipleChoice` and `RobertaForMultipleChoice` answer alike.
-    architecture = str((config.get("architectures") or ["?"])[0])
+    classes = config.get("architectures")
+    architecture = str(classes[0]) if isinstance(classes, list) and classes else "?"
     head = architecture.partition("For")[2] or architecture
     answers = {
         "head": head,

@@ -75,7 +75,9 @@ def evaluate(
     counts = ExampleCounts()
     score, examples = its_task.score(), its_task.load(data, counts)
     with Progress("evaluating", unit="examples") as progress:
-        for window in encode_windows(its_task, examples, tokenizer, counts, num_segments, str(data)):
+        for window in encode_windows(
+            its_task, examples, tokenizer, counts, num_segments, str(data), predictor.compute.device
+        ):
             score.add(window.examples, predictor.decode(window))
             progress.advance(len(window.examples))
     _tell(counts, data)
@@ -207,7 +209,8 @@ def _predicted_tags(predictions: str | Path) -> Iterator[list[str]]:
 
 def _are_of_characters(predictions: str | Path) -> bool:
     """Whether all `tokens` of predictions are characters, and blanks are among them."""
-    tokens = [token for row in _read_predictions(predictions) for token in row.fields.get("tokens") or ()]
+    listed = [row.fields.get("tokens") for row in _read_predictions(predictions)]
+    tokens = [token for each in listed if isinstance(each, list) for token in each]
     return " " in tokens and all(isinstance(token, str) and len(token) == 1 for token in tokens)
 
 

@@ -150,8 +150,10 @@ def load_predictor(
         ModelError: there is no such model, it has no head, or it does not load.
         SettingsError: no such task, device or precision.
     """
-    compute = inference_compute(device, precision)
     members = read_members(Path(model))
+    if any(map(is_onnx, members or ())):
+        device = "cpu"
+    compute = inference_compute(device, precision)
     if members is None:
         predictor = _load_one(model_directory(model), task, compute)
     else:
@@ -159,7 +161,7 @@ def load_predictor(
         loaded = [_load_one(member, task, compute) for member in members]
         its_task = _task_of_all([its.task for its in loaded], read_null_threshold(Path(model)))
         if any(its.reads_other_tokens_than(loaded[0]) for its in loaded):
-            predictor = replace(loaded[0], others=tuple(_frozen(its, precision) for its in loaded[1:]))
+            predictor = replace(loaded[0], task=its_task, others=tuple(_frozen(its, precision) for its in loaded[1:]))
         else:
             for member, its in zip(members, loaded, strict=True):
                 attach_tokenizer(its.module.encoder, loaded[0].tokenizer, member)

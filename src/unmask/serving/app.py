@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,12 +65,16 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
     return Guards(app, service, token)
 
 
+_OF_RECIPES = re.compile(r" Name (it|yours) with data\.columns\..*", re.DOTALL)
+"""The end of a message about columns, which a request cannot name."""
+
+
 def _answer_errors(app: FastAPI) -> None:
     """Every error becomes a status and a message; nothing of our code is shown."""
 
     @app.exception_handler(UserError)
     async def user_error(request: Request, error: UserError) -> Response:
-        return _failure(422, str(error))
+        return _failure(422, _OF_RECIPES.sub("", str(error)))
 
     @app.exception_handler(ModelError)
     async def model_error(request: Request, error: ModelError) -> Response:
@@ -97,7 +102,8 @@ def _answer_errors(app: FastAPI) -> None:
             405: "this address is asked with another method: see /docs",
         }
         message = known.get(error.status_code, str(error.detail))
-        return _failure(error.status_code, message, headers=error.headers)
+        code = {413: "too_large", 429: "busy"}.get(error.status_code)
+        return _failure(error.status_code, message, code, headers=error.headers)
 
     @app.exception_handler(Busy)
     async def busy(request: Request, error: Busy) -> Response:

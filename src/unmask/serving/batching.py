@@ -67,13 +67,11 @@ class Work:
     left_out: list[int]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job:
     work: Work
     future: asyncio.Future[Any]
     arrived: float
-    deadline: float
-    is_gone: bool = False
 
     def finish(self, result: Any) -> None:
         """Hands the result, or an exception, over to the loop that waits for it."""
@@ -117,8 +115,7 @@ class Batcher:
             raise TooMuch(
                 f"{work.tokens:,} tokens to compute: a request has at most {most:,}: send fewer, or shorter inputs"
             )
-        now = time.monotonic()
-        job = _Job(work, asyncio.get_running_loop().create_future(), now, now + self._limits.timeout_s)
+        job = _Job(work, asyncio.get_running_loop().create_future(), time.monotonic())
         with self._condition:
             if self._is_closed:
                 raise Stopping("the server is being stopped")
@@ -134,7 +131,10 @@ class Batcher:
         except TimeoutError:
             raise TooSlow(f"not answered within {self._limits.timeout_s:g} s: send fewer or shorter inputs") from None
         finally:
-            job.is_gone = True  # answered, too late, or the client has left
+            with self._condition:
+                if job in self._waiting:  # it is too late, or the client has left
+                    self._waiting.remove(job)
+                    self._tokens -= work.tokens
 
     @property
     def queue_size(self) -> int:
@@ -162,24 +162,21 @@ class Batcher:
     def _take(self) -> list[_Job]:
         """The oldest request, and as many others of its kind as fit; waits for one. Empty at the end."""
         with self._condition:
-            while True:
-                now = time.monotonic()
-                kept = [job for job in self._waiting if not job.is_gone and now < job.deadline]
-                if kept or self._is_closed:
-                    break
-                self._waiting.clear()
-                self._tokens = 0
+            while not self._waiting and not self._is_closed:
                 self._condition.wait()
             batch: list[_Job] = []
-            room = self._limits.batch_tokens
-            for job in kept:
-                is_alike = job.work.use is kept[0].work.use and job.work.options == kept[0].work.options
-                if is_alike and (not batch or job.work.tokens <= room):
+            rest: deque[_Job] = deque()
+            left = self._limits.batch_tokens
+            for job in self._waiting:
+                first = batch[0].work if batch else job.work
+                is_alike = job.work.use is first.use and job.work.options == first.options
+                if is_alike and (not batch or job.work.tokens <= left):
                     batch.append(job)
-                    room -= job.work.tokens
-            taken = set(map(id, batch))
-            self._waiting = deque(job for job in kept if id(job) not in taken)
-            self._tokens = sum(job.work.tokens for job in self._waiting)
+                    left -= job.work.tokens
+                else:
+                    rest.append(job)
+            self._waiting = rest
+            self._tokens = sum(job.work.tokens for job in rest)
             return batch
 
     def _answer(self, batch: Sequence[_Job]) -> None:

@@ -18,7 +18,6 @@ from unmask.inference.windows import run_module
 from unmask.io.rows import Row
 from unmask.serving.batching import Work
 from unmask.serving.endpoints import FAILURES, example, service_of
-from unmask.serving.models import ServedModel
 from unmask.serving.schemas import Fields, Schema, Text
 from unmask.tasks.base import ExampleCounts
 
@@ -39,10 +38,18 @@ class Looking:
 _LOOKING = Looking()
 
 
-async def _look(request: Request, name: str, endpoint: str, num_tokens: int, look: Callable[[ServedModel], Any]) -> Any:
+async def _look(
+    request: Request, name: str, endpoint: str, use: str, num_tokens: int, look: Callable[[Any], Any]
+) -> Any:
+    """Looks at what a model is used for: `look` gets the attribute `use` of `ServedModel`."""
     service = service_of(request)
     model = service.model(name, endpoint)
-    result, _ = await service.compute(request, lambda: Work(_LOOKING, lambda: look(model), None, num_tokens, []))
+
+    def read() -> Work:
+        used = model.use(use)  # loaded in this thread: the one that computes waits for no file
+        return Work(_LOOKING, lambda: look(used), None, num_tokens, [])
+
+    result, _ = await service.compute(request, read)
     return {"model": name, **result}
 
 
@@ -66,37 +73,37 @@ class SpansRequest(Schema):
 
 @router.post("/{name}/attention", summary="How much each token attends to each, by layer and head")
 async def attention(request: Request, name: str, body: Annotated[LookRequest, example(text="The cats sleep.")]) -> Any:
-    def look(model: ServedModel) -> dict[str, Any]:
-        encoder, tokenizer = model.use("vectors").model.encoder, model.use("vectors").model.tokenizer
+    def look(vectors: Any) -> dict[str, Any]:
+        encoder, tokenizer = vectors.model.encoder, vectors.model.tokenizer
         [encoded] = tokenizer.encode_inputs([(body.text, None)])
         _check_length(encoded.input_ids, encoder)
         weights = attention_weights(encoder, encoded.input_ids)
         return {"tokens": tokenizer.tokens(encoded.input_ids), "weights": (weights * 1000).round().int().tolist()}
 
-    return await _look(request, name, "attention", MOST_TOKENS, look)
+    return await _look(request, name, "attention", "vectors", MOST_TOKENS, look)
 
 
 @router.post("/{name}/layers", summary="What each layer would put in place of the first [MASK]")
 async def layers(
     request: Request, name: str, body: Annotated[MaskLookRequest, example(text="The sky is [MASK] .")]
 ) -> Any:
-    def look(model: ServedModel) -> dict[str, Any]:
-        filler = model.use("masks").filler
+    def look(masks: Any) -> dict[str, Any]:
+        filler = masks.filler
         masked = filler.encode(body.text)
         _check_length(masked.ids)
         place = masked.places[0]
         found = answers_of_layers(filler.encoder, filler.head, filler.tokenizer, masked.ids, place, body.top_k)
         return {"layers": [{"layer": each.layer, "tokens": each.tokens, "scores": each.scores} for each in found]}
 
-    return await _look(request, name, "layers", MOST_TOKENS, look)
+    return await _look(request, name, "layers", "masks", MOST_TOKENS, look)
 
 
 @router.post("/{name}/words", summary="Which tokens the label of a text rests on")
 async def words(
     request: Request, name: str, body: Annotated[WordsRequest, example(input="a gripping , beautifully acted film")]
 ) -> Any:
-    def look(model: ServedModel) -> dict[str, Any]:
-        found = weigh_tokens(model.use("task").predictor, Row(body.input, "input"), body.method, MOST_WEIGHED)
+    def look(task: Any) -> dict[str, Any]:
+        found = weigh_tokens(task.predictor, Row(body.input, "input"), body.method, MOST_WEIGHED)
         return {
             "label": found.label,
             "tokens": found.tokens,
@@ -104,7 +111,7 @@ async def words(
             "difference": found.difference,
         }
 
-    return await _look(request, name, "words", MOST_WEIGHED**2, look)
+    return await _look(request, name, "words", "task", MOST_WEIGHED**2, look)
 
 
 @router.post("/{name}/spans", summary="Where in a passage an answer may begin and end")
@@ -113,8 +120,8 @@ async def spans(
     name: str,
     body: Annotated[SpansRequest, example(question="Who wrote it?", context="The book was written by Ada in London.")],
 ) -> Any:
-    def look(model: ServedModel) -> dict[str, Any]:
-        predictor = model.use("task").predictor
+    def look(task: Any) -> dict[str, Any]:
+        predictor = task.predictor
         [read] = predictor.task.read_all([Row(body.model_dump(), "input")])
         encoded = predictor.task.encode([read], predictor.tokenizer, ExampleCounts(), predictor.num_segments)
         if len(encoded.input_ids) > MOST_OF_PASSAGE:
@@ -124,29 +131,29 @@ async def spans(
         found = chances_of_spans(encoded, logits)
         return {"starts": found.starts, "ends": found.ends, "begins": found.begins, "stops": found.stops}
 
-    return await _look(request, name, "spans", MOST_OF_PASSAGE, look)
+    return await _look(request, name, "spans", "task", MOST_OF_PASSAGE, look)
 
 
 @router.post("/{name}/token-scores", summary="How likely each token of a text is: the natural logarithm")
 async def token_scores(
     request: Request, name: str, body: Annotated[LookRequest, example(text="The cats sleep.")]
 ) -> Any:
-    def look(model: ServedModel) -> dict[str, Any]:
-        scorer = model.use("likelihoods").scorer
+    def look(likelihoods: Any) -> dict[str, Any]:
+        scorer = likelihoods.scorer
         _check_length(scorer.encode([body.text])[0])
         [found] = scorer.token_scores([body.text])
         return {"tokens": scorer.tokenizer.tokens(found.ids.tolist()), "scores": found.scores.tolist()}
 
-    return await _look(request, name, "token-scores", MOST_TOKENS**2, look)
+    return await _look(request, name, "token-scores", "likelihoods", MOST_TOKENS**2, look)
 
 
 @router.post("/{name}/checkpoints", summary="What each checkpoint of the model's run puts in place of the first [MASK]")
 async def checkpoints(
     request: Request, name: str, body: Annotated[MaskLookRequest, example(text="The sky is [MASK] .")]
 ) -> Any:
-    def look(model: ServedModel) -> dict[str, Any]:
+    def look(uses: Any) -> dict[str, Any]:
         answers = []
-        for step, use in model.use("checkpoints").items():
+        for step, use in uses.items():
             masked = use.filler.encode(body.text)
             _check_length(masked.ids)
             [found] = use.filler.answer([masked], body.top_k)
@@ -159,7 +166,7 @@ async def checkpoints(
             )
         return {"checkpoints": answers}
 
-    return await _look(request, name, "checkpoints", 32 * MOST_TOKENS, look)
+    return await _look(request, name, "checkpoints", "checkpoints", 32 * MOST_TOKENS, look)
 
 
 def _check_length(ids: Sequence[Any], encoder: Any = None) -> None:

@@ -182,7 +182,9 @@ def _looks(model: ServedModel) -> tuple[str, ...]:
 
 
 def _use(directory: Path) -> Use | None:
-    return use_of(read_object(directory / "config.json", ModelError))
+    if not (directory / CONFIGS[0]).is_file():  # one of Google's checkpoints
+        return use_of({"architectures": ["BertForPreTraining"]})
+    return use_of(read_object(directory / CONFIGS[0], ModelError))
 
 
 def open_models(words: Sequence[str], precision: str) -> dict[str, ServedModel]:

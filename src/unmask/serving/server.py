@@ -6,6 +6,7 @@ import ipaddress
 import math
 import socket
 import sys
+from collections.abc import Callable
 
 import uvicorn
 
@@ -43,7 +44,7 @@ def check_address(host: str, token: str | None, insecure: bool) -> None:
 
 
 def serve(
-    models: dict[str, ServedModel],
+    load: Callable[[], dict[str, ServedModel]],
     host: str = "127.0.0.1",
     port: int = 8000,
     *,
@@ -52,22 +53,26 @@ def serve(
 ) -> None:
     """Answers until SIGTERM or Ctrl-C; then takes no new requests and finishes those it has.
 
+    Args:
+        load: gives the models, once the address is known to be free.
+
     Raises:
         SettingsError: the address cannot be used.
     """
     limits = limits or Limits()
-    listener = _listen(host, port)
-    app = build_app(models, limits, token)
-    place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    print(
-        f"{place} answers for {', '.join(models)}; open it in a browser, or see {place}/docs for the endpoints",
-        file=sys.stderr,
-        flush=True,
-    )
-    try:
-        Server(settings_of(app, limits)).run(sockets=[listener])
-    finally:
-        app.service.batcher.close()
+    with _listen(host, port) as listener:
+        models = load()
+        app = build_app(models, limits, token)
+        place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        print(
+            f"{place} answers for {', '.join(models)}; open it in a browser, or see {place}/docs for the endpoints",
+            file=sys.stderr,
+            flush=True,
+        )
+        try:
+            Server(settings_of(app, limits)).run(sockets=[listener])
+        finally:
+            app.service.batcher.close()
 
 
 def settings_of(app: Guards, limits: Limits) -> uvicorn.Config:

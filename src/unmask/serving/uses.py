@@ -30,7 +30,7 @@ from unmask.io.rows import Row
 from unmask.serving.batching import Work
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
-from unmask.tasks.pairs.scorers import SentenceScorer, score_sentences
+from unmask.tasks.pairs.scorers import MaskedScorer, SentenceScorer, score_sentences
 
 Fields = Mapping[str, Any]
 
@@ -69,7 +69,8 @@ class TaskUse:
             parts.append(task.encode([example], predictor.tokenizer, counts, predictor.num_segments))
             left_out.append(counts.num_cut)
         encoded = concatenate(parts)
-        return Work(self, None, ExampleSet(examples, encoded), len(encoded.input_ids), left_out)
+        units = sum(len(example.units) for example in examples) if task.kind == "tagging" else 0  # some have no token
+        return Work(self, None, ExampleSet(examples, encoded), max(len(encoded.input_ids), units), left_out)
 
     def compute(self, options: None, payloads: Sequence[ExampleSet]) -> list[list[dict[str, Any]]]:
         examples = list(chain.from_iterable(each.examples for each in payloads))
@@ -212,7 +213,9 @@ class LikelihoodUse:
     def read(self, texts: Sequence[str]) -> Work:
         """Raises InputError for a text that is too long, or has no token to score."""
         lengths = [len(ids) for ids in self.scorer.encode(texts)]
-        return Work(self, None, list(texts), sum(length**2 for length in lengths), [0] * len(lengths))
+        copies = lengths if isinstance(self.scorer, MaskedScorer) else [1] * len(lengths)  # one for each masked token
+        tokens = sum(length * number for length, number in zip(lengths, copies, strict=True))
+        return Work(self, None, list(texts), tokens, [0] * len(lengths))
 
     def compute(self, options: None, payloads: Sequence[list[str]]) -> list[list[float]]:
         scores = iter(score_sentences(self.scorer, list(chain.from_iterable(payloads))).tolist())

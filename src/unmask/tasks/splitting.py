@@ -177,9 +177,13 @@ def _parquet(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittabl
     parts = [Unsplittable(_group(row, columns), number) for number, row in enumerate(read_rows(file))]
 
     def write(chosen: Iterable[Any]) -> bytes:
-        from pyarrow import BufferOutputStream, concat_tables, parquet
+        from pyarrow import ArrowException, BufferOutputStream, concat_tables, parquet
 
-        out, whole = BufferOutputStream(), concat_tables([parquet.read_table(path) for path in file.paths])
+        try:
+            whole = concat_tables([parquet.read_table(path) for path in file.paths], promote_options="default")
+        except ArrowException as error:
+            raise InputError(f"{file}: its shards do not have the same columns: {error}") from error
+        out = BufferOutputStream()
         parquet.write_table(whole.take(list(chosen)), out)
         return bytes(out.getvalue())
 

@@ -83,6 +83,8 @@ def _remembered(loaded: LoadedModel) -> dict[str, Any]:
         raise ModelError(
             "config.json: unmask_task, or columns in it, is no object: get the model again, or take it out"
         )
+    if not isinstance(recorded.get("name", ""), str):
+        raise ModelError("config.json: unmask_task.name is no text: get the model again, or take unmask_task out")
     kept = {"name": kind, "max_length": min(num_positions, 512), "columns": {}, **recorded}
     if kept["name"] in (*TASKS, *KINDS) and kind_of(kept["name"]) != kind:
         raise ModelError(

@@ -225,6 +225,16 @@ def test_it_tells_what_it_has(client: TestClient) -> None:
     assert "te_queue_size 0" in client.get("/metrics").text
 
 
+def test_what_reads_each_token_once_is_counted_so(served_models: dict[str, ServedModel]) -> None:
+    """A masked model reads a text as often as it has tokens, one from left to right once."""
+    app = build_app(served_models, Limits(queue_tokens=400))
+    with TestClient(app) as client:
+        body = {"inputs": ["the sky is blue " * 6]}
+        found = [client.post(f"/v1/models/{name}/score", json=body).status_code for name in ("masked", "causal")]
+    assert found == [413, 200]
+    app.service.batcher.close()
+
+
 def test_limits_are_those_given(served_models: dict[str, ServedModel]) -> None:
     app = build_app(served_models, Limits(inputs=2, body_bytes=2000, new_tokens=5))
     with TestClient(app) as client:

@@ -105,12 +105,12 @@ def test_more_connections_than_files(model_directories: dict[str, Path]) -> None
     assert told == "stopped by SIGTERM\n", "the limit of files was never met"
 
 
-def test_a_port_that_is_taken(unmask: Command, model_directories: dict[str, Path]) -> None:
+def test_a_port_that_is_taken(unmask: Command) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        told = unmask("serve", model_directories["encoder"], "--port", port)
+        told = unmask("serve", "m=not-even-loaded", "--port", port)
     assert told.code == 2
     assert re.search(rf"127\.0\.0\.1:{port} cannot be used: .*: choose another --port or --host", told.errors)
 

@@ -45,7 +45,7 @@ def is_well(client: TestClient) -> bool:
     [
         (CLASSIFY, {"inputs": []}, 422, "inputs: List should have at least 1 item"),
         (CLASSIFY, {"inputs": [7]}, 422, r"inputs\.0: expected a text, or an object with named fields"),
-        (CLASSIFY, {"inputs": [{"txt": "a"}]}, 422, "input 1: no column 'text'"),
+        (CLASSIFY, {"inputs": [{"txt": "a"}]}, 422, r"^input 1: no column 'text': .*there is txt\.( .*meant\?)?$"),
         (CLASSIFY, {"inputs": [{"text": 7}]}, 422, "input 1"),
         (CLASSIFY, {"input": ["a"]}, 422, "inputs: Field required"),
         (CLASSIFY, {"inputs": ["a"], "topk": 1}, 422, "topk: Extra inputs are not permitted"),
@@ -126,7 +126,9 @@ def test_a_long_passage_is_read_in_windows(client: TestClient) -> None:
     assert passage[answer["start"] : answer["end"]] == answer["answer"]
 
 
-@pytest.mark.parametrize("text", ["a ", "\u0301"], ids=["half a million tokens", "none"])
+@pytest.mark.parametrize(
+    "text", ["a ", "\u0301", "\u200b "], ids=["half a million tokens", "none", "words without any"]
+)
 def test_a_million_characters_are_answered_or_refused(text: str, client: TestClient) -> None:
     text = (text * 10**6)[: 10**6]
     bodies = {
@@ -140,7 +142,7 @@ def test_a_million_characters_are_answered_or_refused(text: str, client: TestCli
     for path, body in bodies.items():
         told = client.post(path, content=json.dumps(body, ensure_ascii=False).encode(), headers=JSON)
         assert told.status_code in (200, 413, 422), (path, told.text[:300])
-        assert told.status_code == 200 or len(told.json()["error"]["message"]) < 300, path
+        assert told.status_code == 200 or len(told.json()["error"]["message"]) < 400, path
     assert is_well(client)
 
 

@@ -28,7 +28,7 @@ from unmask.inference.ensemble import (
     write_ensemble,
 )
 from unmask.inference.evaluation import evaluate
-from unmask.inference.predictor import predict
+from unmask.inference.predictor import load_predictor, predict
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import Task, TaskModule
 from unmask.tokenization.learning.train import train_tokenizer
@@ -139,6 +139,8 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
             {"unmask_task": {"name": "mrpc", "max_length": 64, "max_answer_length": 8}},
             r"task\.max_answer_length is 8 in the one",
         ),
+        ({"unmask_task": {"name": "mrpc", "max_length": 64, "long_text": "windows"}}, r"task\.long_text is windows"),
+        ({"unmask_task": "mrpc"}, r"task\.name is None in the one"),
         ({"problem_type": "regression"}, "problem_type is regression in the one and None"),
     ],
     ids=lambda value: str(value)[:30],
@@ -219,6 +221,18 @@ def test_members_of_two_tokenizers_read_in_their_own_tokens(tmp_path: Path, tiny
     assert abs(torch.tensor(first) - torch.tensor(second)).max() > 0.01
     torch.testing.assert_close(torch.tensor(both), (torch.tensor(first) + torch.tensor(second)) / 2, rtol=0, atol=1e-5)
     assert evaluate(together, str(data))["n"] == len(rows)
+
+
+def test_members_of_two_tokenizers_choose_labels_by_their_mean_thresholds(tmp_path: Path, tiny_model: Path) -> None:
+    other, _ = train_tokenizer(iter(["A dog and a man run ; two women sit ."] * 3), TokenizerSettings(), seed=0)
+    members = []
+    for tokenizer, threshold in ((load_tokenizer(tiny_model), 0.1), (other, 0.9)):
+        task = new_task(multi_label=True, max_length=64, labels=["x", "y"], thresholds={"x": threshold, "y": 0.5})
+        module: Any = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
+        members.append(tmp_path / f"member{threshold}")
+        save_finetuned(module, task, tokenizer, members[-1])
+    task = load_predictor(write_ensemble(members, tmp_path / "together")).task
+    assert task.settings.thresholds == {"x": pytest.approx(0.5), "y": pytest.approx(0.5)}
 
 
 def _figures(answer: dict[str, Any]) -> list[float]:

@@ -186,3 +186,12 @@ def test_parquet_by_its_rows(tmp_path: Path) -> None:
     assert sorted(label for part in parts for label in part["label"].to_pylist()) == list(range(20))
     assert not set(parts[0]["text"].to_pylist()) & set(parts[1]["text"].to_pylist())
     assert parts[0].schema == table.schema
+
+
+def test_shards_of_other_columns_are_refused(tmp_path: Path) -> None:
+    shards = tmp_path / "1.parquet", tmp_path / "2.parquet"
+    parquet.write_table(pyarrow.table({"text": list("abcdef"), "label": range(6)}), shards[0])
+    parquet.write_table(pyarrow.table({"text": list("ghi"), "label": ["x", "y", "z"]}), shards[1])
+    with pytest.raises(InputError, match="its shards do not have the same columns"):
+        split_file(InputFiles(shards), "classification", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -172,7 +172,7 @@ def compare(
         return iter(_search(opened, read_file(opened, query), read_file(opened, corpus), top_k, pool))
     if len(texts) == 1:
         return _similarities(opened, read_file(opened, texts[0]), pool)
-    two = FeatureInput(str(texts[0]), str(texts[1]), None, None, "the two texts")
+    two = read_feature_input(Row({"text_a": str(texts[0]), "text_b": str(texts[1])}, "the two texts"))
     return _similarities(opened, [two], pool)
 
 

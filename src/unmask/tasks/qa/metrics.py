@@ -227,7 +227,10 @@ def _text(example: QaExample, prediction: Mapping[str, Any], key: str) -> str:
 def _best_text(example: QaExample, prediction: Mapping[str, Any]) -> str:
     """The best non-empty answer, whether or not it was given."""
     listed = prediction.get("n_best")
-    return _text(example, listed[0], "answer") if isinstance(listed, list) and listed else prediction["answer"]
+    best = listed[0] if isinstance(listed, list) and listed else prediction
+    if not isinstance(best, Mapping):
+        raise InputError(f"{example.source}: its prediction says n_best {best!r}: expected objects with answer")
+    return _text(example, best, "answer")
 
 
 def _probability(example: QaExample, prediction: Mapping[str, Any]) -> float | None:

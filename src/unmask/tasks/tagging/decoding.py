@@ -58,13 +58,16 @@ def _fill_missing(tags: Sequence[str | None], default: str | None) -> list[str]:
     Args:
         default: the tag to use if there is none at all; None: the tags are of entities.
     """
+    coming: list[str | None] = []  # for each place the tag that is there or comes next
+    for tag in reversed(tags):
+        coming.append(coming[-1] if tag is None and coming else tag)
+    coming.reverse()
     filled: list[str] = []
-    for place, tag in enumerate(tags):
+    for tag, after in zip(tags, coming, strict=True):
         before = filled[-1] if filled else None
         if tag is not None:
             filled.append(tag)
             continue
-        after = next((tag for tag in tags[place:] if tag is not None), None)
         if default is not None:
             filled.append(before or after or default)
         elif before is not None and after is not None and inside(before) == after:

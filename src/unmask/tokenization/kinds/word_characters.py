@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -36,6 +37,9 @@ SETTINGS_FILE, WORDS_FILE = "word_tokenizer.json", "words.txt"
 BEGIN, END, UNKNOWN = "<S>", "</S>", "<UNK>"
 """Beginning and end of a sentence, and the word for all others in the output, named as in the released code."""
 SPECIAL_WORDS = (BEGIN, END, UNKNOWN)
+
+_MEETING = threading.Lock()
+"""Held while a new word gets its id: a server reads texts in several threads."""
 
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 """Characters besides the 256 bytes, numbered as in the released training code. The released inference code adds one to
@@ -183,9 +187,13 @@ class WordTokenizer:
     def _id(self, word: str) -> int:
         index = self._ids.get(word)
         if index is None:
-            index = self._ids[word] = len(self._met)
-            self._met.append(word)
-            self.table.append(self._characters(word))
+            with _MEETING:
+                index = self._ids.get(word)
+                if index is None:
+                    index = len(self._met)
+                    self._met.append(word)
+                    self.table.append(self._characters(word))
+                    self._ids[word] = index
         return index
 
     def encode_batch(self, texts: Sequence[str], *, specials_in_text: bool = False) -> list[list[int]]:

@@ -149,7 +149,14 @@ def test_models_that_tell_nothing_apart(answers: list[str], fault: str | None) -
 
 
 @pytest.mark.parametrize(
-    "damaged", [{}, {"answer": None}, {"answer": "x", "no_answer_probability": 2}, {"answer": "x", "n_best": [{}]}]
+    "damaged",
+    [
+        {},
+        {"answer": None},
+        {"answer": "x", "no_answer_probability": 2},
+        {"answer": "x", "n_best": [{}]},
+        {"answer": "x", "n_best": ["x"]},
+    ],
 )
 def test_predictions_that_are_none(damaged: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="x:1: its prediction says"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +80,22 @@ def test_words_beyond_the_vocabulary_get_the_next_ids() -> None:
     assert tokenizer.decode(ids) == many
     assert tokenizer.table[np.array(ids)][:, 1].tolist() == [ord("w")] * 3000
     assert tokenizer.table[np.array([3])][0, 1] == ord("t")
+
+
+def test_words_met_in_several_threads_have_ids_and_characters_of_their_own() -> None:
+    tokenizer, interval = new_tokenizer(), sys.getswitchinterval()
+    texts = [" ".join(f"w{number}x{place}" for place in range(300)) for number in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda text: tokenizer.encode_batch([text])[0], texts))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({index for ids in found for index in ids}) == 1200
+    for text, ids in zip(texts, found, strict=True):
+        alone = new_tokenizer()
+        own = alone.encode_batch([text])[0]
+        assert np.array_equal(tokenizer.table[np.array(ids)], alone.table[np.array(own)])
 
 
 def test_inputs_stand_between_marks() -> None:
