@@ -28,10 +28,10 @@ def test_the_demo_reaches_its_figures(tmp_path: Path) -> None:
 
     pretrained = read_json(demo / "pretrained" / "results.json")
     assert pretrained["mlm_loss"] < pretrained["floors"]["loss/mlm"]["no context"] - 0.8
-    assert read_json(demo / "finetuned" / "results.json")["dev"]["accuracy"] > 0.40
+    assert read_json(demo / "finetuned" / "results.json")["dev"]["accuracy"] > 0.44
     assert read_json(demo / "reviews" / "results.json")["dev"]["accuracy"] > 0.65
     names = read_json(demo / "names" / "summary.json")
-    assert max(trial["dev"]["overall_f1"] for trial in names["trials"]) > 0.20
+    assert max(trial["dev"]["overall_f1"] for trial in names["trials"]) > 0.25
 
     assert '"label": "1"' in done.stdout, "a good review"
     assert "Anna" in done.stdout.split("unmask predict runs/demo/names/ensemble")[1]
