@@ -14,6 +14,11 @@ rm -rf "$demo"
 mkdir -p "$demo"
 touch "$mark"
 
+# Models as small as these train twice as fast on one thread as on two where the processor has AMX.
+if grep -qs amx_bf16 /proc/cpuinfo; then
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+fi
+
 # Prints a heading and a command, then runs the command exactly as printed.
 step() {
     printf '\n# %s\n$ %s\n' "$1" "$2"
