@@ -7,6 +7,7 @@ uvicorn has none of these limits. What a body may be and how long it may take, t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import resource
 from functools import cache
 from typing import cast
@@ -19,6 +20,10 @@ _HEADER_BYTES = 2**16
 _CONNECTIONS, _OTHER_FILES = 2**14, 128
 """The most connections, and how many files are left for all else; where fewer may be open, three quarters of them are
 connections."""
+
+
+_ORDER = itertools.count()
+"""Of connections and requests. (The loop's time stands still while it handles many at once.)"""
 
 
 @cache
@@ -41,7 +46,7 @@ class Connection(HttpToolsProtocol):
 
     _sending: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
-    _last_request = 0.0  # when one began, or the connection
+    _last_request = 0  # its place, or that of the connection's beginning, among all
     _header_bytes: int | None = None  # of a request whose headers are not all there
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -49,7 +54,7 @@ class Connection(HttpToolsProtocol):
             self._make_room()
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # what the system does not take at once, the client is slow to read
-        self._last_request = self.loop.time()
+        self._last_request = next(_ORDER)
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -81,7 +86,7 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._header_bytes, self._last_request = None, self.loop.time()
+        self._header_bytes, self._last_request = None, next(_ORDER)
         super().on_headers_complete()
 
     def pause_writing(self) -> None:
