@@ -10,7 +10,7 @@ from tokenizers.models import WordPiece
 
 from unmask.tokenization.encoding.longest_match import longest_match
 
-WRITTEN = "[UNK] un unm ##mask ##ask ##ed ##e a ##a ##b ab ##abab 나 ##나 ## x"
+WRITTEN = "[UNK] un unm ##mask ##ask ##ed ##e a ##a ##b ab ##abab 나 ##나 ## x unmake"
 ENTRIES = WRITTEN.split()
 VOCAB = {entry: index for index, entry in enumerate(ENTRIES)}
 MATCH = longest_match({entry: bytes([index]) for entry, index in VOCAB.items()}, "##", b"\0", 12)
@@ -22,6 +22,7 @@ MATCH = longest_match({entry: bytes([index]) for entry, index in VOCAB.items()},
         ("unmask", ["unm", "##ask"]),
         ("unmasked", ["unm", "##ask", "##ed"]),
         ("un", ["un"]),
+        ("unmakea", ["unmake", "##a"]),  # the longest entry of all, and more after it
         ("una", ["un", "##a"]),
         ("나나", ["나", "##나"]),
         ("mask", ["[UNK]"]),  # only a continuation
