@@ -129,9 +129,11 @@ def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> Ob
     dropout, name = _dropout(recipe.model), str(recipe.init_from)
     encoder = with_dropout(load_encoder(start.source, pooler=objective.needs_pooler).encoder, dropout, name)
     pieces = _new_entries(start, tokenizer)
-    if isinstance(encoder, ModernBertEncoder):
+    if isinstance(encoder.settings, EncoderSettings):
         depth = _depth(recipe.model, encoder.settings)
-        encoder = deepened(encoder, depth) if depth > encoder.settings.num_hidden_layers else encoder
+        if depth > encoder.settings.num_hidden_layers:
+            assert isinstance(encoder, ModernBertEncoder), "the only family of pre-norm blocks"
+            encoder = deepened(encoder, depth)
     if start.family != encoder.settings.family:
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
         encoder = bert_as_electra(encoder)

@@ -27,7 +27,7 @@ def examples(task_models: Any, kind: str) -> list[dict[str, Any]]:
 
 
 def slow(case: str) -> Any:
-    """A case that the others leave little to find in."""
+    """A case that runs the same code as the others."""
     return pytest.param(case, marks=pytest.mark.slow)
 
 
