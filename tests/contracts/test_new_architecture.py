@@ -75,29 +75,36 @@ def test_it_fills_masks(run: Path) -> None:
     assert len(unmask.fill_mask(run, "the [MASK] of the day", 3)) == 3
 
 
-def test_it_goes_on_from_itself_and_is_opened_once(
-    run: Path, words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second time its `config.json` is read with the weights of the heads."""
-    opened, read = [], Path.read_bytes
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that have been read whole."""
+    paths: list[Path] = []
+    read = Path.read_bytes
 
     def reading(path: Path) -> bytes:
-        opened.append(path)
+        paths.append(path)
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", reading)
+    return paths
+
+
+def test_it_goes_on_from_itself_and_is_opened_once(
+    run: Path, words: tuple[str, list[str]], tmp_path: Path, opened: list[Path]
+) -> None:
     start = [f"init_from={run}", f"tokenizer={run / 'model'}"]
     unmask.pretrain(words[0], [*words[1], *start], out=tmp_path / "run")
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
-    assert opened.count(run / "model" / "config.json") == 2
+    assert opened.count(run / "model" / "config.json") == 1
 
 
-def test_it_is_finetuned_and_predicts(run: Path, tmp_path: Path) -> None:
+def test_it_is_finetuned_and_predicts(run: Path, tmp_path: Path, opened: list[Path]) -> None:
     rows = [{"text": f"{word} day {number}", "label": word} for number in range(8) for word in ("good", "bad")]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     data = [f"{name}={path}" for name in ("data.train", "data.dev")]
     small = ["device=cpu", "task.max_length=32", "train.epochs=1", "train.batch_size=8"]
     unmask.finetune("finetune/classification", [f"init_from={run}", *data, *small], out=tmp_path / "run")
+    assert opened.count(run / "model" / "config.json") == 1
     assert {each["label"] for each in unmask.predict(tmp_path / "run", [{"text": "a good day"}])} <= {"good", "bad"}
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text("utf-8"))
     assert config["architectures"] == ["ToyForSequenceClassification"]

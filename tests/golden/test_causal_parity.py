@@ -20,6 +20,7 @@ from unmask.inference.predictor import load_predictor
 from unmask.io.rows import Row
 from unmask.models.hub.config import config_of
 from unmask.models.hub.directory import load_causal_lm, load_finetuned, load_model
+from unmask.models.hub.source import open_source
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule
@@ -91,7 +92,7 @@ def test_loss_and_gradients_of_language_modelling(tmp_path: Path, class_name: st
 
     objective = CausalLM(CausalLMSettings(), None)  # type: ignore[arg-type]  # it asks nothing of the vocabulary
     module: CausalLMModule = objective.build(load_causal_lm(tmp_path / "theirs").encoder)
-    objective.restore_heads(module, tmp_path / "theirs")
+    objective.restore_heads(module, open_source(tmp_path / "theirs"))
     batch = objective.prepare(pack(SEQUENCES))
     [term] = module(batch)
     (term.total / term.count).backward()

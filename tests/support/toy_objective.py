@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.cross_entropy import summed_cross_entropy
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, encoder_operations, head_operations
@@ -57,7 +57,7 @@ class PreviousToken:
         return PreviousTokenModule(encoder)
 
     def restore_heads(
-        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
     ) -> None:
         pass
 

@@ -100,14 +100,19 @@ class TaskInputs:
     trained_length: int | None
 
 
-def open_inputs(settings: FinetuneRecipe, directory: Path, share: Share = WHOLE) -> TaskInputs:
-    """Opens the model, and reads and encodes every file, so that anything wrong is reported before training.
+def open_inputs(
+    settings: FinetuneRecipe, directory: Path, share: Share = WHOLE, source: ModelSource | None = None
+) -> TaskInputs:
+    """Loads the model, and reads and encodes every file, so that anything wrong is reported before training.
+
+    Args:
+        source: `init_from`, if it is open already.
 
     Raises:
         UserError: the model or a file is missing, damaged, or does not fit the others.
     """
     checkpoint = find_checkpoint(directory / "checkpoints")
-    source = open_source(model_directory(settings.init_from))
+    source = source or open_source(model_directory(settings.init_from))
     tokenizer, new_entries = load_tokenizer_with_template(source.directory)
     data = settings.data
     train = data.files("train")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from unmask.config import Overrides, parse_overrides
-from unmask.io.paths import model_directory
-from unmask.models.hub.config import TRAINED_LENGTH
-from unmask.models.hub.files import CONFIG, read_config
+from unmask.models.hub.source import ModelSource
 from unmask.recipe.tree import FinetuneRecipe
 
 logger = logging.getLogger("unmask")
@@ -17,26 +16,22 @@ _SHORTEST = 16
 """A model trained on less than this is no measure: a recipe's length stays."""
 
 
-def trained_length(source: Path) -> int | None:
-    """The longest sequence that a model has seen; None: as long as it has positions."""
-    trained = read_config(source).get(TRAINED_LENGTH) if (source / CONFIG).is_file() else None
-    return trained if type(trained) is int else None
-
-
-def within_trained_length(settings: FinetuneRecipe, recipe: str, overrides: Overrides) -> FinetuneRecipe:
+def within_trained_length(
+    settings: FinetuneRecipe, sources: Sequence[ModelSource], recipe: str, overrides: Overrides
+) -> FinetuneRecipe:
     """The settings, with the maximum length of a recipe that comes with `unmask` lowered to the longest sequence that
     the model has seen; a length that the user gives stays. The stride of windows is lowered in the same proportion.
 
     Args:
+        sources: the models that the run, or the search, begins with.
         recipe: a file of the user's own, or a name.
         overrides: the user's.
     """
     is_given = Path(recipe).is_file() or "max_length" in parse_overrides(overrides).get("task", {})
     if is_given or settings.from_scratch:
         return settings
-    sources = settings.search.checkpoints or [settings.init_from]
     task, requested = settings.task, settings.task.max_length
-    lengths = [length for source in sources if (length := trained_length(model_directory(source))) is not None]
+    lengths = [source.trained_length for source in sources if source.trained_length is not None]
     longest = max(_SHORTEST, min(lengths, default=requested))
     if requested <= longest:
         return settings
@@ -45,7 +40,7 @@ def within_trained_length(settings: FinetuneRecipe, recipe: str, overrides: Over
         "untrained positions; `unmask pretrain pretrain/continued` with longer ones trains them",
         longest,
         requested,
-        ", ".join(sources),
+        ", ".join(settings.search.checkpoints or [settings.init_from]),
         requested,
     )
     lowered = {"max_length": longest}
@@ -59,7 +54,7 @@ def warn_of_untrained_positions(longest: int, trained: int | None, source: objec
 
     Args:
         longest: of the sequences to train on, in tokens.
-        trained: see `trained_length`.
+        trained: the longest sequence that the model has seen; None: as long as it has positions.
         source: the model.
         key: the setting that limits the length.
     """

@@ -25,11 +25,13 @@ from unmask.finetuning.lengths import within_trained_length
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.evaluation import warn_if_degenerate
 from unmask.inference.windows import ExampleSet, measure, predict_window
+from unmask.io.paths import model_directory
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.models.hub.config import length_config
 from unmask.models.hub.directory import save_model
+from unmask.models.hub.source import ModelSource, open_source
 from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
 from unmask.packing.sharing import Share
@@ -87,7 +89,10 @@ def finetune(
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
     with ranks.agreeing():
-        settings = within_trained_length(load_finetune_recipe(recipe, overrides), recipe, overrides)
+        settings = load_finetune_recipe(recipe, overrides)
+        begins_with = settings.search.checkpoints or [settings.init_from]
+        sources = [open_source(model_directory(each)) for each in begins_with]
+        settings = within_trained_length(settings, sources, recipe, overrides)
     with ranks.agreeing():
         check_same_run(settings, ranks)
         check_batch_size(settings.train.batch_size, ranks)
@@ -108,16 +113,26 @@ def finetune(
             run=finetune_settings,
             check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
         )
-    return finetune_settings(settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks)
+    return finetune_settings(
+        settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks, source=sources[0]
+    )
 
 
 def finetune_settings(
-    settings: FinetuneRecipe, directory: Path, *, recipe: str, resume: bool, overwrite: bool, ranks: Ranks = ALONE
+    settings: FinetuneRecipe,
+    directory: Path,
+    *,
+    recipe: str,
+    resume: bool,
+    overwrite: bool,
+    ranks: Ranks = ALONE,
+    source: ModelSource | None = None,
 ) -> Path:
     """One run of a recipe without `search`; see `finetune`.
 
     Args:
         recipe: the recipe's name, for the record.
+        source: `init_from`, if it is open already.
     """
     with ranks.agreeing():
         compute = choose_compute(settings.device, settings.precision)
@@ -132,7 +147,7 @@ def finetune_settings(
             resume=resume,
             overwrite=overwrite,
         )
-        opens = partial(_open, settings, own, compute, ranks)
+        opens = partial(_open, settings, own, compute, ranks, source)
         run = open_everywhere(opening, opens, opens, _fingerprints, own, ranks)
         with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
             _train(settings, run, own, compute, log, ranks.during_steps(settings.train.rank_timeout_s))
@@ -146,10 +161,12 @@ def _fingerprints(run: TaskInputs) -> tuple[str, dict[str, int]]:
     return "data.train", {"its content": run.loader.examples.checksum()}
 
 
-def _open(settings: FinetuneRecipe, directory: Path, compute: Compute, ranks: Ranks = ALONE) -> TaskInputs:
+def _open(
+    settings: FinetuneRecipe, directory: Path, compute: Compute, ranks: Ranks = ALONE, source: ModelSource | None = None
+) -> TaskInputs:
     """The inputs of a run, with its module on the device; a metric that the task does not have is refused now, not at
     the first evaluation."""
-    run = open_inputs(settings, directory, Share(ranks.rank, ranks.size))
+    run = open_inputs(settings, directory, Share(ranks.rank, ranks.size), source)
     check_files(directory, settings.data)
     for warning in shared_files(settings.data):
         logger.warning("%s", warning)

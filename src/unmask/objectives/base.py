@@ -19,7 +19,7 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.buckets import Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, TokenEncoder
-from unmask.models.hub.source import LoadedModel
+from unmask.models.hub.source import LoadedModel, ModelSource
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import Floor
 
@@ -128,7 +128,7 @@ class Objective(Protocol):
         """The module that learns, with fresh heads on `encoder`."""
 
     def restore_heads(
-        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
     ) -> None:
         """Loads the heads (and the generator) of a model directory, if it has them, into a fresh module.
 

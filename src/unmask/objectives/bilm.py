@@ -17,7 +17,6 @@ with an initial accumulator of 1 and clipping at 10, that equals this loss with 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.hub.directory import load_model
+from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved
@@ -91,7 +91,7 @@ class BiLM:
         return BiLMModule(encoder)
 
     def restore_heads(
-        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
     ) -> None:
         """Gives a fresh module the softmax of an ELMo directory, where it has one.
 
@@ -99,12 +99,12 @@ class BiLM:
             ModelError: the directory does not load, or its softmax is of another size.
         """
         assert isinstance(module, BiLMModule)
-        softmax = load_model(directory).softmax
+        softmax = load_model(source).softmax
         if softmax is None:
             return
         if softmax.weight.shape != module.softmax.weight.shape:
             raise ModelError(
-                f"{directory}: its softmax has the shape {tuple(softmax.weight.shape)}, expected "
+                f"{source.directory}: its softmax has the shape {tuple(softmax.weight.shape)}, expected "
                 f"{tuple(module.softmax.weight.shape)}"
             )
         module.softmax.load_state_dict(softmax.state_dict())

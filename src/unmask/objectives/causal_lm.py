@@ -8,7 +8,6 @@ is its word embeddings, without a bias, and an LSTM's likewise. BERT's left-to-r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
+from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
 from unmask.models.kernels.products import linear
 from unmask.models.settings import EncoderSettings
@@ -62,11 +62,11 @@ class CausalLM:
         return CausalLMModule(encoder)
 
     def restore_heads(
-        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
     ) -> None:
         """Loads a model directory's head, a left-to-right one or a masked LM's, if the module is a BERT."""
         assert isinstance(module, CausalLMModule), "a module of this objective"
-        head = None if module.masked_lm_head is None else load_model(directory).masked_lm_head
+        head = None if module.masked_lm_head is None else load_model(source).masked_lm_head
         if head is not None:
             module.masked_lm_head = head
 

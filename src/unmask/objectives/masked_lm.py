@@ -13,7 +13,6 @@ At a first reading skip what answers for reports, floors and checkpoints: in `Ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
+from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy
 from unmask.models.kernels.decoder_loss import summed_decoder_loss
 from unmask.models.settings import EncoderSettings
@@ -148,14 +148,14 @@ class MaskedLM:
         return MaskedLMModule(encoder, self._parts, settings.z_loss, has_left_to_right=settings.causal_share > 0)
 
     def restore_heads(
-        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
     ) -> None:
         assert isinstance(module, MaskedLMModule), "a module of this objective"
-        loaded = load_model(directory)
+        loaded = load_model(source)
         if loaded.masked_lm_head is not None:
             module.masked_lm_head = loaded.masked_lm_head
         for part in self._parts:
-            setattr(module, part.head_name, part.restored(module.head_of(part), loaded, directory))
+            setattr(module, part.head_name, part.restored(module.head_of(part), loaded, source.directory))
 
     def floors(
         self,

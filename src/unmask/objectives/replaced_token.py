@@ -40,6 +40,7 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_model
+from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.cross_entropy import SummedCrossEntropy, summed_binary_cross_entropy, summed_cross_entropy
 from unmask.models.kernels.decoder_loss import summed_decoder_loss
 from unmask.models.settings import EncoderSettings
@@ -123,7 +124,7 @@ class ReplacedToken:
         return ReplacedTokenModule(encoder, self._settings)
 
     def restore_heads(
-        self, module: ObjectiveModule, directory: Path, adapt: Callable[[Any], Any] = lambda encoder: encoder
+        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
     ) -> None:
         """Loads the discriminator's head and the generator of a model directory, if it has them, into a fresh module.
 
@@ -135,9 +136,9 @@ class ReplacedToken:
             SettingsError: the generator's sizes are not those that the settings give it beside this discriminator.
         """
         assert isinstance(module, ReplacedTokenModule), "a module of this objective"
-        model = load_model(directory)
+        model = load_model(source)
         module.discriminator_head = model.discriminator_head or module.discriminator_head
-        folder = directory / GENERATOR
+        folder = source.directory / GENERATOR
         if not folder.is_dir():
             if model.masked_lm_head is not None and self._settings.generator_size == 1:
                 module.generator.load_state_dict(module.encoder.state_dict())

@@ -138,7 +138,7 @@ def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> Ob
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
         encoder = bert_as_electra(encoder)
     module = objective.build(encoder)
-    objective.restore_heads(module, start.source.directory, partial(with_dropout, dropout=dropout, name=name))
+    objective.restore_heads(module, start.source, partial(with_dropout, dropout=dropout, name=name))
     for kept in module.saved().values() if pieces else ():
         heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead | SpanBoundaryHead)]
         assert not kept.encoder.reads_words, "its words have been compared"

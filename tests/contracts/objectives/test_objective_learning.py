@@ -14,6 +14,7 @@ from support.checkpoints import save_checkpoint
 from support.tensors import assert_equal
 from unmask.batch import Batch, LossTerm
 from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.source import open_source
 from unmask.objectives.bilm import BiLMModule
 from unmask.packing.loader import Position
 from unmask.pretraining.checkpoint_model import save_pretrained
@@ -61,7 +62,7 @@ def test_what_is_saved_loads_equal(case: Any, tmp_path: Path) -> None:
     save_pretrained(module, case.tokenizer, tmp_path, None)  # type: ignore[arg-type]
     torch.manual_seed(7)
     loaded = case.objective.build(load_encoder(tmp_path, pooler=case.objective.needs_pooler).encoder)
-    case.objective.restore_heads(loaded, tmp_path)
+    case.objective.restore_heads(loaded, open_source(tmp_path))
     again = case.in_stage(loaded).eval()
     batch = case.batch()
     assert_equal(again.state_dict(), module.state_dict())

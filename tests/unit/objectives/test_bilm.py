@@ -18,6 +18,7 @@ from unmask.errors import ModelError
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
 from unmask.models.elmo.projected_lstm import LstmState
 from unmask.models.hub.directory import load_model, save_model
+from unmask.models.hub.source import open_source
 from unmask.objectives.bilm import BiLM, BiLMModule
 from unmask.objectives.floors import by_figure
 from unmask.objectives.settings import BiLMSettings
@@ -244,12 +245,12 @@ def test_saved_models_give_their_softmax_to_new_runs(tmp_path: Path) -> None:
     save_model(tmp_path / "model", saved.encoder, **saved.parts)  # type: ignore[arg-type]
     other = BiLM(BiLMSettings(), VOCABULARY).build(load_model(tmp_path / "model").encoder)  # type: ignore[arg-type]
     assert not torch.equal(other.softmax.weight, module.softmax.weight)
-    new_objective().restore_heads(other, tmp_path / "model")  # type: ignore[arg-type]
+    new_objective().restore_heads(other, open_source(tmp_path / "model"))  # type: ignore[arg-type]
     assert_equal(list(module.parameters()), list(other.parameters()))
     smaller = new_objective().build(ElmoEncoder(SETTINGS.model_copy(update={"vocab_size": 7})))  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="its softmax has the shape"):
-        new_objective().restore_heads(smaller, tmp_path / "model")  # type: ignore[arg-type]
+        new_objective().restore_heads(smaller, open_source(tmp_path / "model"))  # type: ignore[arg-type]
     save_model(tmp_path / "bare", module.encoder)
     kept = copy.deepcopy(other.softmax.weight)
-    new_objective().restore_heads(other, tmp_path / "bare")  # type: ignore[arg-type]
+    new_objective().restore_heads(other, open_source(tmp_path / "bare"))  # type: ignore[arg-type]
     assert torch.equal(other.softmax.weight, kept)

@@ -18,6 +18,7 @@ from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_causal_lm, save_model
+from unmask.models.hub.source import open_source
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule
 from unmask.objectives.floors import by_figure
@@ -117,7 +118,7 @@ def test_what_is_saved_comes_back_with_its_head(tmp_path: Path, kind: str) -> No
     saved = module.saved()[""]
     save_model(tmp_path, saved.encoder, **saved.parts)
     again = OBJECTIVE.build(load_causal_lm(tmp_path).encoder)
-    OBJECTIVE.restore_heads(again, tmp_path)
+    OBJECTIVE.restore_heads(again, open_source(tmp_path))
     assert_equal(again.state_dict(), module.state_dict())
 
 
@@ -126,7 +127,7 @@ def test_a_masked_lms_head_is_a_start(tmp_path: Path) -> None:
     head = MaskedLMHead(masked)
     save_model(tmp_path, BertEncoder(masked, pooler=False), masked_lm_head=head)
     module = new_module("bert")
-    OBJECTIVE.restore_heads(module, tmp_path)
+    OBJECTIVE.restore_heads(module, open_source(tmp_path))
     assert module.masked_lm_head is not None
     assert torch.equal(module.masked_lm_head.dense.weight, head.dense.weight)
 

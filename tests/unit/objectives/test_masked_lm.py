@@ -20,6 +20,7 @@ from unmask.errors import SettingsError
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.span_boundary_head import write_span_boundary
 from unmask.models.hub.directory import load_model, save_model
+from unmask.models.hub.source import open_source
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.objectives.floors import by_figure
 from unmask.objectives.masked_lm import MaskedLM, MaskedLMModule
@@ -299,7 +300,7 @@ def test_a_run_continues_with_the_heads_that_another_saved(tmp_path: Path, varia
     settings = settings_of(**variant)
     before, after = fresh(settings), fresh(settings, seed=1)
     save(tmp_path, before)
-    MaskedLM(settings, VOCABULARY).restore_heads(after, tmp_path)
+    MaskedLM(settings, VOCABULARY).restore_heads(after, open_source(tmp_path))
     ours = {name: weight for name, weight in after.state_dict().items() if not name.startswith("encoder.")}
     assert len(ours) > 5
     for name, weight in ours.items():
@@ -311,7 +312,7 @@ def test_a_head_for_the_other_sentence_objective_stays_out(tmp_path: Path) -> No
     settings = settings_of(sentence_objective="nsp")
     module = fresh(settings, seed=1)
     was = module.state_dict()["next_sentence_head.dense.weight"].clone()
-    MaskedLM(settings, VOCABULARY).restore_heads(module, tmp_path)
+    MaskedLM(settings, VOCABULARY).restore_heads(module, open_source(tmp_path))
     assert torch.equal(module.state_dict()["next_sentence_head.dense.weight"], was)
 
 

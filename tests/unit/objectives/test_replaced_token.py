@@ -29,6 +29,7 @@ from unmask.batch import IGNORE_INDEX, Batch
 from unmask.models.electra import ElectraEncoder
 from unmask.models.hub.config import config_of
 from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.source import open_source
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.objectives.floors import by_figure
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
@@ -157,7 +158,7 @@ def both(directory: Path, kind: str) -> tuple[ReplacedToken, ReplacedTokenModule
     encoder = load_encoder(directory).encoder
     assert encoder.settings.model_copy(update={"embedding_size": sizes.embedding_size}) == sizes
     module = its.build(encoder)
-    its.restore_heads(module, directory)
+    its.restore_heads(module, open_source(directory))
     return its, module.eval(), reference
 
 

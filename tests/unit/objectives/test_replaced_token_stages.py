@@ -16,6 +16,7 @@ from unmask.batch import Batch
 from unmask.errors import ModelError, SettingsError
 from unmask.models.electra import ElectraEncoder
 from unmask.models.hub.directory import load_encoder, save_model
+from unmask.models.hub.source import open_source
 from unmask.objectives.directions import is_read_left_to_right
 from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.objectives.settings import ReplacedTokenSettings
@@ -161,7 +162,7 @@ def test_what_is_saved_opens_in_transformers_and_starts_another_run(tmp_path: Pa
     assert torch.equal(generator.electra.embeddings.word_embeddings.weight, shared)
 
     again = its.build(load_encoder(tmp_path).encoder)
-    its.restore_heads(again, tmp_path)
+    its.restore_heads(again, open_source(tmp_path))
     batch = its.prepare(random_batch())
     for first, second in zip(module(batch), again.eval()(batch), strict=True):
         assert torch.equal(first.total, second.total)
@@ -172,7 +173,7 @@ def test_without_a_generator_s_folder_the_generator_is_fresh(tmp_path: Path) -> 
     save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
     its, module = new_objective(), new_module()
     before = module.state_dict()
-    its.restore_heads(module, tmp_path)
+    its.restore_heads(module, open_source(tmp_path))
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
@@ -193,7 +194,7 @@ def test_a_generator_of_other_sizes_is_refused_with_the_settings_named(tmp_path:
     save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
     save_model(tmp_path / "generator", other.generator, masked_lm_head=other.generator_head)
     with pytest.raises(SettingsError, match=message):
-        new_objective(generator_size=0.4).restore_heads(new_module(generator_size=0.4), tmp_path)
+        new_objective(generator_size=0.4).restore_heads(new_module(generator_size=0.4), open_source(tmp_path))
 
 
 def test_other_dropout_is_no_misfit(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_other_dropout_is_no_misfit(tmp_path: Path) -> None:
     for folder, saved in other.saved().items():
         save_model(tmp_path / folder, saved.encoder, **saved.parts)
     module = new_module()
-    new_objective().restore_heads(module, tmp_path)
+    new_objective().restore_heads(module, open_source(tmp_path))
     assert torch.equal(module.generator_head.bias, other.generator_head.bias)
     assert torch.equal(module.generator_head.dense.weight, other.generator_head.dense.weight)
 
@@ -210,4 +211,4 @@ def test_a_folder_called_generator_with_another_model_is_refused(tmp_path: Path)
     save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
     save_model(tmp_path / "generator", ElectraEncoder(DISCRIMINATOR))
     with pytest.raises(ModelError, match="is a ElectraModel; expected a generator, an ElectraForMaskedLM"):
-        new_objective().restore_heads(new_module(), tmp_path)
+        new_objective().restore_heads(new_module(), open_source(tmp_path))
