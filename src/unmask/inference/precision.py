@@ -14,6 +14,7 @@ from torch import nn
 
 from unmask.errors import SettingsError
 from unmask.models.kernels.products import pack_weights
+from unmask.models.modernbert import ModernBertBlock
 from unmask.models.transformer import Block
 from unmask.training.device import Compute, choose_compute, keep_freed_memory
 
@@ -51,8 +52,9 @@ def freeze(module: AnyModule, compute: Compute, *, packs: bool = True) -> tuple[
     """
     assert isinstance(module, nn.Module)
     parts = list(module.modules())
-    is_transformer = any(isinstance(part, Block) for part in parts) and not any(isinstance(p, nn.LSTM) for p in parts)
-    if compute.dtype != torch.float32 and is_transformer:
+    has_blocks = any(isinstance(part, Block | ModernBertBlock) for part in parts)
+    has_lstm = any(isinstance(part, nn.LSTM) for part in parts)
+    if compute.dtype != torch.float32 and has_blocks and not has_lstm:
         module.to(compute.dtype)
         compute = replace(compute, autocasts=False)
     if packs:

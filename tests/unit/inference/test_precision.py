@@ -31,12 +31,13 @@ BATCH = pack([[5, 7, 9, 11, 6], [8] * 17, [6]])
 
 def new_model(architecture: Architecture) -> nn.Module:
     torch.manual_seed(3)
-    sizes = {"vocab": 50, "width": 32, "embedding_size": 32, "layers": 2, "heads": 2, "inner": 128}
-    num_types = 0 if architecture == "gpt1" else 2
-    return new_encoder(small(architecture=architecture, type_vocab_size=num_types, **sizes), pooler=False).eval()
+    sizes: dict[str, Any] = {"vocab": 50, "width": 32, "layers": 2, "heads": 2, "inner": 128}
+    if architecture != "modernbert":
+        sizes |= {"embedding_size": 32, "type_vocab_size": 0 if architecture == "gpt1" else 2}
+    return new_encoder(small(architecture=architecture, **sizes), pooler=False).eval()
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "gpt1"])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "gpt1", "modernbert"])
 def test_the_weights_of_transformers_are_cast_once(architecture: Architecture) -> None:
     """Cosine: bf16 keeps 8 bits, so each of some tens of roundings moves a state by about 1 part in 500."""
     module = new_model(architecture)
