@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unmask.config import Overrides, parse_overrides
-from unmask.models.hub.source import ModelSource
 from unmask.recipe.tree import FinetuneRecipe
 
 logger = logging.getLogger("unmask")
@@ -17,13 +16,14 @@ _SHORTEST = 16
 
 
 def within_trained_length(
-    settings: FinetuneRecipe, sources: Sequence[ModelSource], recipe: str, overrides: Overrides
+    settings: FinetuneRecipe, trained: Sequence[int | None], recipe: str, overrides: Overrides
 ) -> FinetuneRecipe:
     """The settings, with the maximum length of a recipe that comes with `unmask` lowered to the longest sequence that
     the model has seen; a length that the user gives stays. The stride of windows is lowered in the same proportion.
 
     Args:
-        sources: the models that the run, or the search, begins with.
+        trained: the longest sequence that each model which the run, or the search, begins with has seen; None: as
+            long as it has positions.
         recipe: a file of the user's own, or a name.
         overrides: the user's.
     """
@@ -31,8 +31,7 @@ def within_trained_length(
     if is_given or settings.from_scratch:
         return settings
     task, requested = settings.task, settings.task.max_length
-    lengths = [source.trained_length for source in sources if source.trained_length is not None]
-    longest = max(_SHORTEST, min(lengths, default=requested))
+    longest = max(_SHORTEST, min((length for length in trained if length is not None), default=requested))
     if requested <= longest:
         return settings
     logger.warning(

@@ -90,9 +90,13 @@ def finetune(
     """
     with ranks.agreeing():
         settings = load_finetune_recipe(recipe, overrides)
-        begins_with = settings.search.checkpoints or [settings.init_from]
-        sources = [open_source(model_directory(each)) for each in begins_with]
-        settings = within_trained_length(settings, sources, recipe, overrides)
+        if settings.search.checkpoints:
+            source = None
+            trained = [open_source(model_directory(each)).trained_length for each in settings.search.checkpoints]
+        else:
+            source = open_source(model_directory(settings.init_from))
+            trained = [source.trained_length]
+        settings = within_trained_length(settings, trained, recipe, overrides)
     with ranks.agreeing():
         check_same_run(settings, ranks)
         check_batch_size(settings.train.batch_size, ranks)
@@ -114,7 +118,7 @@ def finetune(
             check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
         )
     return finetune_settings(
-        settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks, source=sources[0]
+        settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks, source=source
     )
 
 
