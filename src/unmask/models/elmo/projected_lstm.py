@@ -68,10 +68,6 @@ class ProjectedLstm(nn.Module):
         self.cell_clip = math.inf if cell_clip is None else cell_clip
         self.projection_clip = math.inf if projection_clip is None else projection_clip
 
-    @property
-    def cell_size(self) -> int:
-        return self.projection.shape[1]
-
     def forward(self, values: Tensor, active: Sequence[int], memory: LstmState) -> tuple[Tensor, LstmState]:
         """Reads sequences.
 
