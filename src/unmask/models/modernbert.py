@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.attention import attend
 from unmask.models.dropout import add_dropout, dropout
 from unmask.models.kernels.gated_gelu import gated_gelu
 from unmask.models.kernels.products import Linear, to_autocast
@@ -23,7 +22,7 @@ from unmask.models.kernels.rotary import rotate
 from unmask.models.kernels.row_layout import Layout
 from unmask.models.layers import ACTIVATIONS, initialise, new_embedding
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import every_hidden_state, run_blocks
+from unmask.models.transformer import SelfAttention, every_hidden_state, run_blocks
 
 _RESIDUAL_OUTPUTS = ("attention.output.weight", "feed_forward.down.weight")
 """Weights whose outputs are added to the hidden states. Fresh ones are divided by sqrt(2 x layers), so that their
@@ -45,8 +44,8 @@ class ModernBertEmbeddings(nn.Module):
         return dropout(to_autocast(self.norm(self.word(batch.input_ids))), self.dropout_prob, self.training)
 
 
-class RotaryAttention(nn.Module):
-    """Multi-head self-attention with rotary positions.
+class RotaryAttention(SelfAttention):
+    """BERT's, with rotary positions.
 
     Args:
         window: how many tokens each token sees on either side; None: all of its sequence.
@@ -54,25 +53,12 @@ class RotaryAttention(nn.Module):
     """
 
     def __init__(self, settings: EncoderSettings, window: int | None, theta: float) -> None:
-        super().__init__()
-        hidden = settings.hidden_size
-        self.query_key_value = Linear(hidden, 3 * hidden, settings.attention_bias)
-        self.output = Linear(hidden, hidden, settings.attention_bias)
-        self.num_heads = settings.num_attention_heads
-        self.dropout_prob = settings.attention_probs_dropout_prob
-        self.window = window
+        super().__init__(settings, window=window)
         self.theta = theta
 
     def parts(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(rows, 3, heads, head_size): queries, keys and values, the first two turned by their positions."""
-        return rotate(self.query_key_value(hidden).unflatten(1, (3, self.num_heads, -1)), layout, self.theta)
-
-    def forward(self, hidden: Tensor, layout: Layout, wanted: Tensor | None) -> Tensor:
-        """(rows, hidden), or (wanted, hidden) where only those are wanted."""
-        parts = self.parts(hidden, layout)
-        context = attend(parts, layout, self.dropout_prob, self.training, window=self.window).flatten(1)
-        output: Tensor = self.output(context if wanted is None else context[wanted])
-        return output
+        return rotate(super().parts(hidden, layout), layout, self.theta)
 
 
 class GatedFeedForward(nn.Module):

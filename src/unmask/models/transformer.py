@@ -20,16 +20,18 @@ from unmask.models.settings import EncoderSettings
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; queries, keys and values come from one matrix product."""
+    """Multi-head self-attention; queries, keys and values come from one matrix product. A `window` is how
+    many tokens each token sees on either side; None: all of its sequence."""
 
-    def __init__(self, settings: EncoderSettings, causal: bool) -> None:
+    def __init__(self, settings: EncoderSettings, causal: bool = False, window: int | None = None) -> None:
         super().__init__()
         hidden = settings.hidden_size
-        self.query_key_value = Linear(hidden, 3 * hidden)
-        self.output = Linear(hidden, hidden)
+        self.query_key_value = Linear(hidden, 3 * hidden, settings.attention_bias)
+        self.output = Linear(hidden, hidden, settings.attention_bias)
         self.num_heads = settings.num_attention_heads
         self.dropout_prob = settings.attention_probs_dropout_prob
         self.causal = causal
+        self.window = window
 
     def parts(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(rows, 3, heads, head_size): queries, keys and values. (ModernBERT's rotate with the layout's positions.)"""
@@ -39,7 +41,7 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, layout: Layout, wanted: Tensor | None) -> Tensor:
         """(rows, hidden), or (wanted, hidden) where only those are wanted."""
         parts = self.parts(hidden, layout)
-        context = attend(parts, layout, self.dropout_prob, self.training, self.causal).flatten(1)  # (rows, hidden)
+        context = attend(parts, layout, self.dropout_prob, self.training, self.causal, self.window).flatten(1)
         output: Tensor = self.output(context if wanted is None else context[wanted])
         return output
 
