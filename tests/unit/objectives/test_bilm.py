@@ -134,21 +134,6 @@ def test_training_with_most_of_the_words_is_the_full_softmax(num_negatives: int)
     assert total == pytest.approx(sum(expected), rel=1e-5)
 
 
-def test_loss_gradient_and_memory_do_not_depend_on_micro_batches() -> None:
-    objective = new_objective()
-    results = []
-    for cuts in ([[0, 1, 2, 3, 4]], [[0, 1], [2, 3, 4]], [[4], [3], [2], [1], [0]]):
-        module = new_module(objective)
-        for window in range(2):
-            module.zero_grad()
-            for lanes in cuts:
-                [term] = module(objective.prepare(new_batch(window, lanes)))
-                term.total.backward()
-        results.append([*(parameter.grad for parameter in module.parameters()), *module.buffers()])
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], rtol=1e-4, atol=1e-5)  # sums in another order
-
-
 def test_candidates_are_those_of_the_window() -> None:
     def negatives(window: int, lanes: list[int]) -> torch.Tensor:
         return new_objective().prepare(new_batch(window, lanes)).columns["negatives"]
@@ -157,23 +142,6 @@ def test_candidates_are_those_of_the_window() -> None:
     assert len(first) == 4
     assert torch.equal(first, negatives(3, [4]))
     assert any(not torch.equal(first, negatives(window, [0])) for window in range(4, 9))
-
-
-def test_the_memory_is_in_the_state_of_the_module() -> None:
-    objective = new_objective()
-    module = new_module(objective)
-    for window in range(3):
-        module(objective.prepare(new_batch(window, list(range(LANES)))))
-    saved = copy.deepcopy(module.state_dict())
-    assert saved["remembered_cells"].shape == (2, 2, LANES, 6)
-    assert not saved["remembered_cells"].requires_grad
-    resumed = new_module(objective)
-    resumed.load_state_dict(saved)
-    batch = objective.prepare(new_batch(3, list(range(LANES))))
-    assert torch.equal(module(batch)[0].total, resumed(batch)[0].total)
-    assert_equal(list(module.buffers()), list(resumed.buffers()))
-    forgetful = new_module(objective)
-    assert not torch.equal(forgetful(batch)[0].total, resumed(batch)[0].total)
 
 
 @torch.no_grad()
@@ -216,19 +184,6 @@ def test_dropout_is_for_training_alone() -> None:
         module.eval()
         first, second = (copy.deepcopy(module)(batch)[0].total for _ in range(2))
         assert torch.equal(first, second)
-
-
-def test_a_tiny_text_is_learnt_by_heart() -> None:
-    objective = new_objective(num_negatives=SIZE)
-    module = new_module(objective)
-    optimizer = torch.optim.Adam(module.parameters(), 0.02)
-    batch = new_batch(0, [0, 1])
-    for _ in range(150):
-        [term] = module(batch)
-        optimizer.zero_grad()
-        (term.total / term.count).backward()
-        optimizer.step()
-    assert float(term.total.detach()) / term.count < 0.1 < math.log(SIZE)
 
 
 def test_floors_are_of_one_direction() -> None:

@@ -181,15 +181,6 @@ def test_scores_equal_what_transformers_logits_give(tmp_path: Path, kind: str) -
 
 
 @pytest.mark.parametrize("kind", ["BertForPreTraining", "BertForMaskedLM"])
-def test_counts_are_those_of_the_terms(tmp_path: Path, kind: str) -> None:
-    _, ours, batch = both(tmp_path, kind)
-    with_next_sentence = kind == "BertForPreTraining"
-    its = objective(with_next_sentence)
-    assert its.counts(batch) == {term.name: term.count for term in ours(batch)}
-    assert its.counts(batch)["mlm"] == int((batch.columns["labels"] != -100).sum())
-
-
-@pytest.mark.parametrize("kind", ["BertForPreTraining", "BertForMaskedLM"])
 def test_a_micro_batch_without_targets_has_a_loss_of_zero_and_a_gradient(tmp_path: Path, kind: str) -> None:
     """Whole-word masking may find no word that fits."""
     _, ours, _ = both(tmp_path, kind)
@@ -251,17 +242,6 @@ def test_sentence_order_is_a_second_term_with_labels_of_its_own() -> None:
     assert set(module.scores(batch)) == {"mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra"])
-def test_every_bidirectional_family_learns_and_has_its_own_head(architecture: str) -> None:
-    settings = settings_of(masking="span", span_boundary=True, target_prob=0.4)
-    module, masker = fresh(settings, architecture), MaskedLM(settings, VOCABULARY)
-    batch = masker.prepare(draw_batch())
-    terms = module(batch)
-    assert masker.counts(batch) == {term.name: term.count for term in terms}
-    torch.stack([term.total / term.count for term in terms]).sum().backward()
-    assert all(parameter.grad is not None for parameter in module.parameters())
-
-
 @pytest.mark.parametrize("settings", [MaskedLMSettings(), ReplacedTokenSettings()], ids=str)
 def test_a_vocabulary_without_a_mask_token_is_refused(settings: ObjectiveSettings) -> None:
     with pytest.raises(SettingsError, match=rf"objective\.name={settings.name} needs a tokenizer with a mask token"):
@@ -285,26 +265,6 @@ def test_the_floors_are_those_of_who_uses_no_context() -> None:
     assert with_boundaries == expected | beside
     masks_alone = MaskedLM(settings_of(mask_token_prob=1.0, random_token_prob=0.0), vocabulary)
     assert by_figure(masks_alone.floors(counts))["loss/mlm"] == {"unigram entropy": pytest.approx(np.log(4))}
-
-
-VARIANTS = [
-    {"sentence_objective": "nsp"},
-    {"sentence_objective": "sop"},
-    {"masking": "span", "span_boundary": True},
-    {"sentence_objective": "nsp", "masking": "span", "span_boundary": True},
-]
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_a_run_continues_with_the_heads_that_another_saved(tmp_path: Path, variant: dict[str, object]) -> None:
-    settings = settings_of(**variant)
-    before, after = fresh(settings), fresh(settings, seed=1)
-    save(tmp_path, before)
-    MaskedLM(settings, VOCABULARY).restore_heads(after, open_source(tmp_path))
-    ours = {name: weight for name, weight in after.state_dict().items() if not name.startswith("encoder.")}
-    assert len(ours) > 5
-    for name, weight in ours.items():
-        assert torch.equal(weight, before.state_dict()[name]), name
 
 
 def test_a_head_for_the_other_sentence_objective_stays_out(tmp_path: Path) -> None:

@@ -71,21 +71,6 @@ def test_targets_are_masked_or_left_and_never_replaced_at_random(mask_token_prob
     assert abs(share - mask_token_prob) <= spread
 
 
-def test_masks_and_draws_are_the_same_whatever_the_micro_batch() -> None:
-    its, sequences = new_objective(), random_rows()
-    whole = its.prepare(pack_with_specials(sequences))
-    cut = pack_with_specials(sequences[:2]), pack_with_specials(sequences[2:], first_key=2)
-    parts = [its.prepare(part) for part in cut]
-    assert torch.equal(whole.input_ids, torch.cat([part.input_ids for part in parts]))
-    for name in ("labels", "sample_fractions"):
-        assert torch.equal(whole.columns[name], torch.cat([part.columns[name] for part in parts]))
-    torch.manual_seed(7)
-    again = its.prepare(pack_with_specials(sequences))
-    assert torch.equal(again.columns["sample_fractions"], whole.columns["sample_fractions"])
-    other = its.prepare(pack_with_specials(sequences, first_key=50))
-    assert not torch.equal(other.columns["labels"], whole.columns["labels"])
-
-
 def test_draws_are_uniform_and_other_numbers_than_those_that_masks_come_from() -> None:
     from scipy.stats import kstest
 
