@@ -8,7 +8,6 @@ import torch
 from support.sizes import small
 from unmask.batch import Batch, pack
 from unmask.models.bert import BertEncoder
-from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead
 from unmask.models.settings import EncoderSettings
 
 SIZES = small(vocab=60, width=24, layers=2, heads=3, inner=40, positions=64)
@@ -61,19 +60,3 @@ def test_the_matmul_path_learns_as_the_fused_one() -> None:
         gradients.append([parameter.grad for parameter in encoder.parameters() if parameter.grad is not None])
     fused, matmul = gradients
     torch.testing.assert_close(matmul, fused, rtol=1e-3, atol=1e-5)
-
-
-def test_heads_and_their_shapes() -> None:
-    encoder, batch = new_encoder(), batch_of([20, 3, 40])
-    hidden = encoder(batch)
-    assert encoder.pooler is not None
-    pooled = encoder.pooler(hidden[batch.first_tokens])
-    targets = torch.tensor([1, 30])
-    assert MaskedLMHead(SIZES)(hidden[targets], encoder.word_embeddings).shape == (2, 60)
-    assert MaskedLMHead(SIZES)(hidden[:0], encoder.word_embeddings).shape == (0, 60)
-    assert NextSentenceHead(SIZES)(pooled).shape == (3, 2)
-
-
-def test_a_sequence_longer_than_the_positions_is_our_mistake() -> None:
-    with pytest.raises(AssertionError, match="65 tokens, and 64 positions"):
-        new_encoder()(batch_of([65]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import (
@@ -185,11 +183,3 @@ def test_a_batch_that_is_not_smaller_than_its_shape_is_our_mistake() -> None:
     few = replace(shape, sizes=tuple({**dict(shape.sizes), SEQUENCES: 63}.items()))
     with pytest.raises(AssertionError, match="too few sequences"):
         pad_batch(make([1] * 63, 1), few, PADDINGS)
-
-
-def test_labels_that_are_floats_are_missing_as_nan() -> None:
-    batch = make([3], 1)
-    padded = pad_batch(batch, Shapes(PADDINGS, 3).choose(batch), PADDINGS)
-    assert math.isnan(padded.columns["scores"][-1])
-    integers: Tensor = padded.columns["labels"]
-    assert int(integers[-1]) == IGNORE_INDEX

@@ -78,8 +78,6 @@ def test_families_without_a_pooled_token_have_a_layer_more(
     assert isinstance(head, DeepClassifier)
     hidden = torch.randn(2, 12)
     torch.testing.assert_close(head(hidden), head.output(activation(head.dense(hidden))))
-    hidden = torch.randn(2, 12)
-    torch.testing.assert_close(head(hidden), head.output(activation(head.dense(hidden))))
 
 
 def test_only_what_is_pooled_in_the_papers_needs_a_pooler() -> None:

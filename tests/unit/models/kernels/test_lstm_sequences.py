@@ -31,12 +31,3 @@ def test_states_and_gradients_are_those_of_packed_sequences(lengths: tuple[int, 
         gradients = torch.autograd.grad((states * weight).sum(), [values, *layer.parameters()])
         results.append([states, *gradients])
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
-
-
-def test_a_sequence_does_not_depend_on_the_others() -> None:
-    torch.manual_seed(0)
-    layer = nn.LSTM(4, 3, bidirectional=True)
-    values = torch.randn(9, 4)
-    together = read_sequences(layer, values, (2, 6, 1))
-    alone = [read_sequences(layer, part, (len(part),)) for part in values.split([2, 6, 1])]
-    torch.testing.assert_close(together, torch.cat(alone))
