@@ -154,19 +154,6 @@ def test_a_run_that_rolls_back_leaves_the_batch_out(
     assert (run / "model" / "model.safetensors").exists()
 
 
-def test_a_run_that_keeps_diverging_stops_after_all(
-    words: tuple[str, list[str]], keys: list[int], tmp_path: Path
-) -> None:
-    run, sound = tmp_path / "run", set(keys[: 22 * MICRO_BATCHES])
-    recipe, overrides = words
-    told = r"rolled back 2 times, as often as train\.max_roll_backs allows"
-    with with_losses(lambda batch: 1.0 if key_of(batch) in sound else math.nan), pytest.raises(UserError, match=told):
-        pretrain(recipe, [*overrides, ROLL_BACK, "train.max_roll_backs=2"], out=run)
-    kept = [path.name for path in sorted((run / "divergence").iterdir())]
-    assert kept == ["step-00000021-again-1", "step-00000021-again-2", "step-00000023"]
-    assert all(path.is_dir() for path in (run / "checkpoints").iterdir())
-
-
 def test_before_the_first_checkpoint_there_is_nothing_to_go_back_to(
     words: tuple[str, list[str]], keys: list[int], tmp_path: Path
 ) -> None:

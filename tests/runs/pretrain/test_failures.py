@@ -15,11 +15,9 @@ from safetensors.torch import load_file
 
 from support.commands import Command
 from support.runs import weight_bytes
-from unmask.errors import UserError
 from unmask.pretraining.run import pretrain
 from unmask.training import session
 from unmask.training.run import checkpoint
-from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -74,19 +72,6 @@ def test_a_loss_that_is_not_finite_is_told_and_never_saved(
     [kept] = (run / "checkpoints").iterdir()
     assert kept.name == "step-00000004"
     assert all(weight.isfinite().all() for weight in load_file(kept / checkpoint.WEIGHTS).values())
-
-
-def test_a_learning_rate_that_is_far_too_high_is_told_with_the_row(
-    words: tuple[str, list[str]], tmp_path: Path
-) -> None:
-    recipe, overrides = words
-    changes = ["optimizer.learning_rate=1e30", "schedule.warmup_steps=0"]
-    changes += ["train.log_every=1", "train.max_grad_norm=null"]
-    with pytest.raises(UserError, match=r"not finite at step \d+: the run has diverged"):
-        pretrain(recipe, [*overrides, *changes], out=tmp_path / "run")
-    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert rows[0]["loss"] is not None
-    assert rows[-1]["loss"] is None or rows[-1]["gradient_norm"] is None
 
 
 def test_our_own_fault_leaves_its_traceback_in_the_log_of_the_run(

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from support.commands import write_documents
 from support.files import write
 from support.runs import assert_same_weights, losses_of
 from unmask.errors import CheckpointError, Interrupted, SettingsError, StoreError
@@ -26,8 +25,6 @@ from unmask.pretraining.start import build_module, open_start
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
-from unmask.tokenization.learning.from_files import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -175,36 +172,3 @@ def test_the_weights_of_another_model_are_the_start(from_store: tuple[str, list[
     assert_same_weights(first / "model", second)  # heads as well
     pretrain(recipe, [*overrides, f"init_from={first}"], out=tmp_path / "third")
     assert losses_of(tmp_path / "third")[0] < losses_of(first)[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (["model.num_hidden_layers=3"], r"model\.\* says other sizes than init_from"),
-        (["packing.max_length=32", "model.max_position_embeddings=64"], r"says other sizes"),
-    ],
-)
-def test_sizes_that_contradict_the_other_model_are_refused(
-    from_store: tuple[str, list[str]], tmp_path: Path, changes: list[str], told: str
-) -> None:
-    recipe, overrides = from_store
-    pretrain(recipe, overrides, out=tmp_path / "first")
-    with pytest.raises(SettingsError, match=told):
-        pretrain(recipe, [*overrides, *changes, f"init_from={tmp_path / 'first'}"], out=tmp_path / "second")
-    assert not (tmp_path / "second").exists()
-
-
-def test_a_store_of_another_vocabulary_than_the_models_is_refused(
-    from_store: tuple[str, list[str]], from_text: tuple[str, list[str]], tmp_path: Path
-) -> None:
-    """As many entries, but others: every embedding would stand for another word."""
-    pretrain(*from_store, out=tmp_path / "first")
-    sentences = [f"Quite another text, of number {number} and some words. " * 9 for number in range(40)]
-    text = write_documents(tmp_path / "text.jsonl", sentences)
-    recipe, _ = from_text
-    words = [f"corpus={text}", "train.steps=1", f"init_from={tmp_path / 'first'}", "model.vocab_size=null"]
-    train_tokenizer([text], tmp_path / "tokenizer", TokenizerSettings(vocab_size=200))
-    with pytest.raises(SettingsError, match=r"^tokenizer\.vocab_size: they are for a new tokenizer"):
-        pretrain(recipe, words, out=tmp_path / "second")
-    with pytest.raises(SettingsError, match=r"has other vocabulary entries than the tokenizer of .*: take the model"):
-        pretrain(recipe, [*words, f"tokenizer={tmp_path / 'tokenizer'}"], out=tmp_path / "second")

@@ -16,7 +16,7 @@ from support.elmo import write_elmo_recipe
 from support.files import write
 from support.runs import assert_same_weights, rows_of
 from unmask.batch import Batch, LossTerm
-from unmask.errors import SettingsError, UserError
+from unmask.errors import SettingsError
 from unmask.finetuning.run import finetune
 from unmask.objectives.bilm import BiLMModule
 from unmask.objectives.masked_lm import MaskedLMModule
@@ -147,13 +147,6 @@ def watch_sizes(patch: pytest.MonkeyPatch) -> list[int]:
 
     patch.setattr(SequenceModule, "forward", watch)
     return sizes
-
-
-def test_what_cannot_be_halved_is_refused(tiny_recipe: Path, tiny_store: Path, tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        too_small(patch, MaskedLMModule, 5)
-        with pytest.raises(UserError, match=r"one sequence already, of 3. tokens at most, in a model of .* parameters"):
-            pretrain(str(tiny_recipe), [f"store={tiny_store}"], out=tmp_path / "run")
 
 
 # Settings

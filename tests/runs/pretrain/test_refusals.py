@@ -155,11 +155,3 @@ def test_an_existing_run_needs_a_word(words: tuple[str, list[str]], tmp_path: Pa
     assert contents(tmp_path) == before
     pretrain(recipe, [*overrides, "train.steps=1", "seed=8"], out=run, overwrite=True)
     assert "seed: 8" in (run / "recipe.yaml").read_text()
-
-
-def test_a_folder_that_is_not_a_run_is_not_overwritten(words: tuple[str, list[str]], tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("three years of work")
-    for how in ({"overwrite": True}, {"resume": True}, {}):
-        with pytest.raises(OutputError):
-            pretrain(*words, out=tmp_path, **how)
-    assert contents(tmp_path) == {"thesis.txt": b"three years of work"}

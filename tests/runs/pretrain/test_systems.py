@@ -352,16 +352,6 @@ def test_transformers_opens_it_and_computes_the_same(system: str, folder: str, r
     assert float(ours.std()) > 100 * TOLERANCE  # what is compared says something
 
 
-@torch.no_grad()
-@pytest.mark.parametrize(("system", "folder"), SAVED)
-def test_auto_model_gives_the_encoder(system: str, folder: str, runs: dict[str, Path]) -> None:
-    directory = runs[system] / "model" / folder
-    ids = list(range(5, 30))
-    theirs = transformers.AutoModel.from_pretrained(directory).eval()(input_ids=torch.tensor([ids]))
-    ours = load_model(directory).encoder.eval()(pack([ids]))
-    assert float((ours - theirs.last_hidden_state[0]).abs().max()) < TOLERANCE
-
-
 def test_what_transformers_has_no_class_for_stands_beside(runs: dict[str, Path]) -> None:
     spanbert, bert = (set(names(runs[system] / "model")) for system in ("spanbert", "bert without NSP"))
     assert spanbert - bert == {"span_boundary.safetensors"}

@@ -13,10 +13,8 @@ from support.continued import hidden_states, largest_difference, module_of, run_
 from support.corpora import learn_and_prepare
 from unmask.errors import SettingsError
 from unmask.models.electra import ElectraEncoder
-from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
-from unmask.models.hub.directory import load_model, save_model
+from unmask.models.hub.directory import load_model
 from unmask.pretraining.run import pretrain
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -46,16 +44,6 @@ def test_another_masking_goes_on_with_encoder_and_head(
     boundary = module_of(recipe, [store, f"init_from={model}", *others]).span_boundary_head.state_dict()
     saved = load_file(model / SPAN_BOUNDARY_WEIGHTS)
     assert all(any(torch.equal(weight, kept) for kept in boundary.values()) for weight in saved.values())
-
-
-def test_a_head_for_the_other_sentence_objective_begins_anew(recipe: str, bert: Path, tiny_store: Path) -> None:
-    words = [f"store={tiny_store}", f"init_from={bert}"]
-    before = load_model(bert).next_sentence_head
-    assert before is not None
-    for objective, is_kept in (("nsp", True), ("sop", False)):
-        module = module_of(recipe, [*words, f"objective.sentence_objective={objective}"])
-        weights = module.next_sentence_head.state_dict()
-        assert all(torch.equal(weight, weights[name]) for name, weight in before.state_dict().items()) == is_kept
 
 
 @pytest.mark.parametrize("stages", [[], ["objective.schedule=two_stage", "objective.generator_size=1"]], ids=str)
@@ -114,25 +102,6 @@ def test_an_electra_goes_on_with_its_generator(recipe: str, bert: Path, tiny_sto
     assert largest_difference(hidden_states(module.encoder), hidden_states(load_model(first).encoder)) < TOLERANCE
     with pytest.raises(SettingsError, match=r"hidden_size 8, expected 16.*objective\.generator_size=0\.5"):
         module_of(recipe, [*words, "objective.generator_size=.5"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"hidden_size": 64}, r"hidden_size 64, expected 8.*objective\.generator_size=0\.25"),
-        ({"vocab_size": 300}, r"vocab_size 300, expected 200"),
-    ],
-    ids=["wider than the discriminator", "of another vocabulary"],
-)
-def test_a_generator_that_does_not_fit_its_discriminator_is_refused(
-    changes: dict[str, int], told: str, recipe: str, bert: Path, tiny_store: Path, tmp_path: Path
-) -> None:
-    first = run_two_steps(recipe, [f"store={tiny_store}", f"init_from={bert}", *RTD], tmp_path / "first")
-    sizes = load_model(first / "generator").encoder.settings.model_copy(update=changes)
-    save_model(first / "generator", new_encoder(sizes), masked_lm_head=MaskedLMHead(sizes))
-    with pytest.raises(SettingsError, match=told):
-        pretrain(recipe, [f"store={tiny_store}", f"init_from={first}", *RTD], out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_generator_of_other_words_is_refused(recipe: str, bert: Path, tiny_store: Path, tmp_path: Path) -> None:
