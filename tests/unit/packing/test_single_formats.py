@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from support.stores import Documents, cut_long_sentences, make_store, number_tokens, numbered_store
 from unmask.chance import Draws
-from unmask.packing import planning as packing
 from unmask.packing.planning import PlannedSequence, Planner, SequenceFormat
 from unmask.packing.single_formats import DocSentences, FullSentences, SingleSegments
 from unmask.packing.split import Split
@@ -81,29 +79,6 @@ def test_a_plan_is_the_plain_one(
     sequences = list(make_format(longest).plan(Split(store, 0, False), order, Draws(0)))
     assert [tokens_of(sequence, store) for sequence in sequences] == plainly([documents[n] for n in order], longest)
     assert {sequence.label for sequence in sequences} == {None}
-
-
-@pytest.mark.parametrize("make_format", [FullSentences, DocSentences, SingleSegments])
-@settings(max_examples=30)  # each writes a store
-@given(lengths=LENGTHS, longest=st.integers(1, 40), seed=st.integers(0, 99))
-def test_every_token_is_shown_once_an_epoch(
-    make_format: Format, lengths: list[list[int]], longest: int, seed: int
-) -> None:
-    documents = number_tokens(lengths)
-    store = make_store(documents)
-    crosses_documents = make_format is FullSentences
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "BLOCK_DOCUMENTS", 4)
-        planner = Planner(Split(store, 0, False), make_format(longest), seed)
-        sequences = [sequence for block in range(planner.num_blocks) for sequence in planner.plan_block(1, block)]
-    tokens = [tokens_of(sequence, store) for sequence in sequences]
-    expected = Counter(token for document in documents for sentence in document for token in sentence)
-    assert Counter(token for each in tokens for token in each if token != SEPARATOR) == expected
-    for sequence, ids in zip(sequences, tokens, strict=True):
-        [segment] = sequence.segments
-        assert 1 <= len(ids) <= longest
-        assert ids.count(SEPARATOR) == len(segment) - 1 == len({span.document for span in segment}) - 1
-        assert crosses_documents or len(segment) == 1
 
 
 def test_sequences_worked_by_hand() -> None:
