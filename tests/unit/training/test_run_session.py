@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from support.runs import rows_of
 from support.sessions import Whole, sit
 from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import Interrupted
@@ -113,11 +114,6 @@ def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_a
     whole, resumed = ([row["learning_rate"] for row in rows_of(tmp_path / name)] for name in ("whole", "run"))
     expected = [0, 0.05, 0.1, 0.1 * 7 / 8, 0.1 * 6 / 8, 0, 0.05, 0.1, 0.1 * 2 / 3, 0.1 / 3]
     assert whole == resumed == pytest.approx(expected)
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    """All that was logged, but for how fast it went."""
-    return [{**row, "tokens_per_s": None} for row in read_metrics(run / "metrics.jsonl")]
 
 
 @pytest.mark.parametrize("stop_after", range(1, 10))

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from support.memory_toy import LONGEST, Sequences, Tagger
+from support.runs import rows_of
 from support.sessions import sit
 from unmask.batch import Batch, LossTerm
 from unmask.errors import Interrupted, UserError
@@ -21,7 +22,6 @@ from unmask.training.device import Gpu
 from unmask.training.memory import GpuMemory
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.run.checkpoint import WEIGHTS, Checkpoint, find_checkpoint
-from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
 
@@ -70,9 +70,7 @@ def newest(directory: Path) -> Checkpoint:
 
 
 def left_behind(directory: Path) -> tuple[bytes, list[dict[str, Any]]]:
-    rows = read_metrics(directory / "metrics.jsonl")
-    weights = (directory / "checkpoints" / "step-00000008" / WEIGHTS).read_bytes()
-    return weights, [{name: value for name, value in row.items() if name != "tokens_per_s"} for row in rows]
+    return (directory / "checkpoints" / "step-00000008" / WEIGHTS).read_bytes(), rows_of(directory)
 
 
 @pytest.mark.parametrize("stop", [4, 6])
