@@ -241,22 +241,6 @@ def test_rates_follow_the_schedule_for_every_group() -> None:
     assert rates[-1][0] == pytest.approx(0.4 / 4)  # it begins anew at its fifth step: no warm-up end was kept
 
 
-def test_clipping_is_part_of_the_step() -> None:
-    norms: list[float] = []
-    plain, clipped, start = Regressor(), Regressor(), Regressor()
-    for module, limit in ((plain, None), (clipped, 0.5)):
-        run(
-            TrainSettings(steps=1, max_grad_norm=limit),
-            module=module,
-            on_step=lambda state, result: norms.append(float(result.gradient_norm)),
-        )
-    assert norms[0] == norms[1] > 0.5  # as before clipping
-    for a, b, c in zip(plain.parameters(), clipped.parameters(), start.parameters(), strict=True):
-        # torch divides by the norm + 1e-6
-        assert torch.allclose((b - c), (a - c) * 0.5 / norms[0], rtol=1e-5, atol=0)
-    assert all(parameter.grad is None for parameter in plain.parameters())
-
-
 def test_what_is_frozen_is_in_eval_mode_and_stays_as_it_is() -> None:
     lower, upper = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
     module = nn.Sequential(lower, upper).eval()

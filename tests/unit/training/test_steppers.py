@@ -242,15 +242,13 @@ def test_a_model_directory_of_a_captured_run_holds_each_weight_once(tmp_path: Pa
 
 def test_on_the_cpu_steps_are_computed_as_they_come() -> None:
     module = tagger()
-    stepper, line = choose_stepper(EagerStepper(module, adamw(module), 1.0, CPU), TrainSettings(steps=1), 16)
-    assert isinstance(stepper, EagerStepper)
-    assert line == "steps: computed as they come (CUDA graphs are for GPUs)"
-    wants_compiled = TrainSettings(steps=1, compile_blocks=True)
-    assert (
-        "compile_blocks=true is for"
-        in choose_stepper(EagerStepper(module, adamw(module), 1.0, CPU), wants_compiled, 16)[1]
-    )
-    settings = TrainSettings(steps=1, record_steps=False)
-    assert choose_stepper(EagerStepper(module, adamw(module), 1.0, CPU), settings, 16)[1].endswith(
-        "(train.record_steps is false)"
-    )
+    eager = EagerStepper(module, adamw(module), 1.0, CPU)
+    told = [
+        choose_stepper(eager, TrainSettings(steps=1, **settings), 16)
+        for settings in ({}, {"compile_blocks": True}, {"record_steps": False})
+    ]
+    assert all(stepper is eager for stepper, _ in told)
+    plainly, compiled, not_recorded = (line for _, line in told)
+    assert plainly == "steps: computed as they come (CUDA graphs are for GPUs)"
+    assert "compile_blocks=true is for" in compiled
+    assert not_recorded.endswith("(train.record_steps is false)")

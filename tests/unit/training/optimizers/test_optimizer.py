@@ -73,22 +73,6 @@ def test_rates_by_layer_are_electras() -> None:
     assert {rate for rate, _ in without.values()} == {0.8}
 
 
-@pytest.mark.parametrize("num_layers", [1, 3, 12])
-def test_depths_are_those_of_electras_code(num_layers: int) -> None:
-    """`_get_layer_lrs` of google-research/electra, written out: depths, and rate x decay ** (n_layers + 2 - depth)."""
-    module = nn.Module()
-    module.encoder = nn.Module()
-    module.encoder.embeddings = nn.Linear(1, 1, bias=False)
-    module.encoder.embeddings_project = nn.Linear(1, 1, bias=False)
-    module.encoder.blocks = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(num_layers))
-    module.head = nn.Linear(1, 1, bias=False)
-    depths = {"encoder.embeddings.weight": 0, "encoder.embeddings_project.weight": 0, "head.weight": num_layers + 2}
-    depths |= {f"encoder.blocks.{layer}.weight": layer + 1 for layer in range(num_layers)}
-    found = rates_by_name(module, OptimizerSettings(learning_rate=1e-4, layer_decay=0.8))
-    rates = {name: 1e-4 * 0.8 ** (num_layers + 2 - depth) for name, depth in depths.items()}
-    assert {name: rate for name, (rate, _) in found.items()} == pytest.approx(rates, rel=1e-12)
-
-
 def test_the_heads_rate_comes_first_since_it_is_the_one_that_is_logged() -> None:
     optimizer = build_optimizer(new_module(), OptimizerSettings(learning_rate=0.8, layer_decay=0.5))
     assert optimizer.param_groups[0]["lr"] == 0.8
