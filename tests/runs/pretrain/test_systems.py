@@ -309,7 +309,6 @@ CLASSES: dict[str, dict[str, str]] = {
 }
 """Of each folder in `model/`. An LSTM has no class there."""
 
-SAVED = [(system, folder) for system in CLASSES for folder in CLASSES[system]]
 TOLERANCE = 1e-5
 """Logits of order 1 after two layers in fp32; measured are below 1e-6."""
 
@@ -337,7 +336,7 @@ def our_logits(directory: Path, batch: Batch) -> torch.Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("system", "folder"), SAVED)
+@pytest.mark.parametrize(("system", "folder"), [(system, folder) for system in CLASSES for folder in CLASSES[system]])
 def test_transformers_opens_it_and_computes_the_same(system: str, folder: str, runs: dict[str, Path]) -> None:
     directory = runs[system] / "model" / folder
     class_name = CLASSES[system][folder]

@@ -41,11 +41,11 @@ def new_module(objective: BiLM | None = None, **changes: object) -> BiLMModule:
     return module
 
 
-def new_batch(window: int, lanes: list[int], seed: int = 0) -> Batch:
+def new_batch(window: int, lanes: list[int]) -> Batch:
     """A window of some lanes; what a lane holds depends on nothing else."""
 
     def of_lane(lane: int, name: int, high: int, columns: tuple[int, ...] = ()) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(key(seed, window, lane, name) & 0xFFFF)
+        generator = torch.Generator().manual_seed(key(0, window, lane, name) & 0xFFFF)
         return torch.randint(0, high, (WINDOW, *columns), generator=generator)
 
     def of_all(name: int, high: int, columns: tuple[int, ...] = ()) -> torch.Tensor:
@@ -58,7 +58,7 @@ def new_batch(window: int, lanes: list[int], seed: int = 0) -> Batch:
         position_ids=torch.arange(WINDOW).repeat(len(lanes)),
         bounds=torch.arange(0, total + 1, WINDOW, dtype=torch.int32),
         lengths=(WINDOW,) * len(lanes),
-        keys=torch.full((len(lanes),), key(seed, window)),
+        keys=torch.full((len(lanes),), key(0, window)),
         columns={
             "characters": of_all(1, 261, (6,)),
             "labels": of_all(2, SIZE),

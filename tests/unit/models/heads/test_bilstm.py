@@ -61,9 +61,9 @@ def test_mixture_by_hand() -> None:
     assert mixture(layers)[0].tolist() == pytest.approx(expected)
 
 
-def reference(bilstm: BiLstm, width: int, hidden_size: int) -> nn.LSTM:
+def reference(bilstm: BiLstm) -> nn.LSTM:
     """One `torch.nn.LSTM` of all layers with the same weights."""
-    lstm = nn.LSTM(width, hidden_size, num_layers=len(bilstm.layers), bidirectional=True)
+    lstm = nn.LSTM(6, 5, num_layers=2, bidirectional=True)
     weights = {
         name.replace("_l0", f"_l{number}"): weight
         for number, layer in enumerate(bilstm.layers)
@@ -78,7 +78,7 @@ def test_each_sequence_is_read_alone_gradients_included() -> None:
     torch.manual_seed(0)
     bilstm = BiLstm(6, hidden_size=5)
     values = torch.randn(sum(LENGTHS), 6, requires_grad=True)
-    alone = reference(bilstm, 6, 5)
+    alone = reference(bilstm)
     found, expected = bilstm(values, LENGTHS), torch.cat([alone(sequence)[0] for sequence in values.split(LENGTHS)])
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     weights = (bilstm.layers[1].weight_hh_l0, alone.weight_hh_l1)
