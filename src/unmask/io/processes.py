@@ -37,6 +37,9 @@ class WorkerProcess:
         with signals_held_back(signal.SIGINT, signal.SIGTERM):
             self._executor.submit(os.getpid)  # starts the process
         (self.process,) = set(multiprocessing.active_children()).difference(before)
+        # Now the process alone can write to the pipe of answers. If it is killed in the middle of an answer, the pool's
+        # thread gets to the end of the pipe; it would wait for the rest for ever.
+        self._executor._result_queue._writer.close()  # type: ignore[attr-defined]  # a SimpleQueue of multiprocessing
 
     def submit(self, function: Callable[P, Value], *arguments: P.args, **named: P.kwargs) -> Future[Value]:
         """Runs a module-level function; the future of a process that was killed raises BrokenProcessPool."""

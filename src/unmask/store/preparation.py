@@ -187,7 +187,7 @@ def _prepare(
         documents = read_corpora(job.corpora, counts, job.reading, job.cleaning, work_directory=out)
         chunks = watched(cut_chunks(documents, job.shard_bytes))
         if ray_address is None:
-            encode = stack.enter_context(encoder_pool(encoder, job.encoder, workers, interruption))
+            encode = stack.enter_context(encoder_pool(encoder, job.encoder, workers))
             records = [
                 _write_shard(job, shard, some, encode, advance)
                 for shard, some in groupby(chunks, lambda chunk: chunk.shard)

@@ -1,17 +1,15 @@
-"""Worker processes that are killed are noticed, whatever they were doing."""
+"""A worker process that is killed is noticed, whatever it was doing."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from unmask.store.encoding_pool import result_of
+from unmask.io.processes import WorkerProcess
 
 
 def answer(number: int) -> int:
@@ -28,8 +26,9 @@ def die_in_the_middle_of_the_answer() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_worker_that_is_killed_while_it_answers_is_noticed() -> None:
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        assert [result_of(pool.submit(answer, number), pool) for number in range(4)] == [0, 1, 2, 3]
-        with pytest.raises(BrokenProcessPool):
-            result_of(pool.submit(die_in_the_middle_of_the_answer), pool)
+def test_a_process_that_is_killed_while_it_answers_is_noticed() -> None:
+    process = WorkerProcess(os.getpid)
+    assert [process.submit(answer, number).result() for number in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(BrokenProcessPool):
+        process.submit(die_in_the_middle_of_the_answer).result(30)
+    assert process.exit_code() == -signal.SIGKILL
