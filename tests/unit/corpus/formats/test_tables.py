@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 from pathlib import Path
@@ -14,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from support.commands import type_in
 from support.corpora import SKIP, STOP, read, refused, write
 from unmask.corpus.documents import CorpusCounts, Document
-from unmask.corpus.reading import read_files
 from unmask.corpus.settings import ReadingSettings
 
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
@@ -26,42 +25,12 @@ def texts(path: Path, settings: ReadingSettings = STOP) -> list[str]:
     return [document.text for document in read(path, settings)[0]]
 
 
-def from_stdin(content: bytes, settings: ReadingSettings) -> list[str]:
-    return [document.text for document in read_files([Path("-")], CorpusCounts(), settings, io.BytesIO(content))]
-
-
 # ---------------------------------------------------------------------------------------------------------- csv and tsv
-
-
-@given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT)), st.booleans())
-def test_csv_holds_any_text(rows: list[tuple[str, str]], quote_all: bool) -> None:
-    file = io.StringIO(newline="")
-    # Python's writer puts a lone carriage return between quotes only if it must, or if lines end with one.
-    options: dict[str, Any] = {"lineterminator": "\n", "quoting": csv.QUOTE_ALL} if quote_all else {}
-    csv.writer(file, **options).writerows([("id", "text"), *rows])
-    content = file.getvalue().encode()
-    assert from_stdin(content, ReadingSettings(format="csv")) == [text for _, text in rows]
-
-
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\t\r\n"))))
-def test_tsv_holds_any_text_without_tabs_and_line_breaks(written: list[str]) -> None:
-    content = "id\ttext\r\n" + "".join(f"{number}\t{text}\r\n" for number, text in enumerate(written))
-    assert from_stdin(content.encode(), ReadingSettings(format="tsv")) == written
 
 
 def test_places_are_the_lines_on_which_rows_begin(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", b'n,text\n1,"two\nlines"\n\n2,"""quoted"", too"\n')
     assert read(path)[0] == [Document("two\nlines", f"{path}:2"), Document('"quoted", too', f"{path}:5")]
-
-
-def test_in_tsv_a_quotation_mark_is_a_character(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", b'body\tn\n"half\t1\n\n""\t2\n')
-    assert texts(path, ReadingSettings(column="body")) == ['"half', '""']
-
-
-def test_empty_lines_are_texts_where_there_is_but_one_column(tmp_path: Path) -> None:
-    for name in ("a.csv", "a.tsv"):
-        assert texts(write(tmp_path / name, b"text\none\n\ntwo\n")) == ["one", "", "two"]
 
 
 def test_a_header_without_the_column_tells_what_there_is(tmp_path: Path) -> None:
@@ -71,11 +40,6 @@ def test_a_header_without_the_column_tells_what_there_is(tmp_path: Path) -> None
         assert refused(path).startswith(told)
         documents, counts = read(path, SKIP)
         assert (documents, counts.skipped) == ([], {"no such column": 1})
-
-
-def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", b"text,text\n1,x\n")
-    assert refused(path).startswith(f"{path}:1: the header names 'text' twice: expected every column to have")
 
 
 NOT_CSV = "not CSV in the row that begins here"
@@ -113,7 +77,9 @@ def table(path: Path, rows: int = 1_000, **options: Any) -> list[str]:
 def test_parquet_holds_any_text(written: list[str], type: pa.DataType) -> None:
     file = io.BytesIO()
     parquet.write_table(pa.table({"text": pa.array(written, type)}), file)
-    assert from_stdin(file.getvalue(), ReadingSettings(format="parquet")) == written
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        type_in(monkeypatch, file.getvalue())
+        assert texts(Path("-"), ReadingSettings(format="parquet")) == written
 
 
 def test_parquet_is_read_by_row_groups_and_places_are_rows(tmp_path: Path) -> None:
