@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from unmask.corpus.cleaning.cleaning import check_scripts, clean, drop_short
 from unmask.corpus.cleaning.draft import Draft
@@ -28,7 +27,6 @@ def read_documents(
     reading: ReadingSettings = ReadingSettings(),  # noqa: B008  frozen
     cleaning: CleaningSettings = CleaningSettings(),  # noqa: B008  frozen
     work_directory: Path | None = None,
-    stdin: IO[bytes] | None = None,
 ) -> Iterator[Document]:
     """Streams the cleaned documents of files, in order; what is left out is counted by its reason.
 
@@ -36,7 +34,6 @@ def read_documents(
         counts: updated while reading; it adds up whenever a document is yielded.
         work_directory: where hashes are sorted, in a folder that is removed afterwards; None is the system's place for
             temporary files.
-        stdin: read for the file `-`; None is this process's standard input.
 
     Raises:
         InputError: a file, or a record in it, cannot be read; see `read_files`.
@@ -44,7 +41,7 @@ def read_documents(
         OutputError: the disk is too full for the hashes.
     """
     check_scripts(cleaning)
-    drafts = _drafts(files, counts, reading, cleaning, stdin)
+    drafts = _drafts(files, counts, reading, cleaning)
     if cleaning.duplicates != "keep":
         drafts = drop_duplicates(drafts, cleaning.duplicates == "paragraphs", work_directory)
         drafts = _without_short(drafts, cleaning.min_characters)  # paragraphs may have been removed
@@ -57,14 +54,10 @@ def read_documents(
 
 
 def _drafts(
-    files: Iterable[Path],
-    counts: CorpusCounts,
-    reading: ReadingSettings,
-    cleaning: CleaningSettings,
-    stdin: IO[bytes] | None,
+    files: Iterable[Path], counts: CorpusCounts, reading: ReadingSettings, cleaning: CleaningSettings
 ) -> Iterator[Draft]:
     """Cleaned documents, not in the statistics: whether some stay is only decided after later ones were read."""
-    for document in read_files(files, counts, reading, stdin):
+    for document in read_files(files, counts, reading):
         size = utf8_size(document.text)
         counts.documents_read -= 1  # `Draft.book` counts it again
         counts.bytes_read -= size

@@ -42,7 +42,6 @@ def read_files(
     files: Iterable[Path],
     counts: CorpusCounts,
     settings: ReadingSettings = ReadingSettings(),  # noqa: B008  frozen
-    stdin: IO[bytes] | None = None,
 ) -> Iterator[Document]:
     """Streams the documents of files unchanged, except that a byte order mark at the beginning of a file is removed.
 
@@ -50,28 +49,22 @@ def read_files(
         counts: updated while reading: files, bytes, documents read, records skipped. `bytes_read` counts the text of
             documents as yielded here; for formats that are mostly markup (Wikipedia, Markdown) only the text extracted,
             for Gutenberg books also the licence, which is booked as removed.
-        stdin: read for `-`; None is this process's standard input.
 
     Raises:
         InputError: with `on_error: stop`, a file cannot be opened, is damaged or cut short, is not UTF-8 (the byte is
             named), or does not match its format (the line is named).
     """
     for path in files:
-        yield from _read_file(path, counts, settings, stdin)
+        yield from _read_file(path, counts, settings)
 
 
-def _read_file(
-    path: Path, counts: CorpusCounts, settings: ReadingSettings, stdin: IO[bytes] | None
-) -> Iterator[Document]:
+def _read_file(path: Path, counts: CorpusCounts, settings: ReadingSettings) -> Iterator[Document]:
     counts.files += 1
     is_empty = True
     source = CorpusFile(path, io.BytesIO(), False, settings, counts)
     try:
         with ExitStack() as stack:
-            if path == STANDARD_INPUT:
-                raw = stdin or _standard_input()
-            else:
-                raw = stack.enter_context(open(path, "rb", buffering=0))
+            raw = _standard_input() if path == STANDARD_INPUT else stack.enter_context(open(path, "rb", buffering=0))
             counted = io.BufferedReader(PieceReader(_counted(raw, counts)), BUFFER_BYTES)
             if path == STANDARD_INPUT:
                 compression = detect_compression(counted.peek(6))

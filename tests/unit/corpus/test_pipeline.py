@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tracemalloc
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ import unmask.corpus.cleaning.duplicates as duplicates
 from support.corpora import SKIP, write, write_jsonl
 from support.imports import loaded_with
 from unmask.corpus.documents import Amount, CorpusCounts, Document
-from unmask.corpus.files import STANDARD_INPUT
 from unmask.corpus.pipeline import read_documents
 from unmask.corpus.settings import CleaningSettings
 from unmask.errors import InputError, OutputError, SettingsError
@@ -178,12 +176,6 @@ def test_the_account_holds_and_nothing_is_left_where_reading_stops(tmp_path: Pat
     assert_adds_up(counts)
     assert (counts.files, counts.file_bytes) == (1, path.stat().st_size)
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_standard_input_is_read(tmp_path: Path) -> None:
-    counts = CorpusCounts()
-    documents = read_documents([STANDARD_INPUT], counts, stdin=io.BytesIO(b"one\n\ntwo\n"))
-    assert [document.text for document in watched(documents, counts)] == ["one", "two"]
 
 
 def test_wrong_settings_and_places_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ passed over and counted."""
 
 from __future__ import annotations
 
-import io
 import json
 import tempfile
 import tracemalloc
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support import corpora
+from support.commands import type_in
 from support.corpora import COMPRESS, COMPRESSED, SKIP, read, refused
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import FORMAT_OF_SUFFIX
@@ -106,16 +106,16 @@ def test_a_format_that_is_named_goes_before_the_suffix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_standard_input_is_text_or_what_is_named_and_its_compression_is_seen(compression: str) -> None:
-    counts = CorpusCounts()
-    stdin = io.BytesIO(COMPRESS[compression](b"one\n\ntwo\n"))
-    size = len(stdin.getvalue())
-    documents = list(read_files([Path("-")], counts, stdin=stdin))
+def test_standard_input_is_text_or_what_is_named_and_its_compression_is_seen(
+    monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    given = COMPRESS[compression](b"one\n\ntwo\n")
+    type_in(monkeypatch, given)
+    documents, counts = read(Path("-"))
     assert documents == [Document("one", "standard input:1"), Document("two", "standard input:3")]
-    assert (counts.files, counts.file_bytes, counts.bytes_read) == (1, size, 6)
-    stdin = io.BytesIO(COMPRESS[compression](b"text,n\none,1\n"))
-    settings = ReadingSettings(format="csv")
-    assert texts(list(read_files([Path("-")], CorpusCounts(), settings, stdin))) == ["one"]
+    assert (counts.files, counts.file_bytes, counts.bytes_read) == (1, len(given), 6)
+    type_in(monkeypatch, COMPRESS[compression](b"text,n\none,1\n"))
+    assert texts(read(Path("-"), ReadingSettings(format="csv"))[0]) == ["one"]
 
 
 # ------------------------------------------------------------------------------------------------------ size and memory
