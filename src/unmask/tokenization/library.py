@@ -46,7 +46,11 @@ def word_splitter(normalizer: Definition | None, pre_tokenizer: Definition) -> C
     Raises:
         SettingsError: the library installed is of the generation that cannot train.
     """
-    refuse_without_trainers()
+    if not CAN_TRAIN:
+        raise SettingsError(
+            f"tokenizers {tokenizers.__version__} cannot train: install an older one to train with "
+            "(pip install 'tokenizers<1'); what it makes encodes the same under both"
+        )
     model = {"type": "WordPiece", "unk_token": "", "continuing_subword_prefix": "", "max_input_chars_per_word": 1}
     shell = open_definition(
         make_definition(
@@ -65,15 +69,6 @@ def word_splitter(normalizer: Definition | None, pre_tokenizer: Definition) -> C
         return [word for word, _ in second.pre_tokenize_str(text if first is None else first.normalize_str(text))]
 
     return split
-
-
-def refuse_without_trainers() -> None:
-    """Raises SettingsError if the installed library cannot train."""
-    if not CAN_TRAIN:
-        raise SettingsError(
-            f"tokenizers {tokenizers.__version__} cannot train: install an older one to train with "
-            "(pip install 'tokenizers<1'); what it makes encodes the same under both"
-        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from unmask.tokenization.kinds.kind import Learned
-from unmask.tokenization.library import refuse_without_trainers
 
 LONGEST_WORD = 400
 """In characters or bytes. Longer words, which no language has, are ignored."""
@@ -30,7 +29,6 @@ def grow_wordpiece(
         words, base, num_entries, min_pair_count: see `unmask.tokenization.kinds.kind.Grow`.
         prefix: of pieces that continue a word.
     """
-    refuse_without_trainers()
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
     from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -58,7 +56,6 @@ def grow_bpe(words: Counter[str], base: list[str], suffix: str, *, num_entries: 
             character in the base without the suffix, even one that only ever ends a word.
         suffix: of pieces that end a word; may be empty.
     """
-    refuse_without_trainers()
     from tokenizers import Tokenizer
     from tokenizers.models import BPE
     from tokenizers.pre_tokenizers import WhitespaceSplit

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from support.corpora import contents, write
 from support.trained import ENGLISH, KOREAN, trained
-from unmask.errors import SettingsError
-from unmask.tokenization import library
 from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -151,9 +149,3 @@ def test_any_text_gets_the_ids_of_the_library(texts: list[str]) -> None:
             tokenizer.backend.encode_special_tokens = False
         assert tokenizer.encode_batch(texts) == expected
         assert all(0 <= index < tokenizer.vocab_size for ids in expected for index in ids)
-
-
-def test_a_library_that_cannot_train_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "CAN_TRAIN", False)
-    with pytest.raises(SettingsError, match=r"cannot train: install an older one .*pip install 'tokenizers<1'"):
-        train_tokenizer(ENGLISH, TokenizerSettings())
