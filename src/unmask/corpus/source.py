@@ -53,10 +53,6 @@ class CorpusFile:
             )
         self.counts.skip(place, reason)
 
-    def raw_lines(self) -> Iterator[bytes]:
-        """The lines, undecoded."""
-        return chain(self.head, lines_of(self.stream))
-
     def lines(self) -> Iterator[tuple[int, str]]:
         """Lines with their numbers from 1 and their line ends; a byte order mark before the first is removed.
 
@@ -77,7 +73,7 @@ class CorpusFile:
             self.refuse(f"{self.name}:{place}", "not UTF-8", problem)
 
     def _counted_lines(self) -> Iterator[bytes]:
-        for line in self.raw_lines():
+        for line in chain(self.head, lines_of(self.stream)):
             if len(line) > LONG_LINE_BYTES:
                 self.counts.long_lines += 1
             yield line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import logging
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,8 +15,6 @@ from unmask.errors import InputError
 from unmask.io.encodings import as_utf8, read_utf8_lines
 from unmask.io.reading import open_input, split_suffixes
 from unmask.io.settings import TableSettings
-
-logger = logging.getLogger("unmask")
 
 STANDARD_INPUT = Path("-")
 

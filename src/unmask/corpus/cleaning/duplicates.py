@@ -173,11 +173,6 @@ class SeenHashes:
         """Hashes held in memory: fewer than `memory_hashes` after every `add`."""
         return sum(len(run) for run in self._recent)
 
-    @property
-    def num_runs(self) -> int:
-        """Runs that a look-up searches."""
-        return len(self._recent) + len(self._stored)
-
     def add(self, hashes: list[bytes]) -> list[bool]:
         """Adds hashes and returns for each whether it was new: neither in the set before nor earlier in the list.
 

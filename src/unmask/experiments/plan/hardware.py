@@ -16,12 +16,10 @@ class Link:
     Attributes:
         speed: bytes/s in one direction: of one device where it joins the devices of a node; where it joins nodes, of
             all adapters of a node together.
-        joins_nodes: False: it ends at the node.
     """
 
     title: str
     speed: float
-    joins_nodes: bool = False
 
 
 NVLINK = "nvlink"
@@ -36,8 +34,8 @@ LOOPBACK = Link("gloo on one machine", 0.6e9)
 
 LINKS = {
     # A DGX H100 has eight adapters of 400 Gb/s, one for each GPU (NVIDIA's data sheet of the DGX H100).
-    "ib400": Link("InfiniBand, 8 adapters of 400 Gb/s a node", 8 * 50e9, joins_nodes=True),
-    "eth100": Link("Ethernet, 1 adapter of 100 Gb/s a node", 12.5e9, joins_nodes=True),
+    "ib400": Link("InfiniBand, 8 adapters of 400 Gb/s a node", 8 * 50e9),
+    "eth100": Link("Ethernet, 1 adapter of 100 Gb/s a node", 12.5e9),
 }
 """What joins nodes, by the name that `--link` takes."""
 
