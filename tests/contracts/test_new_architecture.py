@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import unmask
-from support.corpora import write_jsonl
+from support.files import write_rows
 from support.toy_architecture import TOY
 from unmask.doctor.diagnosis import diagnose
 from unmask.errors import SettingsError
@@ -46,7 +46,7 @@ def words(registered: object, tmp_path_factory: pytest.TempPathFactory, samples_
     with (samples_dir / "text" / "en-books.jsonl").open(encoding="utf-8") as books:
         text = json.loads(next(books))["text"]
     documents = [text[start : start + 1000] for start in range(0, 12_000, 1000)]
-    corpus = write_jsonl(directory / "text.jsonl", [{"text": document} for document in documents])
+    corpus = write_rows(directory / "text.jsonl", *({"text": document} for document in documents))
     return str(directory / "toy.yaml"), [f"corpus={corpus}"]
 
 
@@ -100,7 +100,7 @@ def test_it_goes_on_from_itself_and_is_opened_once(
 
 def test_it_is_finetuned_and_predicts(run: Path, tmp_path: Path, opened: list[Path]) -> None:
     rows = [{"text": f"{word} day {number}", "label": word} for number in range(8) for word in ("good", "bad")]
-    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    path = write_rows(tmp_path / "rows.jsonl", *rows)
     data = [f"{name}={path}" for name in ("data.train", "data.dev")]
     small = ["device=cpu", "task.max_length=32", "train.epochs=1", "train.batch_size=8"]
     unmask.finetune("finetune/classification", [f"init_from={run}", *data, *small], out=tmp_path / "run")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import unmask
-from support.corpora import write_jsonl
+from support.files import write_rows
 from support.toy_objective import PreviousTokenSettings
 from unmask.doctor.diagnosis import diagnose
 from unmask.errors import SettingsError
@@ -52,7 +52,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
 def store(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Path:
     directory = tmp_path_factory.mktemp("store")
     lines = (samples_dir / "text" / "en-books.jsonl").read_text(encoding="utf-8").splitlines()[:20]
-    text = write_jsonl(directory / "text.jsonl", [{"text": json.loads(line)["text"][:1500]} for line in lines])
+    text = write_rows(directory / "text.jsonl", *({"text": json.loads(line)["text"][:1500]} for line in lines))
     train_tokenizer([text], directory / "tokenizer", TokenizerSettings(vocab_size=300))
     prepare([text], directory / "tokenizer", directory / "store")
     return directory / "store"
@@ -97,7 +97,7 @@ def test_a_run_is_trained_reported_and_described(run: Path) -> None:
 def test_its_encoder_fills_masks_and_is_finetuned(run: Path, tmp_path: Path) -> None:
     assert len(unmask.fill_mask(run, "the [MASK] of the day", 3)) == 3
     rows = [{"text": f"{word} day {number}", "label": word} for number in range(8) for word in ("good", "bad")]
-    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    path = write_rows(tmp_path / "rows.jsonl", *rows)
     words = [f"init_from={run}", f"data.train={path}", f"data.dev={path}", "device=cpu", "train.epochs=1"]
     unmask.finetune("finetune/classification", [*words, "task.max_length=32"], out=tmp_path / "run")
     assert {each["label"] for each in unmask.predict(tmp_path / "run", [{"text": "a good day"}])} <= {"good", "bad"}

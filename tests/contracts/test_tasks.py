@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from support.captured_steps import assert_captured_alike, assert_filled_alike, assert_gradients
-from support.corpora import write_jsonl
+from support.files import write_rows
 from support.sizes import sizes_of
 from unmask.batch import Batch
 from unmask.finetuning.run import save_finetuned
@@ -149,7 +149,7 @@ def tokenizer() -> TextTokenizer:
 @pytest.fixture(params=[*ON_BERT, *ON_OTHERS], ids=lambda each: f"{each[0]} on {each[1]}", scope="module")
 def case(request: pytest.FixtureRequest, tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Case:
     variant, family = request.param
-    path = write_jsonl(tmp_path_factory.mktemp("task") / "train.jsonl", ROWS[variant])
+    path = write_rows(tmp_path_factory.mktemp("task") / "train.jsonl", *ROWS[variant])
     settings = TaskSettings.model_validate({"max_length": 32, **VARIANTS[variant]})
     return Case(path, tokenizer, settings, family)
 

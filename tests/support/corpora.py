@@ -5,9 +5,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import json
 import lzma
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,16 +33,6 @@ COMPRESSED = [suffix for suffix in COMPRESS if suffix]
 Files = dict[str, str | bytes]
 STOP = ReadingSettings()
 SKIP = ReadingSettings(on_error="skip")
-
-
-def write(path: Path, content: str | bytes = b"") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
-def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    return write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read(path: Path, settings: ReadingSettings = STOP) -> tuple[list[Document], CorpusCounts]:

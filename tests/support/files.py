@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def write(path: Path, content: str | bytes) -> Path:
+def write(path: Path, content: str | bytes = b"") -> Path:
     """Writes a file, and makes the folders that it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)

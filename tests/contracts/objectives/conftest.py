@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.corpora import write_jsonl
+from support.files import write_rows
 from support.sizes import sizes_of
 from unmask.batch import Batch
 from unmask.models.encoder import new_encoder
@@ -182,7 +182,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> dict[
     directory = tmp_path_factory.mktemp("objectives")
     with (samples_dir / "text" / "en-books.jsonl").open(encoding="utf-8") as books:
         documents = [annotated(json.loads(line)["text"][:1500]) for line in islice(books, 12)]
-    text = write_jsonl(directory / "text.jsonl", documents)
+    text = write_rows(directory / "text.jsonl", *documents)
     made: dict[str, TokenStore] = {}
     for kind in ("wordpiece", "word"):
         settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": VOCAB_SIZE})

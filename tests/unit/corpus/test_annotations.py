@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.corpora import SKIP, write_jsonl
+from support.corpora import SKIP
+from support.files import write_rows
 from support.stores import make_annotated_store, make_store
 from unmask.corpus.annotations import KINDS, Annotation, annotation_fault
 from unmask.corpus.cleaning.cleaning import clean
@@ -53,7 +54,7 @@ from unmask.tokenization.tokenizer import TextTokenizer
 )
 def test_what_is_no_annotation_is_told_with_its_line(tmp_path: Path, spans: object, problem: str) -> None:
     good = {"text": "Ada met Grace.", "spans": [[0, 3, "entity"]]}
-    path = write_jsonl(tmp_path / "text.jsonl", [good, {"text": "Ada met Bob too.", "spans": spans}, good])
+    path = write_rows(tmp_path / "text.jsonl", good, {"text": "Ada met Bob too.", "spans": spans}, good)
     with pytest.raises(InputError) as error:
         list(read_documents([path], CorpusCounts()))
     assert str(error.value).startswith(f"{path}:2: 'spans'")
@@ -66,15 +67,13 @@ def test_what_is_no_annotation_is_told_with_its_line(tmp_path: Path, spans: obje
 
 
 def test_documents_without_annotations_have_none(tmp_path: Path) -> None:
-    path = write_jsonl(
-        tmp_path / "text.jsonl", [{"text": "a"}, {"text": "b", "spans": None}, {"text": "c", "spans": []}]
-    )
+    path = write_rows(tmp_path / "text.jsonl", {"text": "a"}, {"text": "b", "spans": None}, {"text": "c", "spans": []})
     assert [document.annotations for document in read_documents([path], CorpusCounts())] == [(), (), ()]
 
 
 def test_places_are_characters_not_bytes(tmp_path: Path) -> None:
     row = {"text": "😀 한강은 서울에 있다", "spans": [[2, 4, "entity"], [6, 8, "entity"]]}
-    [document] = read_documents([write_jsonl(tmp_path / "text.jsonl", [row])], CorpusCounts())  # \ud83d\ude00 escaped
+    [document] = read_documents([write_rows(tmp_path / "text.jsonl", row)], CorpusCounts())  # \ud83d\ude00 escaped
     assert shown(document) == ["한강", "서울"]
 
 
@@ -127,7 +126,7 @@ def test_one_whose_text_is_removed_is_dropped_and_counted(tmp_path: Path) -> Non
     assert draft.num_annotations_removed == 1
     text = "Ada wrote it.\nShare this article on Facebook\nBob read it.\nRead more"
     places = [(0, 3), (25, 32), (36, 44), (45, 48), (58, 62), (53, 62), (10, 48)]
-    path = write_jsonl(tmp_path / "text.jsonl", [{"text": text, "spans": [[*place, "entity"] for place in places]}])
+    path = write_rows(tmp_path / "text.jsonl", {"text": text, "spans": [[*place, "entity"] for place in places]})
     counts = CorpusCounts()
     [document] = read_documents([path], counts, cleaning=CleaningSettings(boilerplate_lines=True))
     assert document.text == "Ada wrote it.\nBob read it."
@@ -142,7 +141,7 @@ def test_repeated_paragraphs_take_their_annotations_along(tmp_path: Path) -> Non
         {"text": f"Then Cy.\n{line}\nAnd Di.", "spans": [[5, 7, "entity"], [39, 42, "entity"], [70, 72, "entity"]]},
         {"text": line, "spans": [[30, 33, "entity"]]},
     ]
-    path, counts = write_jsonl(tmp_path / "text.jsonl", rows), CorpusCounts()
+    path, counts = write_rows(tmp_path / "text.jsonl", *rows), CorpusCounts()
     documents = read_documents([path], counts, cleaning=CleaningSettings(duplicates="paragraphs"))
     assert [shown(document) for document in documents] == [["Ada"], ["Cy", "Di"]]
     assert (counts.annotations, counts.annotations_removed) == (3, 1)  # a document that is dropped is counted as one

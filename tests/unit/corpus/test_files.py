@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.corpora import write
+from support.files import write
 from unmask.corpus.files import FORMAT_OF_SUFFIX, find_files, format_of
 from unmask.errors import InputError
 

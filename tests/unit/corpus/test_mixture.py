@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.corpora import write
+from support.files import write
 from unmask.corpus.mixture import CorpusInMixture, MixtureSettings, read_mixture, take, times_taken
 from unmask.errors import InputError, SettingsError
 

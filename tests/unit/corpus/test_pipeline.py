@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unmask.corpus.cleaning.duplicates as duplicates
-from support.corpora import SKIP, write, write_jsonl
+from support.corpora import SKIP
+from support.files import write, write_rows
 from support.imports import loaded_with
 from unmask.corpus.documents import Amount, CorpusCounts, Document
 from unmask.corpus.pipeline import read_documents
@@ -24,7 +25,7 @@ OTHER = "Another one, which says something else, and is as long."
 
 
 def write_texts(path: Path, texts: list[str]) -> Path:
-    return write_jsonl(path, [{"text": text} for text in texts])
+    return write_rows(path, *({"text": text} for text in texts))
 
 
 def assert_adds_up(counts: CorpusCounts) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support import corpora
+from support import files
 from support.commands import type_in
 from support.corpora import COMPRESS, COMPRESSED, SKIP, read, refused
 from unmask.corpus.documents import CorpusCounts, Document
@@ -26,7 +26,7 @@ from unmask.io.reading import COMPRESSIONS, split_suffixes
 
 def write(path: Path, content: bytes) -> Path:
     """Compressed, as the suffix says."""
-    return corpora.write(path, COMPRESS[split_suffixes(path)[1]](content))
+    return files.write(path, COMPRESS[split_suffixes(path)[1]](content))
 
 
 def texts(documents: list[Document]) -> list[str]:
@@ -159,7 +159,7 @@ def test_many_empty_documents_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_files_without_any_document_are_counted(tmp_path: Path, suffix: str, compression: str) -> None:
     first, second, third = (tmp_path / f"{number}{suffix}{compression}" for number in range(3))
-    paths = [write(first, b""), write(second, b" \n\n"), corpora.write(third)]
+    paths = [write(first, b""), write(second, b" \n\n"), files.write(third)]
     counts = CorpusCounts()
     assert not list(read_files(paths, counts))
     assert (counts.files, counts.empty_files, counts.skipped) == (3, 3, {})
@@ -236,7 +236,7 @@ def test_of_a_file_cut_short_what_came_before_stays(tmp_path: Path, compression:
 
 @pytest.mark.parametrize("compression", COMPRESSED)
 def test_a_file_that_is_not_what_its_suffix_says_is_told(tmp_path: Path, compression: str) -> None:
-    path = corpora.write(tmp_path / f"a.txt{compression}", b"plain text after all\n")
+    path = files.write(tmp_path / f"a.txt{compression}", b"plain text after all\n")
     assert "damaged or cut short" in refused(path)
     assert skipped(path) == ([], [(str(path), "damaged file")])
 
@@ -248,7 +248,7 @@ def test_a_file_that_vanished_is_told(tmp_path: Path) -> None:
 
 
 def test_after_a_file_that_fails_the_next_is_read(tmp_path: Path) -> None:
-    bad = corpora.write(tmp_path / "a.txt.gz", b"no archive")
+    bad = files.write(tmp_path / "a.txt.gz", b"no archive")
     counts = CorpusCounts()
     documents = list(read_files([bad, write(tmp_path / "b.txt", b"fine")], counts, SKIP))
     assert texts(documents) == ["fine"]

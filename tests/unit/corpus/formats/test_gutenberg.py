@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.corpora import read, write
+from support.corpora import read
+from support.files import write
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.settings import ReadingSettings
 from unmask.errors import InputError

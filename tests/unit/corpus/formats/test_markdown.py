@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.corpora import read, write
+from support.corpora import read
+from support.files import write
 from unmask.corpus.documents import Document
 from unmask.corpus.formats.markdown import strip_markdown
 

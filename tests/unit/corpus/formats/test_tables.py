@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from support.commands import type_in
-from support.corpora import SKIP, STOP, read, refused, write
+from support.corpora import SKIP, STOP, read, refused
+from support.files import write
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.settings import ReadingSettings
 

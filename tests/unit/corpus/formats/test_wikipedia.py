@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.corpora import SKIP, read, refused, write
+from support.corpora import SKIP, read, refused
+from support.files import write
 from unmask.corpus.documents import Amount, CorpusCounts, Document
 from unmask.corpus.formats import wikitext
 from unmask.corpus.formats.wikitext import extract_passages

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.corpora import contents, write
+from support.corpora import contents
+from support.files import write
 from support.trained import ENGLISH, KOREAN, trained
 from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
