@@ -106,7 +106,7 @@ def train_peer(given: Namespace, data: Path) -> None:
     )
 
     from unmask.inference.pairs import open_scorer
-    from unmask.tasks.pairs.comparing import as_figures, compare_pairs
+    from unmask.tasks.pairs.comparing import compare_pairs
     from unmask.tasks.pairs.reading import read_paradigms, sample
 
     run = given.out / "runs" / f"{PEER}-0"
@@ -143,7 +143,8 @@ def train_peer(given: Namespace, data: Path) -> None:
             self.measured += 1
             model.save_pretrained(run / "model")
             tokenizer.save_pretrained(run / "model")
-            curve.append({"minutes": minutes, "pairs": compare_pairs(open_scorer(run / "model"), few).mean.percent})
+            mean = compare_pairs(open_scorer(run / "model"), few)["metrics"]
+            curve.append({"minutes": minutes, "pairs": mean["accuracy"]})
             self.spent += time.perf_counter() - now
 
     def train(steps: int, callbacks: list[Any]) -> None:
@@ -171,7 +172,7 @@ def train_peer(given: Namespace, data: Path) -> None:
     tokenizer.save_pretrained(run / "model")
     (run / "results.json").write_text(json.dumps({"curve": curve}), encoding="utf-8")
     results = compare_pairs(open_scorer(run / "model"), paradigms)
-    (run / ALL_PAIRS).write_text(json.dumps(as_figures(results)), encoding="utf-8")
+    (run / ALL_PAIRS).write_text(json.dumps(results), encoding="utf-8")
 
 
 def peer_rows(store: Path, cls: int, sep: int) -> list[list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +19,7 @@ from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.objectives.settings import GENERATOR
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.tasks.pairs.comparing import PairResults, as_figures, compare_pairs
+from unmask.tasks.pairs.comparing import compare_pairs
 from unmask.tasks.pairs.reading import read_paradigms
 from unmask.tasks.pairs.scorers import PllMode, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
@@ -62,7 +63,9 @@ def evaluate_pairs(
     paradigms = read_paradigms(pairs)
     scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
     with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
-        return _figures(compare_pairs(scorer, paradigms, progress.advance))
+        results = compare_pairs(scorer, paradigms, progress.advance)
+        _warn_of_alike(results)
+    return results
 
 
 def evaluate_checkpoints(
@@ -90,21 +93,21 @@ def evaluate_checkpoints(
             with tempfile.TemporaryDirectory() as place:
                 model = save_checkpoint_model(run, Path(place) / "model", step)
                 scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
-                found = compare_pairs(scorer, paradigms, progress.advance)
-            results.append({"step": step, **(as_figures(found) if results else _figures(found))})
+                results.append({"step": step, **compare_pairs(scorer, paradigms, progress.advance)})
+            if len(results) == 1:  # all have the same vocabulary
+                _warn_of_alike(results[0])
     return results
 
 
-def _figures(results: PairResults) -> dict[str, Any]:
-    """What `evaluate_pairs` returns; warns where the vocabulary makes the sentences of many pairs alike."""
-    if results.num_alike > MOST_ALIKE * results.num_pairs:
+def _warn_of_alike(results: Mapping[str, Any]) -> None:
+    """Warns where the vocabulary makes the sentences of many pairs alike."""
+    if results["alike"] > MOST_ALIKE * results["n"]:
         logger.warning(
             "of %s pairs, %s are two equal sentences to this model, whose vocabulary lacks their words, and count as "
             "wrong: take a model whose tokenizer was made for such text",
-            f"{results.num_pairs:,}",
-            f"{results.num_alike:,}",
+            f"{results['n']:,}",
+            f"{results['alike']:,}",
         )
-    return as_figures(results)
 
 
 def open_scorer(

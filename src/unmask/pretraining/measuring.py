@@ -77,7 +77,7 @@ def evaluator(
         figures = measure(run.objective, run.module, run.held_out, compute)
         plateau.look(figures, run.steps.progress)
         if scorer is not None:
-            figures["pairs_accuracy"] = compare_pairs(scorer, run.pairs).mean.percent / 100
+            figures["pairs_accuracy"] = compare_pairs(scorer, run.pairs)["metrics"]["accuracy"] / 100
         return figures
 
     return evaluate

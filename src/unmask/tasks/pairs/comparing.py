@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,43 +19,17 @@ _PERCENTILES = (2.5, 97.5)
 """Of the bootstrap, for 95 % intervals."""
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """The percentage of pairs whose grammatical sentence is likelier, with a 95 % bootstrap interval."""
-
-    percent: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class PairResults:
-    """What minimal pairs say of a model.
-
-    Attributes:
-        mean: over paradigms, each counting the same; its interval is that of resampled pairs within paradigms.
-        terms: the mean over the paradigms of each phenomenon, where they name one.
-        term_of: the phenomenon of each paradigm; "" where it names none.
-        paradigms: by name, in the order in which they were given.
-        num_pairs: how many were compared.
-        num_alike: of how many the model reads two equal sentences: they count as wrong.
-    """
-
-    mean: Accuracy
-    terms: dict[str, Accuracy]
-    term_of: dict[str, str]
-    paradigms: dict[str, Accuracy]
-    num_pairs: int
-    num_alike: int
-
-
 def compare_pairs(
     scorer: SentenceScorer, paradigms: Sequence[Paradigm], advance: Callable[[int], None] = lambda _: None
-) -> PairResults:
+) -> dict[str, Any]:
     """Which sentences of the pairs a model finds likelier. Two that are equally likely count as wrong.
 
     Args:
         advance: given the number of pairs whenever some are done.
+
+    Returns:
+        As `unmask.inference.pairs.evaluate_pairs`. The mean is over paradigms, each counting the same, and so is that
+        of each phenomenon (`terms`); intervals are of 95 %, by a bootstrap of the pairs within paradigms.
     """
     pairs = [pair for paradigm in paradigms for pair in paradigm.pairs]
     right = np.zeros(len(pairs), dtype=bool)
@@ -84,36 +57,18 @@ def compare_pairs(
     for paradigm in paradigms:
         if paradigm.term:
             by_term.setdefault(paradigm.term, []).append(paradigm.name)
-    return PairResults(
-        _mean(resampled.values()),
-        {term: _mean(resampled[name] for name in names) for term, names in by_term.items()},
-        {paradigm.name: paradigm.term for paradigm in paradigms},
-        {name: _mean([each]) for name, each in resampled.items()},
-        len(pairs),
-        num_alike,
-    )
-
-
-def _mean(parts: Iterable[tuple[float, NDArray[np.float64]]]) -> Accuracy:
-    """Of paradigms, each with its share of right pairs and the resampled ones."""
-    shares, resamples = zip(*parts, strict=True)
-    low, high = np.percentile(np.mean(resamples, 0), _PERCENTILES)
-    return Accuracy(100 * float(np.mean(shares)), 100 * float(low), 100 * float(high))
-
-
-def as_figures(results: PairResults) -> dict[str, Any]:
-    """What `evaluate_pairs` returns."""
-
-    def figures(accuracy: Accuracy) -> dict[str, float]:
-        return {"accuracy": accuracy.percent, "low": accuracy.low, "high": accuracy.high}
-
     return {
         "task": "pairs",
-        "n": results.num_pairs,
-        "alike": results.num_alike,
-        "metrics": figures(results.mean),
-        "terms": {name: accuracy.percent for name, accuracy in results.terms.items()},
-        "paradigms": {
-            name: {"term": results.term_of[name], **figures(accuracy)} for name, accuracy in results.paradigms.items()
-        },
+        "n": len(pairs),
+        "alike": num_alike,
+        "metrics": _mean(resampled.values()),
+        "terms": {term: _mean(resampled[name] for name in names)["accuracy"] for term, names in by_term.items()},
+        "paradigms": {each.name: {"term": each.term, **_mean([resampled[each.name]])} for each in paradigms},
     }
+
+
+def _mean(parts: Iterable[tuple[float, NDArray[np.float64]]]) -> dict[str, float]:
+    """Of paradigms, each with its share of right pairs and the resampled ones, in percent."""
+    shares, resamples = zip(*parts, strict=True)
+    low, high = np.percentile(np.mean(resamples, 0), _PERCENTILES)
+    return {"accuracy": 100 * float(np.mean(shares)), "low": 100 * float(low), "high": 100 * float(high)}
