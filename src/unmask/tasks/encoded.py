@@ -63,11 +63,6 @@ class EncodedExamples:
         """(rows,) int64, in tokens."""
         return np.diff(self.bounds)
 
-    @property
-    def num_examples(self) -> int:
-        """How many examples have a unit."""
-        return len(np.unique(self.examples))
-
     def tokens_of(self, unit: int) -> slice:
         """The tokens of a unit, for slicing token columns, alignment and outputs."""
         first, last = self.unit_bounds[unit : unit + 2]
