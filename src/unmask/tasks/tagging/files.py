@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def read_file(
         elif suffix in FORMATS:
             yield from FORMATS[suffix](file, note)
         elif suffix in (*_TABLES, ".tsv"):
-            yield from map(_with_names(file.path), read_rows(file))
+            yield from _read_table(file)
         else:
             raise InputError(
                 f"{file}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .csv, .tsv "
@@ -182,20 +182,17 @@ def _is_numbered(file: InputFiles, columns: TaggingColumns) -> bool:
     return {*USUAL_COLUMNS.tokens, *USUAL_COLUMNS.tags, *USUAL_COLUMNS.text}.isdisjoint(first.split("\t"))
 
 
-def _with_names(path: Path) -> Callable[[Row], Row]:
-    """What gives numbered tags the names that a `.parquet` of Hugging Face `datasets` holds; other rows stay."""
-    names = _names_of_numbers(path) if path.suffix == ".parquet" else {}
-
-    def named(row: Row) -> Row:
+def _read_table(file: InputFiles) -> Iterator[Row]:
+    """The rows of a table; numbered tags get the names that a `.parquet` of Hugging Face `datasets` holds."""
+    names = _names_of_numbers(file.path) if file.path.suffix == ".parquet" else {}
+    for row in read_rows(file):
         fields = dict(row.fields)
         for column, tag_names in names.items():
             if isinstance(fields.get(column), list):
                 fields[column] = [
                     tag_names[tag] if type(tag) is int and 0 <= tag < len(tag_names) else tag for tag in fields[column]
                 ]
-        return replace(row, fields=fields)
-
-    return named if names else lambda row: row
+        yield replace(row, fields=fields)
 
 
 def _names_of_numbers(path: Path) -> dict[str, list[str]]:
