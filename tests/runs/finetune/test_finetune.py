@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from support.files import write, write_rows
+from support.files import write_rows
 from support.model_files import edit_config
 from support.runs import assert_same_weights, rows_of, weights_of
 from support.tasks import new_task
 from support.untrained import save_bert, save_task_model
-from unmask.errors import CheckpointError, InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
+from unmask.errors import Interrupted, ModelError
 from unmask.finetuning import run as finetuning
 from unmask.finetuning.inputs import build_module
 from unmask.finetuning.run import finetune
@@ -155,34 +155,6 @@ def test_constant_predictions_are_named(words: list[str], tmp_path: Path, caplog
     assert results["degenerate"] in html.unescape((tmp_path / "run" / "report.html").read_text())
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "told"),
-    [
-        ("data.train={data}/absent.jsonl", InputError, "cannot be read"),
-        ("data.columns.text=summary", InputError, r"train\.jsonl:1: no column 'summary'"),
-        ("data.columns.label=stars", InputError, r"train\.jsonl:1: no column 'stars' for the label"),
-        ("data.dev={data}/other.jsonl", InputError, r"other\.jsonl:1: the label 'odd' is none of the known ones"),
-        ("data.train={data}/one.jsonl", InputError, r"one\.jsonl: every example has the label 'good'"),
-        ("task.max_length=64", SettingsError, "task.max_length 64 is over the 32 positions"),
-        ("task.truncation=false", InputError, r"train\.jsonl:\d+: \d+ tokens, over task\.max_length 4"),
-        ("init_from={data}", UserError, "no model here"),
-    ],
-)
-def test_what_is_wrong_is_told_before_anything_is_written(
-    words: list[str], data: Path, tmp_path: Path, change: str, error: type[UserError], told: str
-) -> None:
-    (data / "other.jsonl").write_text('{"review": "a", "label": "odd"}\n')
-    (data / "one.jsonl").write_text('{"review": "a", "label": "good"}\n' * 3)
-    change = change.format(data=data)
-    key = change.partition("=")[0]
-    changed = [word for word in words if not word.startswith(f"{key}=")]
-    if key == "task.truncation":
-        changed = [word.replace("task.max_length=16", "task.max_length=4") for word in changed]
-    with pytest.raises(error, match=told):
-        finetune("finetune/classification", [*changed, change], out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def trained_on(base: Path, length: int, place: Path) -> Path:
     """A copy of a model that says how long the longest sequence was that it has seen."""
     shutil.copytree(base, place)
@@ -211,25 +183,6 @@ def test_a_recipes_length_is_at_most_the_trained_one(
     config = json.loads((saved / "config.json").read_text())
     assert config["unmask_task"]["max_length"] == 18
     assert config["unmask_trained_length"] == 18
-
-
-def test_a_run_is_not_overwritten_and_other_examples_are_noticed(words: list[str], data: Path, tmp_path: Path) -> None:
-    train = write(tmp_path / "train.jsonl", (data / "train.jsonl").read_bytes())
-    changed = replaced(words, "train.steps=2", f"data.train={train}")
-    finetune("finetune/classification", changed, out=tmp_path / "run")
-    with pytest.raises(OutputError, match=r"exists already .* pass --resume or --overwrite"):
-        finetune("finetune/classification", changed, out=tmp_path / "run")
-    train.write_bytes(train.read_bytes() * 2)
-    with pytest.raises(CheckpointError, match=r"train\.jsonl gives other examples than when this run was begun"):
-        finetune("finetune/classification", changed, out=tmp_path / "run", resume=True)
-    train.write_bytes((data / "train.jsonl").read_bytes() + b" \n")  # the same examples
-    with pytest.raises(CheckpointError, match=r"data\.train=.* holds something else than when this run was begun"):
-        finetune("finetune/classification", changed, out=tmp_path / "run", resume=True)
-    before, absent = weights_of(tmp_path / "run" / "model"), replaced(changed, "data.dev=absent.tsv")
-    with pytest.raises(InputError, match="cannot be read"):
-        finetune("finetune/classification", absent, out=tmp_path / "run", overwrite=True)
-    assert weights_of(tmp_path / "run" / "model").keys() == before.keys()  # what was there is there still
-    finetune("finetune/classification", changed, out=tmp_path / "run", overwrite=True)
 
 
 # ---- A head that is kept
