@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from support.files import write, write_rows
-from support.runs import assert_same_weights, rows_of, weights_of
+from support.runs import assert_same_weights, rows_of
 from support.searches import read_json
 from support.untrained import save_bert
 from unmask.errors import CheckpointError, InputError, Interrupted, OutputError, SettingsError
@@ -249,19 +248,3 @@ def test_early_stopping_leaves_the_best_model(tmp_path: Path, recipe: str, words
     found = read_json(tmp_path / "out" / "results.json")["dev"]
     assert {f"eval/{name}": value for name, value in found.items()} | {"step": best} == measured[best]
     assert evaluate(model, tmp_path / "dev.jsonl")["metrics"] == {k: v for k, v in found.items() if k != "loss"}
-
-
-def test_a_frozen_encoder_comes_out_as_it_went_in(tmp_path: Path, recipe: str, base: Path, words: list[str]) -> None:
-    model = finetune(recipe, [*words, "freeze_layers=all"], out=tmp_path / "out")
-    found, before = weights_of(model), weights_of(base)
-    assert all(torch.equal(found[f"bert.{name}"], value) for name, value in before.items())
-    with pytest.raises(SettingsError, match="freeze_layers=3: the model has 2 layers"):
-        finetune(recipe, [*words, "freeze_layers=3"], out=tmp_path / "other")
-
-
-def test_layers_that_are_not_taken_are_new(tmp_path: Path, recipe: str, base: Path, words: list[str]) -> None:
-    """Frozen as well, so that what is taken is still what it was at the end."""
-    model = finetune(recipe, [*words, "transfer_layers=1", "freeze_layers=1"], out=tmp_path / "out")
-    found, before = weights_of(model), weights_of(base)
-    same = {name for name, value in before.items() if torch.equal(found[f"bert.{name}"], value)}
-    assert same == {name for name in before if name.startswith(("embeddings.", "encoder.layer.0."))}
