@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from safetensors.torch import load_file
 
 from support.commands import Command
 from support.files import write_rows
-from support.runs import assert_same_weights, rows_of, weights_of
+from support.runs import assert_same_weights, rows_of, stop_at, weights_of
 from support.searches import read_json
-from unmask.training.session import Session
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -165,20 +163,6 @@ def test_figures_with_the_context_of_documents(unmask: Command, place: Path, tas
     assert entities[0] != entities[1]
 
 
-def stop_at_step(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sends this process SIGTERM after a step."""
-    after_step, seen = Session.__call__, 0
-
-    def stopping(session: Session, *arguments: Any) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == step:
-            signal.raise_signal(signal.SIGTERM)
-        after_step(session, *arguments)
-
-    monkeypatch.setattr(Session, "__call__", stopping)
-
-
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("kind", ["qa", "choice", "tagging"])
 def test_an_interrupted_run_ends_as_one_that_never_stopped(
@@ -186,7 +170,7 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
 ) -> None:
     whole = finetune(kind, "whole", *LONGER, *FAST)
     with monkeypatch.context() as patched:
-        stop_at_step(7, patched)
+        stop_at(patched, 7)
         halves = finetune(kind, "halves", *LONGER, *FAST, code=143)
     assert not (halves / "model").exists()
     finetune(kind, "halves", *LONGER, *FAST, options=("--resume",))
