@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -205,16 +204,3 @@ def test_a_run_outlives_bad_examples(unmask: Command, place: Path, task_models: 
             assert tree_of(place / "run")[name] == before[name]
     refused = unmask("finetune", "finetune/qa", *words, "--out", "run")
     check_last_error(refused, "run exists already and would be overwritten: choose another --out, or pass --resume or")
-
-
-def test_a_search_is_not_resumed_on_bad_examples(unmask: Command, place: Path, task_models: Any) -> None:
-    write_files({"t.jsonl": task_models.examples["choice"]})
-    words = task_models.words("choice", "t.jsonl", "data.dev=t.jsonl", "search.restarts=2")
-    command = ("finetune", "finetune/choice", *words, "--out", "run")
-    assert unmask(*command).code == 0
-    first, second = sorted((place / "run" / "trials").iterdir())
-    shutil.rmtree(second)
-    write_files({"t.jsonl": lines(choice("flew"))})
-    check_last_error(unmask(*command, "--resume"), "t.jsonl:1: 1 choice(s) in choices: expected at least two")
-    assert (first / "model" / "config.json").is_file()
-    assert (place / "run" / "summary.json").is_file()
