@@ -68,6 +68,13 @@ def run_search(
     return read_json(directory / "summary.json")
 
 
+def results_of(directory: Path) -> dict[str, bytes]:
+    """What a search leaves that is the same however its trials were run."""
+    patterns = ("summary.json", "model/*", "trials/*/model/*", "trials/*/re*", "trials/*/samples.json")
+    paths = [path for pattern in patterns for path in directory.glob(pattern)]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
 def read_json(path: Path) -> dict[str, Any]:
     def refuse(constant: str) -> float:
         raise AssertionError(f"{constant} is no JSON")

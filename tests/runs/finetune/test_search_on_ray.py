@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 
 from support.files import write, write_rows
 from support.ray_clusters import add_machine, lose, ray_cluster
-from support.searches import read_json
+from support.searches import read_json, results_of
 from support.untrained import save_bert
 from unmask.errors import Interrupted, OutputError, SettingsError, UserError
 from unmask.finetuning.run import finetune, finetune_settings
@@ -132,13 +132,7 @@ def whole(folder: Path) -> dict[str, bytes]:
         patch.chdir(folder)
         patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
         finetune("recipe.yaml", out="whole")
-    return results(folder / "whole")
-
-
-def results(directory: Path) -> dict[str, bytes]:
-    patterns = ("summary.json", "model/*", "trials/*/model/*", "trials/*/re*", "trials/*/samples.json")
-    paths = [path for pattern in patterns for path in directory.glob(pattern)]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+    return results_of(folder / "whole")
 
 
 def search(out: str, run: Any, address: str | None) -> Path:
@@ -180,7 +174,7 @@ def test_a_lost_machine_costs_no_trial_and_no_byte(
     search("lost", runs.losing, cluster.address)
     waiting.join()
     assert len(whole) > 20
-    assert results(folder / "lost") == whole
+    assert results_of(folder / "lost") == whole
     told = (folder / "lost" / "log.txt").read_text()
     assert "3 trials, 2 at a time; each has a log.txt of its own" in told
     assert "seed1 begins again from its last checkpoint: its machine is lost" in told
@@ -200,7 +194,7 @@ def test_stopped_there_and_resumed_here(
     assert stopped.value.exit_code == 143
     assert sorted(Path("stopped").glob("trials/*/checkpoints/step-*"))[-1].name == "step-00000007"
     search("stopped", finetune_settings, None)
-    assert results(folder / "stopped") == whole
+    assert results_of(folder / "stopped") == whole
     assert "resumed from step 7" in (trial("stopped", 0) / "log.txt").read_text()
     assert "resumed with search.ray=None, where it was" in Path("stopped", "log.txt").read_text()
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.files import write, write_rows
 from support.runs import assert_same_weights, rows_of
-from support.searches import read_json
+from support.searches import read_json, results_of
 from support.untrained import save_bert
 from unmask.errors import CheckpointError, Interrupted, OutputError, SettingsError
 from unmask.finetuning.run import finetune
@@ -223,13 +223,8 @@ def test_side_by_side_stopped_and_resumed_is_as_one_after_another(
     assert search_side_by_side() == out / "model"
     assert ["resumed from step 7" in (place / "log.txt").read_text() for place in seeds] == [True, True, False]
 
-    def results(directory: Path) -> dict[str, bytes]:
-        patterns = ("summary.json", "model/*", "trials/*/model/*", "trials/*/re*", "trials/*/samples.json")
-        paths = [path for pattern in patterns for path in directory.glob(pattern)]
-        return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
-
-    assert len(results(out)) > 20
-    assert results(out) == results(tmp_path / "whole")
+    assert len(results_of(out)) > 20
+    assert results_of(out) == results_of(tmp_path / "whole")
 
 
 def test_early_stopping_leaves_the_best_model(tmp_path: Path, recipe: str, words: list[str]) -> None:
