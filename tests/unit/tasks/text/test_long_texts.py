@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from support.tasks import new_task
 from support.untrained import save_bert, save_task_model
 from unmask.errors import InputError
-from unmask.finetuning.run import save_finetuned
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
@@ -86,17 +84,6 @@ def test_learnt_pooling_starts_as_the_mean_and_learns(tmp_path: Path, base: Path
     assert float(module.head.query.grad.abs().max()) > 1e-4
 
 
-def test_learnt_weights_come_back(tmp_path: Path, base: Path) -> None:
-    predictor = opened(tmp_path / "w", base, long_text="windows", doc_stride=4, window_pooling="learnt")
-    module: Any = predictor.module
-    torch.nn.init.normal_(module.head.query, std=5.0)
-    save_finetuned(module, predictor.task, predictor.tokenizer, tmp_path / "again")  # type: ignore[arg-type]
-    again = load_predictor(tmp_path / "again")
-    rows = [Row({"text": " ".join(WORDS)}, ""), Row({"text": "the sky is blue"}, "")]
-    assert list(again(rows)) == list(predictor(rows))
-    assert torch.equal(again.module.head.query, module.head.query)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_outputs_are_those_of_the_windows_together(tmp_path: Path, base: Path, pooling: str) -> None:
     windows = opened(tmp_path / "w", base, long_text="windows", doc_stride=4, window_pooling=pooling)
@@ -128,25 +115,6 @@ def test_a_book_is_computed_in_parts(tmp_path: Path, base: Path, monkeypatch: py
         torch.testing.assert_close(predictor.module.outputs(batch), at_once, atol=1e-5, rtol=0)
     assert len(sizes) > 3
     assert max(sizes) <= 50 + 8
-
-
-def test_the_end_of_a_text_counts(tmp_path: Path, base: Path) -> None:
-    windows = opened(tmp_path / "w", base, long_text="windows", doc_stride=6)
-    cut = opened(tmp_path / "c", base)
-    one, other = (" ".join([*WORDS[:-1], last]) for last in ("blue", "dull"))
-    answers = [list(predictor([Row({"text": each}, "") for each in (one, other)])) for predictor in (windows, cut)]
-    assert answers[0][0]["probabilities"] != answers[0][1]["probabilities"]
-    assert answers[1][0]["probabilities"] == pytest.approx(answers[1][1]["probabilities"]), "it is cut off"
-
-
-def test_a_model_remembers_how_it_reads(tmp_path: Path, base: Path) -> None:
-    remembered = opened(tmp_path / "w", base, long_text="windows", window_pooling="max", doc_stride=4).task.remembered()
-    assert {name: remembered[name] for name in ("long_text", "window_pooling", "doc_stride")} == {
-        "long_text": "windows",
-        "window_pooling": "max",
-        "doc_stride": 4,
-    }
-    assert "long_text" not in new_task(**SETTINGS).remembered()
 
 
 def test_pairs_are_refused(tmp_path: Path, base: Path) -> None:
