@@ -107,16 +107,6 @@ def test_the_loss_is_that_of_labelled_tokens() -> None:
     torch.testing.assert_close(term.total, by_hand)
 
 
-def test_a_saved_head_answers_the_same() -> None:
-    module = new_module("weighted-last-4").eval()
-    again = new_module("weighted-last-4")
-    again.head.load_state_dict(module.head.state_dict())
-    kept = FeatureTaggingModule(new_encoder(), module.head, "weighted-last-4").eval()
-    batch = everything(new_examples())
-    assert kept.head is module.head
-    assert torch.equal(again.eval().outputs(batch), module.outputs(batch))
-
-
 def test_refused(tmp_path: Path) -> None:
     encoder = new_encoder()
     with pytest.raises(SettingsError, match=r"no feature layers 'concat-last': .*did you mean concat-last-4"):

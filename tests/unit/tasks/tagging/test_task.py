@@ -204,20 +204,6 @@ def test_the_loss_counts_labels_and_reads_no_other_token(tiny_model: Path, token
     assert [name for name, _ in module.named_children()] == ["encoder", "head"]
 
 
-def test_a_given_head_is_kept(tiny_model: Path) -> None:
-    head = new_module(tiny_model).head
-    assert TASK.module(load_encoder(tiny_model).encoder, head).head is head
-
-
-def test_the_bilstm_reads_frozen_features(tiny_model: Path, tokenizer: TextTokenizer) -> None:
-    task = tagging_task(tagging_head="bilstm", feature_layers="embeddings")
-    module = task.module(load_encoder(tiny_model).encoder)
-    batch = task.encode([sentence("a man", "O B-X")], tokenizer, ExampleCounts()).batch([0])
-    assert module.outputs(batch).shape == (batch.num_tokens, 5)
-    assert module.counts(batch) == {"task": 2}
-    assert not any(weight.requires_grad for weight in module.encoder.parameters())
-
-
 def learned(
     task: Tagging, examples: list[TaggingExample], tiny_model: Path, tokenizer: TextTokenizer
 ) -> dict[str, float]:
