@@ -139,14 +139,6 @@ def test_the_representations_of_both_orders_are_added(tokenizer: TextTokenizer, 
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)  # fp32 sums in another order
 
 
-def test_both_orders_come_to_the_same(tokenizer: TextTokenizer) -> None:
-    task = opened("stsb")
-    module = task.module(new(sizes("lstm", tokenizer))).eval()
-    coded = task.encode([pair("a man", "a dog", 1.0), pair("a dog", "a man", 1.0)], tokenizer, ExampleCounts(), 0)
-    one, other = module.outputs(coded.batch([0, 1]))
-    torch.testing.assert_close(one, other)
-
-
 def test_both_orders_are_for_causal_encoders(tokenizer: TextTokenizer) -> None:
     with pytest.raises(SettingsError, match=r"task\.two_orders is true, and init_from's encoder \(bert\)"):
         opened("mrpc", two_orders=True).module(new(sizes("bert", tokenizer)))

@@ -179,11 +179,5 @@ def test_triviaqa_without_its_documents(tmp_path: Path) -> None:
         list(read_triviaqa(write(tmp_path / "a.json", TRIVIA)))
 
 
-def test_published_files_are_read_whole(data_dir: Path, samples_dir: Path) -> None:
-    for path, number in (
-        (data_dir / "tasks/squad1/dev-v1.1.json", 10_570),
-        (data_dir / "tasks/squad2-cs224n/dev-v2.0.json", 6_078),
-        (data_dir / "tasks/korquad1/KorQuAD_v1.0_dev.json", 5_774),
-        (samples_dir / "tasks/xquad-en/dev.json", 177),
-    ):
-        assert sum(1 for _ in read_squad(path)) == number
+def test_a_published_sample_is_read_whole(samples_dir: Path) -> None:
+    assert sum(1 for _ in read_squad(samples_dir / "tasks/xquad-en/dev.json")) == 177

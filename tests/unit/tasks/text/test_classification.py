@@ -118,14 +118,6 @@ def test_labels_of_the_training_file_are_sorted(tmp_path: Path) -> None:
     assert opened(labels=["b", "a"]).fit_to(write(path, "a")).labels == ("b", "a")
 
 
-def test_two_examples_are_enough(tmp_path: Path, tokenizer: TextTokenizer) -> None:
-    path = write(tmp_path / "a.jsonl", "a", "b")
-    task = opened().fit_to(path)
-    units = task.encode(list(task.load(path, ExampleCounts())), tokenizer, ExampleCounts())
-    task.check(units, path)
-    assert units.unit_columns["labels"].tolist() == [0, 1]
-
-
 def test_labels_that_look_like_ids_are_refused_and_many_honest_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
