@@ -21,7 +21,7 @@ from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
-from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.settings import KINDS, ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.text import glue
 from unmask.tasks.text.examples import TextExample, TextFiles
 from unmask.tasks.text.glue import TextDataSet
@@ -32,10 +32,12 @@ from unmask.tasks.text.text_task import TextTask
 
 LabelledText = TextExample[str]
 
-DATA_SETS = {name: data_set for name, data_set in glue.DATA_SETS.items() if data_set.kind == "classification"}
+DATA_SETS: dict[str, TextDataSet] = {
+    name: glue.DATA_SETS[name] for name, kind in KINDS.items() if kind == "classification"
+}
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-_PLAIN = TextDataSet("classification", TextFiles(), unlabelled=frozenset())
+_PLAIN = TextDataSet(TextFiles(), unlabelled=frozenset())
 
 _FEW_LABELS, _MOST_LABELS = 100, 1_000_000
 """Up to the first number, any set of labels is accepted; above the second, reading stops. In between, labels must occur

@@ -23,7 +23,7 @@ from unmask.models.encoder import Encoder
 from unmask.tasks.base import Prediction
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
-from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.settings import KINDS, ColumnSettings, TaskKind, TaskSettings
 from unmask.tasks.text import glue
 from unmask.tasks.text.examples import TextExample, TextFiles
 from unmask.tasks.text.glue import TextDataSet
@@ -33,9 +33,9 @@ from unmask.tasks.text.text_task import TextTask
 
 ValuedText = TextExample[float]
 
-DATA_SETS = {name: data_set for name, data_set in glue.DATA_SETS.items() if data_set.kind == "regression"}
+DATA_SETS: dict[str, TextDataSet] = {name: glue.DATA_SETS[name] for name, kind in KINDS.items() if kind == "regression"}
 
-_PLAIN = TextDataSet("regression", TextFiles(), unlabelled=frozenset(), primary_metric="pearson")
+_PLAIN = TextDataSet(TextFiles(), unlabelled=frozenset(), primary_metric="pearson")
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Regression:

@@ -26,9 +26,8 @@ def labels_of(name: str, path: Path, unlabelled: bool = False) -> list[Any]:
     return [example.label for example in task.load(path, ExampleCounts(), unlabelled=unlabelled)]
 
 
-def test_every_data_set_is_of_the_kind_that_the_settings_say() -> None:
-    told = {name: kind for name, kind in KINDS.items() if kind in ("classification", "regression")}
-    assert {name: data_set.kind for name, data_set in glue.DATA_SETS.items()} == told
+def test_the_settings_name_every_data_set() -> None:
+    assert glue.DATA_SETS.keys() == {name for name, kind in KINDS.items() if kind in ("classification", "regression")}
 
 
 @pytest.mark.parametrize("name", glue.DATA_SETS)
