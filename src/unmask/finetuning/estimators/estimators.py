@@ -51,6 +51,7 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import ExampleLoader, concatenate
 from unmask.tasks.table import open_task
 from unmask.tasks.text.multi_label import MultiLabelClassification
+from unmask.tokenization.directory import KEPT_FILES
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.training.device import Compute, choose_compute
@@ -63,11 +64,7 @@ from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
-_MODEL_FILES = (
-    *(CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja", WORDS_FILE, SETTINGS_FILE),
-)
+_MODEL_FILES = (CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS, *KEPT_FILES, WORDS_FILE, SETTINGS_FILE)
 """All that `save` may replace: a run's directory, for one, has to stay."""
 
 
