@@ -39,7 +39,7 @@ from unmask.tasks.rows import check_columns
 from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
 from unmask.tokenization.opening import Tokenizer
-from unmask.tokenization.tokenizer import EncodedInput
+from unmask.tokenization.tokenizer import EncodedInput, assemble
 
 logger = logging.getLogger("unmask")
 
@@ -97,15 +97,16 @@ class Choice:
         self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, counts: ExampleCounts, num_segments: int = 2
     ) -> EncodedExamples:
         """See `Task`; a unit has the column `labels`, the number of the right choice."""
-        pairs = [
-            (example.context, f"{example.question} {choice}" if example.question else choice)
+        contexts = tokenizer.encode_batch([example.context for example in examples], specials_in_text=True)
+        continued = [
+            f"{example.question} {choice}" if example.question else choice
             for example in examples
             for choice in example.choices
         ]
-        rows = iter(tokenizer.encode_inputs(pairs))
+        choices = iter(tokenizer.encode_batch(continued, specials_in_text=True))
         kept: list[EncodedInput] = []
-        for example in examples:
-            choice_rows = [self._fitted(next(rows), example, tokenizer) for _ in example.choices]
+        for example, context in zip(examples, contexts, strict=True):
+            choice_rows = [self._row(example, context, next(choices), tokenizer) for _ in example.choices]
             counts.truncated += any(row.truncated for row in choice_rows)
             counts.num_cut += max(row.num_cut for row in choice_rows)
             kept += choice_rows
@@ -120,8 +121,10 @@ class Choice:
             unit_columns={"labels": np.array(labels, dtype=np.int64)},
         )
 
-    def _fitted(self, row: EncodedInput, example: ChoiceExample, tokenizer: Tokenizer) -> EncodedInput:
-        """The row with the end of its context cut off where it is longer than `max_length`."""
+    def _row(self, example: ChoiceExample, context: list[int], choice: list[int], tokenizer: Tokenizer) -> EncodedInput:
+        """The ids of a context and a choice as a row, the end of the context cut off where it would be longer than
+        `max_length`."""
+        row = assemble(tokenizer.template, context, choice, None)
         excess = len(row.input_ids) - self.settings.max_length
         if excess <= 0:
             return row
@@ -130,19 +133,14 @@ class Choice:
                 f"{example.source}: {len(row.input_ids)} tokens, over task.max_length {self.settings.max_length}, and "
                 "task.truncation is false: shorten the context, raise task.max_length, or allow truncation"
             )
-        (context,) = tokenizer.encode_batch([example.context], specials_in_text=True)
         if excess > len(context):
             raise InputError(
                 f"{example.source}: a choice and its question have {len(row.input_ids) - len(context)} tokens, special "
                 f"ones included, and task.max_length is {self.settings.max_length}: only the context may be cut; "
                 "shorten the choice, or raise task.max_length"
             )
-        starts = range(len(row.input_ids) - len(context) + 1)
-        start = next(start for start in starts if row.input_ids[start : start + len(context)] == context)
-        cut = slice(start + len(context) - excess, start + len(context))
-        input_ids, token_type_ids = list(row.input_ids), list(row.token_type_ids)
-        del input_ids[cut], token_type_ids[cut]
-        return EncodedInput(input_ids, token_type_ids, excess)
+        shorter = assemble(tokenizer.template, context[: len(context) - excess], choice, None)
+        return replace(shorter, num_cut=excess)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """Warns if the right choice has the same number in every example: each choice is scored by itself, so a model
