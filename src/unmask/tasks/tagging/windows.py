@@ -18,13 +18,13 @@ import numpy as np
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.encoded import EncodedExamples, encoded, window_bounds
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.tagging.rows import Span, TaggingExample
 from unmask.tasks.tagging.schemes import OUTSIDE
-from unmask.tokenization.definition import Piece
 from unmask.tokenization.offsets import AlignedText, align
 from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.tokenizer import assemble
 
 
 @dataclass(frozen=True)
@@ -85,28 +85,13 @@ def cut_windows(length: int, capacity: int, stride: int) -> Iterator[SentenceWin
         stride: tokens from the beginning of one window to that of the next; if it exceeds `capacity`, so that windows
             would leave tokens out, half of `capacity` is used.
     """
-    step = stride if stride <= capacity else max(1, capacity // 2)
-    starts = [0]
-    while starts[-1] + capacity < length:
-        starts.append(starts[-1] + step)
-    ends = [min(length, start + capacity) for start in starts]
+    bounds = window_bounds(length, capacity, stride if stride <= capacity else max(1, capacity // 2))
     begin = 0
-    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
+    for place, (start, end) in enumerate(bounds, start=1):
         # In the overlap of two windows, the left one gives a token more context up to the middle.
-        until = end if place + 1 == len(starts) else (starts[place + 1] + end + 1) // 2
+        until = end if place == len(bounds) else (bounds[place][0] + end + 1) // 2
         yield SentenceWindow(start, end, range(begin, until))
         begin = until
-
-
-def build_row(template: Sequence[Piece], first: Sequence[int], second: Sequence[int]) -> tuple[list[int], int]:
-    """The tokens of a row, and where segment B begins in it (the row's length if there is no segment B)."""
-    ids: list[int] = []
-    second_start: int | None = None
-    for piece in template:
-        if piece.segment == 1 and second_start is None:
-            second_start = len(ids)
-        ids += {"A": first, "B": second, "": piece.ids}[piece.text]
-    return ids, len(ids) if second_start is None else second_start
 
 
 def predicate_ids(aligned: AlignedText, units: Sequence[Span], predicate: int) -> list[int]:
@@ -190,7 +175,9 @@ def encode_sentences(
             max(0, capacity - len(aligned)),
         )
         for window in cut_windows(len(aligned), capacity, settings.doc_stride):
-            ids, second_start = build_row(template, [*left, *aligned.ids[window.first : window.end], *right], named)
+            sentence = [*left, *aligned.ids[window.first : window.end], *right]
+            row = assemble(tokenizer.template, sentence, None if example.predicate is None else named, None)
+            ids = row.input_ids
             shift = len(columns["labels"]) + num_before + len(left) - window.first
             columns["labels"] += [IGNORE_INDEX] * len(ids)
             for name in ("units", "num_units", "num_outside"):
@@ -203,7 +190,7 @@ def encode_sentences(
                     columns["labels"][shift + lead.token] = ids_of_labels[tags[0]]
                     columns["num_outside"][shift + lead.token] = tags.count(OUTSIDE)
             rows.append(ids)
-            second_starts.append(second_start if num_segments > 1 else len(ids))
+            second_starts.append(row.token_type_ids.count(0) if num_segments > 1 else len(ids))
             numbers.append(number)
     counts.examples += len(examples)
     counts.note(f"{kind} that encode to nothing", num_uncovered)

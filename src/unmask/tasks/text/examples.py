@@ -15,6 +15,7 @@ from unmask.tasks.encoded import Columns, EncodedExamples, encoded, window_bound
 from unmask.tasks.rows import check_columns, checked_text, choose_layout, listed
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.tokenizer import assemble
 
 LabelT = TypeVar("LabelT")
 
@@ -234,25 +235,20 @@ def _encode_windows(
     unit_columns: Columns,
 ) -> EncodedExamples:
     """Every text in as many rows as it takes, special tokens around each; nothing is cut."""
-    pieces = tokenizer.template.single
-    text = next(number for number, piece in enumerate(pieces) if piece.text)
-    before, after = ([token for piece in some for token in piece.ids] for some in (pieces[:text], pieces[text + 1 :]))
-    capacity = settings.max_length - len(before) - len(after)
+    num_special = sum(len(piece.ids) for piece in tokenizer.template.single)
+    texts = tokenizer.encode_batch([example.text_a for example in examples], specials_in_text=True)
     rows: list[list[int]] = []
     sizes = []
-    for example, whole in zip(
-        examples, tokenizer.encode_inputs([(example.text_a, None) for example in examples]), strict=True
-    ):
+    for example, ids in zip(examples, texts, strict=True):
         if example.text_b is not None:
             raise InputError(
                 f"{example.source}: a pair, and task.long_text=windows reads single texts: leave it out, so that the "
                 "end of the longer text is cut"
             )
-        ids = whole.input_ids[len(before) : len(whole.input_ids) - len(after)]
-        if not whole.input_ids:
+        if not ids and not num_special:
             raise InputError(f"{example.source}: the text holds no token: take the row out")
-        bounds = window_bounds(len(ids), capacity, settings.doc_stride)
-        rows += [[*before, *ids[start:end], *after] for start, end in bounds]
+        bounds = window_bounds(len(ids), settings.max_length - num_special, settings.doc_stride)
+        rows += [assemble(tokenizer.template, ids[start:end], None, None).input_ids for start, end in bounds]
         sizes.append(len(bounds))
         counts.empty += not ids
     counts.examples += len(examples)

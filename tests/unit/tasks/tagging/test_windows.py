@@ -18,16 +18,13 @@ from unmask.tasks.tagging.rows import Span, TaggingExample, split_words
 from unmask.tasks.tagging.windows import (
     Lead,
     SentenceWindow,
-    build_row,
     cut_windows,
     encode_sentences,
     find_leads,
     predicate_ids,
     take_context,
 )
-from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.offsets import AlignedText, align
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
 LABELS = ("O", "B-X", "I-X")
@@ -200,17 +197,6 @@ def test_windows_of_a_long_sentence_all_name_the_predicate(tokenizer: TextTokeni
     assert len(encoded) > 4
     for unit in range(len(encoded)):
         assert encoded.input_ids[encoded.tokens_of(unit)].tolist()[-2:] == [*man, tokenizer.sep_id]
-
-
-@pytest.mark.parametrize("is_pair", [False, True])
-def test_rows_have_the_special_tokens_of_the_tokenizer(tokenizer: TextTokenizer, is_pair: bool) -> None:
-    gpt, _ = train_tokenizer(iter(["a man walks", "a dog"] * 9), TokenizerSettings(kind="byte_bpe", vocab_size=280), 0)
-    for each in (tokenizer, gpt):
-        (whole,) = each.encode_inputs([("man", "dog" if is_pair else None)])
-        man, dog = each.encode_batch(["man", "dog"])
-        second_start = whole.token_type_ids.count(0)
-        template = each.template.pair if is_pair else each.template.single
-        assert build_row(template, man, dog) == (whole.input_ids, second_start)
 
 
 @pytest.mark.parametrize("uncased", [True, False])
