@@ -47,9 +47,6 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
     # kind, file, its content, message
     "no label": ("classification", "t.tsv", TSV + "b\t\n",
      "t.tsv:3: the column 'label' is empty: fill it in, or take the row out"),
-    "labels in a list": ("classification", "t.jsonl", lines({"text": "a", "label": ["y"]}),
-     't.jsonl:1: the column \'label\' holds ["y"]: expected a label, a string or a number (lists of labels are for '
-     'task.multi_label)'),
     "several faults": ("classification", "t.tsv", "text\tlabel\na\t\nb\tx\nc\ty\nd\t\n",
      "t.tsv:2: the column 'label' is empty: fill it in, or take the row out"),
     "no column of labels": ("classification", "t.tsv", "text\tstars\na\t1\n",
@@ -82,15 +79,8 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
     "not SQuAD's layout": ("squad1", "t.json", '{"version": "1.1"}', "t.json: no array under the key 'data'"),
     "SQuAD 1 without an answer": ("squad1", "t.json", NO_ANSWER,
      "t.json: 'T', paragraph 1, question 1: the question has no answer, and in squad1 every question has one"),
-    "one choice": ("choice", "t.jsonl", lines(choice("flew")),
-     "t.jsonl:1: 1 choice(s) in choices: expected at least two"),
     "a label past the choices": ("choice", "t.jsonl", lines(choice("flew", "ran", label=2)),
      "t.jsonl:1: the column 'label' holds 2: expected the right choice's number, 0 to 1, or its very text"),
-    "a label of two choices": ("choice", "t.jsonl", lines(choice("1", "0", label="1")),
-     't.jsonl:1: the column \'label\' holds "1", which fits more than one of the choices'),
-    "a choice over the window": ("choice", "t.jsonl", lines(choice("moth " * 40, "ran")),
-     "t.jsonl:1: a choice and its question have 43 tokens, special ones included, and task.max_length is 32: only "
-     "the context may be cut"),
     "a word without a tag": ("tagging", "t.conll", "Ada B-PER\nran\n\n",
      "t.conll:2: 'ran' has 1 columns: expected at least 2"),
     "no tag of entities": ("tagging", "t.conll", "Ada B-PER\nran X\n\n",
