@@ -1,4 +1,4 @@
-"""The encoder on packed batches: independence of packing, chosen positions, training mode, autocast."""
+"""The encoder on packed batches: independence of packing, chosen positions, training mode."""
 
 from __future__ import annotations
 
