@@ -40,6 +40,9 @@ class WorkerProcess:
         # Now the process alone can write to the pipe of answers. If it is killed in the middle of an answer, the pool's
         # thread gets to the end of the pipe; it would wait for the rest for ever.
         self._executor._result_queue._writer.close()  # type: ignore[attr-defined]  # a SimpleQueue of multiprocessing
+        # Nor does anyone else read the pipe of calls: what is still being written to it when the process is killed ends
+        # with an error. (Python itself closes it then, from 3.11.5 on.)
+        self._executor._call_queue._reader.close()  # type: ignore[attr-defined]
 
     def submit(self, function: Callable[P, Value], *arguments: P.args, **named: P.kwargs) -> Future[Value]:
         """Runs a module-level function; the future of a process that was killed raises BrokenProcessPool."""

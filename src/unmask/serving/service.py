@@ -17,9 +17,6 @@ from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel
 from unmask.serving.settings import Limits
 
-_MANY_BYTES = 4096
-"""A smaller body is tokenized at once, in less than a millisecond; handing it to a thread would take longer."""
-
 
 class Refused(Exception):  # noqa: N818  an answer to a client, not a fault
     """A request that cannot be answered, with its HTTP status."""
@@ -78,8 +75,7 @@ class Service:
             ClientLeft, Busy, TooSlow, Stopping: there is no result.
         """
         started = time.monotonic()
-        is_small = int(request.headers.get("content-length", _MANY_BYTES)) < _MANY_BYTES
-        work = read() if is_small else await to_thread.run_sync(read)
+        work = await to_thread.run_sync(read)
         self.metrics.read(time.monotonic() - started)
         answer = asyncio.ensure_future(self.batcher.compute(work))
         leaving = asyncio.ensure_future(_left(request))
