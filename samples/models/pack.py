@@ -30,7 +30,9 @@ def pack(run: Path, to: Path) -> None:
     config = json.loads((run / "model" / "config.json").read_text("utf-8"))
     (to / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}, indent=2) + "\n", encoding="utf-8")
     recipe = yaml.safe_load((run / "recipe.yaml").read_text("utf-8"))
-    recipe["store"] = recipe["init_from"] = recipe["eval"]["pairs"] = None  # places on the machine that it was made on
+    recipe["store"] = recipe["eval"]["pairs"] = None  # places on the machine that it was made on
+    if recipe["init_from"] is not None:
+        recipe["init_from"] = ""  # to be given anew, and not forgotten
     (to / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     size = sum(path.stat().st_size for path in to.iterdir())
     print(f"{to}: {size / 1e6:.1f} MB")

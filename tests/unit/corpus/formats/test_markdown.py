@@ -48,8 +48,10 @@ def test_plain_paragraphs_stay_as_they_are(paragraphs: list[str]) -> None:
 
 
 @pytest.mark.parametrize("mark", ["*", "_", "`", "[", "](", "<", "![", "&", "\\", "|", "- ", "> ", "---\n", "<!--"])
-def test_marks_that_nothing_closes_take_no_time(mark: str) -> None:
-    strip_markdown(mark * 20_000 + "x")
+def test_many_marks_that_nothing_closes(mark: str) -> None:
+    """A pattern that tried every pair of them would not come to an end. Code and comments go to the end of the text."""
+    stripped = strip_markdown(mark * 20_000 + "x")
+    assert stripped.endswith("x") or (mark in ("`", "<!--") and stripped == "")
 
 
 def test_a_file_is_a_document(tmp_path: Path) -> None:
