@@ -246,14 +246,8 @@ class ReplacedTokenModule(nn.Module):
         return self.stage == len(self.stages) - 1
 
     def begin_stage(self, number: int) -> None:
-        """Enters a stage; where the generator is then frozen, the discriminator starts from its weights.
-
-        It may be called before every step: if the module is in that stage already, nothing happens. Optimizers need no
-        message, since what is not trained gets no gradient.
-
-        Args:
-            number: 0 or 1, never one before the present stage.
-        """
+        """Enters stage 0 or 1, never one before the present; a discriminator of the generator's size starts from its
+        weights. It may be called before every step: in that stage already, nothing happens."""
         if number == self.stage:
             return
         assert number == self.stage + 1 < len(self.stages), "stages follow one another"
@@ -310,7 +304,9 @@ class ReplacedTokenModule(nn.Module):
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
         """`generator_loss` and `generator_accuracy`; then, unless the generator is trained alone, `discriminator_loss`,
         `discriminator_accuracy` and `replaced_share` over all tokens, `discriminator_precision` over those called
-        replaced (a fresh one calls none so), and `discriminator_recall` over those that are."""
+        replaced (a fresh one calls none so), `discriminator_recall` over those that are, and `discriminator_auc`, the
+        area under the ROC curve: over pairs of a replaced and an original token of one batch, the share in which the
+        replaced one has the higher logit."""
         logits, originals = self.generator_logits(batch)
         scores = {
             "generator_loss": (summed_cross_entropy(logits, originals), len(originals)),
@@ -320,12 +316,15 @@ class ReplacedTokenModule(nn.Module):
             return scores
         guesses, replaced = self.discriminator_logits(batch, logits)
         called = guesses > 0
-        caught = (called & replaced).sum()
+        caught, num_replaced = (called & replaced).sum(), int(replaced.sum())
+        ranks = guesses.argsort(stable=True).argsort()
+        num_lower = ranks[replaced].sum() - num_replaced * (num_replaced - 1) // 2
         return scores | {
             "discriminator_loss": (summed_binary_cross_entropy(guesses, replaced), batch.num_tokens),
             "discriminator_accuracy": ((called == replaced).sum(), batch.num_tokens),
             "discriminator_precision": (caught, int(called.sum())),
-            "discriminator_recall": (caught, int(replaced.sum())),
+            "discriminator_recall": (caught, num_replaced),
+            "discriminator_auc": (num_lower, num_replaced * (batch.num_tokens - num_replaced)),
             "replaced_share": (replaced.sum(), batch.num_tokens),
         }
 

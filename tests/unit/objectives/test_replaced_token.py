@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
@@ -233,7 +234,8 @@ def test_scores_are_what_they_are_called(tmp_path: Path) -> None:
     batch = its.prepare(random_batch())
     generator_loss, discriminator_loss, replaced = reference.losses(batch)
     logits, _ = module.generator_logits(batch)
-    called = (module.discriminator_logits(batch, logits)[0] > 0).double()
+    guesses = module.discriminator_logits(batch, logits)[0]
+    called = (guesses > 0).double()
     right = float((called * replaced).sum())
     scores = {name: float(total) / max(1, count) for name, (total, count) in module.scores(batch).items()}
     originals = batch.columns["labels"][batch.columns["target_positions"]]
@@ -244,6 +246,7 @@ def test_scores_are_what_they_are_called(tmp_path: Path) -> None:
         "discriminator_accuracy": pytest.approx(float((called == replaced).double().mean())),
         "discriminator_precision": pytest.approx(right / float(called.sum())),
         "discriminator_recall": pytest.approx(right / float(replaced.sum())),
+        "discriminator_auc": pytest.approx(roc_auc_score(replaced, guesses)),
         "replaced_share": pytest.approx(float(replaced.mean())),
     }
     assert set(its.perplexities) <= scores.keys()
