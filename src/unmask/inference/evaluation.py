@@ -80,13 +80,9 @@ def evaluate(
         ):
             score.add(window.examples, predictor.decode(window))
             progress.advance(len(window.examples))
-    _tell(counts, data)
+    counts.tell(data)
     warn_if_degenerate(score, str(data))
     return named_figures(its_task, score)
-
-
-def _tell(counts: ExampleCounts, data: str | DataPath) -> None:
-    logger.log(logging.WARNING if counts.anything_to_report else logging.INFO, "%s: %s", data, counts.summary())
 
 
 def warn_if_degenerate(score: Score[Any], name: str) -> None:
@@ -169,7 +165,7 @@ def evaluate_predictions(
     if not score.num_examples:
         raise InputError(f"{data}: not a single example has a label: nothing to compare the predictions with")
     counts.examples, counts.unlabelled = score.num_examples, num_read - score.num_examples
-    _tell(counts, data)
+    counts.tell(data)
     return named_figures(opened, score)
 
 

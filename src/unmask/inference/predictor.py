@@ -83,8 +83,7 @@ class Predictor:
             )
             for window in encoded:
                 yield from self.answer(window)
-        if counts.anything_to_report:
-            logger.warning("inputs: %s", counts.summary())
+        counts.tell("inputs")
 
     def answer(self, window: ExampleSet) -> list[dict[str, Any]]:
         """For each example of a window that was encoded with `tokenizer`, what `predict` yields."""
