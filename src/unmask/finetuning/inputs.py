@@ -14,7 +14,7 @@ import torch
 from unmask.errors import CheckpointError, ModelError, SettingsError
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
-from unmask.inference.task_options import adjusted_task
+from unmask.inference.task_options import adjusted_task, naming_columns
 from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import model_directory
@@ -133,12 +133,11 @@ def open_inputs(
     del windows  # the examples are not needed any more
     fit_loss(settings, task, module, training)
     num_positions = module.encoder.settings.num_positions
-    measured = {
-        split: read_windows(
-            adjusted_task(task, columns, {}, num_positions, said_in="recipe"), split, file, tokenizer, module
-        )
-        for split, file, columns in data.measured()
-    }
+    measured = {}
+    for split, file, columns in data.measured():
+        with naming_columns(f"data.{split}_columns."):
+            its_task = adjusted_task(task, columns, {}, num_positions)
+            measured[split] = read_windows(its_task, split, file, tokenizer, module)
     batch_size = settings.train.batch_size
     micro_batch_size = settings.train.micro_batch_of(batch_size)
     loader = ExampleLoader(training, settings.seed, batch_size, micro_batch_size, share)
