@@ -1,7 +1,7 @@
 """The interface of a task: it reads and encodes examples, builds the head, decodes its outputs and scores predictions.
 
 A task knows nothing of run files, devices or loops. Everything that a program needs to fine-tune, measure or predict
-is here, so that a new kind of task takes one file and one line of `unmask.tasks.table.TASKS`.
+is here, so that a new kind of task takes one folder and one line of `unmask.tasks.table.TASKS`.
 """
 
 from __future__ import annotations
