@@ -128,7 +128,8 @@ def test_a_vocabulary_of_another_language_is_told_at_every_use(
 ) -> None:
     data = write("data.jsonl", [{"text": "국민 은", "label": "n"}, {"text": "paper 국민", "label": "y"}])
     model = task_models.runs / "classification"
-    train = ("finetune", "finetune/classification", *task_models.words("classification", data), "--out", "run")
+    words = task_models.words("classification", data, f"data.dev={data}")
+    train = ("finetune", "finetune/classification", *words, "--out", "run")
     uses = [("evaluate", model, "--data", data), ("predict", model, data), ("features", model, data, "--out", "f")]
     told = "75 % of the tokens (3 of 4) are [UNK]: the vocabulary does not cover these texts"
     caplog.set_level(logging.INFO, "unmask")
