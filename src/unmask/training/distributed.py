@@ -1,4 +1,4 @@
-"""The processes that train one model together, as `torchrun` starts them: what they tell each other.
+"""The processes that train one model together, as `torchrun` starts them: what they send each other.
 
 Each has the whole model and computes its part of every step (`unmask.packing.sharing`). Gradients are summed before the
 update, which all then make alike. Only the first process writes; the others keep what they would write in a directory
@@ -115,7 +115,7 @@ class Ranks:
     def agreeing(self) -> Iterator[None]:
         """A block that an error of ours ends everywhere, with the same exit code, wherever it was raised.
 
-        Whatever the processes tell each other in it comes before anything that may fail.
+        Whatever the processes send each other in it comes before anything that may fail.
 
         Raises:
             UnmaskError: the error itself in the process that has it; in the first one, what another process says.
