@@ -23,7 +23,7 @@ from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, advise, keep_bad_step
 from unmask.training.eager import EagerStepper
-from unmask.training.loop import Hooks, train
+from unmask.training.loop import Hooks, raise_out_of_memory, train
 from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recompute import recompute_blocks
@@ -177,7 +177,7 @@ def run_session(
                 return micro_batches.halve(state, step, reason)
 
         divided = budget.shard  # all would have to stop within the same block
-        hooks = Hooks(session, begin_step, session.is_due, continue_after, None if divided else halve)
+        hooks = Hooks(session, begin_step, session.is_due, continue_after, raise_out_of_memory if divided else halve)
         try:
             with session.writer, ranks.answered(beside_computing=True) if divided else nullcontext():
                 train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks=ranks)
