@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -217,6 +218,28 @@ class Ranks:
         with self.answered():
             dist.all_gather(received, padded, group=self.group)
         return torch.stack(received, dim=1).flatten(0, 1)[:number]
+
+    def join_slices(self, own: Tensor, dim: int) -> Tensor:
+        """Joins the slices that each process holds along a dimension: of n, process r those from r n / size on.
+
+        Args:
+            own: has this process's slices at their places, and may lack those after them.
+
+        Returns:
+            The whole, the same everywhere; in a process that is alone, `own`.
+        """
+        if self.size == 1:
+            return own
+        number = max(self.gather(own.shape[dim]))
+        bounds = [number * rank // self.size for rank in range(self.size + 1)]
+        parts = []
+        with self.answered():
+            for rank, (begin, end) in enumerate(pairwise(bounds)):
+                shape = [*own.shape[:dim], end - begin, *own.shape[dim + 1 :]]
+                part = own.narrow(dim, begin, end - begin).contiguous() if rank == self.rank else own.new_empty(shape)
+                dist.broadcast(part, rank, group=self.group)
+                parts.append(part)
+        return torch.cat(parts, dim)
 
     def copy_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Gives tensors the values that they have in the first process."""

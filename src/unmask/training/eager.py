@@ -130,10 +130,7 @@ def weigh(terms: Sequence[LossTerm], counts: Mapping[str, int | Tensor]) -> Tens
     Args:
         counts: the targets of the whole step; one given as a tensor is at least 1.
     """
-    loss = sum(term.coefficient * term.total / _at_least_one(counts[term.name]) for term in terms)
+    divisors = {name: count if isinstance(count, Tensor) else max(1, count) for name, count in counts.items()}
+    loss = sum(term.coefficient * term.total / divisors[term.name] for term in terms)
     assert isinstance(loss, Tensor)
     return loss
-
-
-def _at_least_one(count: int | Tensor) -> int | Tensor:
-    return count if isinstance(count, Tensor) else max(1, count)
