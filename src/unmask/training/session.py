@@ -378,12 +378,15 @@ class Session:
 
     def _save(self, state: TrainState) -> None:
         self._saved_step = state.step
-        optimizer, position, rows = self.optimizer, _as_json(state.position), self.context.log.digest()
-        if self.context.ranks.is_first:
-            parts = (self.learner.module, optimizer.optimizer, optimizer.schedule)
+        module, optimizer, ranks = self.learner.module, self.optimizer, self.context.ranks
+        for name in getattr(module, "lane_buffers", ()):  # of each lane its own process has the newest
+            setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
+        position, rows = _as_json(state.position), self.context.log.digest()
+        if ranks.is_first:
+            parts = (module, optimizer.optimizer, optimizer.schedule)
             self.writer.write(take_snapshot(*parts, state, position, rows))
         elif self.settings.shard:
-            give_parts(self.learner.module, optimizer.optimizer)
+            give_parts(module, optimizer.optimizer)
 
 
 def _as_json(position: Any) -> dict[str, int]:
