@@ -160,13 +160,12 @@ def with_context(
 
     Args:
         max_words: sentences are added on each side until they have this many units.
-        warn: called once, with the source of the first example that does not name its document; such examples get no
-            context. None refuses them.
+        warn: called with the source of an example that does not name its document; such examples get no context. None
+            refuses them.
 
     Raises:
         InputError: an example does not name its document, and `warn` is None.
     """
-    warned = False
     for document, group in groupby(examples, key=lambda example: example.document):
         if document is None:
             for example in group:
@@ -176,9 +175,7 @@ def with_context(
                         "together: expected -DOCSTART- lines, or a column `document`; or set "
                         "task.document_context=false"
                     )
-                if not warned:
-                    warn(example.source)
-                    warned = True
+                warn(example.source)
                 yield example
             continue
         sentences = list(group)
