@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from unmask.errors import InputError
+from unmask.errors import ColumnError, InputError
 from unmask.io.rows import Row
 from unmask.tasks.rows import checked_text, list_in_cell, missing_column, shown, similar_columns
 from unmask.tasks.tagging.conll import SentenceRow
@@ -114,10 +114,10 @@ def read_example(
         text = checked_text(row[text_name], text_name, row.source)
         units = [(place, place + 1) for place in range(len(text))] if characters else split_words(text, punctuation)
     else:
-        raise InputError(
+        raise ColumnError(
             f"{row.source}: no column {columns.tokens[0]!r} (a list of words) and none {columns.text[0]!r}: there is "
-            f"{', '.join(row.fields) or 'nothing'}.{similar_columns((*columns.tokens, *columns.text), row)} "
-            "Name it with data.columns.tokens=..."
+            f"{', '.join(row.fields) or 'nothing'}.{similar_columns((*columns.tokens, *columns.text), row)}",
+            "Name it with data.columns.tokens=...",
         )
     tags_name = _first(row, columns.tags)
     tags: list[str] | None = None
