@@ -91,6 +91,8 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first: dict[str, Any] = error.errors()[0]
+        if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
+            return _failure(422, "the body is not read as JSON: send the header content-type: application/json")
         return _failure(422, _sentence(first["loc"], first["msg"].removeprefix("Value error, ")))
 
     @app.exception_handler(HTTPException)

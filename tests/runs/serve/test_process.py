@@ -113,7 +113,7 @@ def test_more_connections_than_files(most_files: int, model_directories: dict[st
         for number in range(600):
             opened.append(socket.create_connection(address, timeout=30))
             opened[-1].sendall(b"GET /health HTTP/1.1\r\n")
-            if number % (most_files // 10) == 0:  # connections wait to be taken: the server may see a request before them
+            if number % (most_files // 10) == 0:  # connections wait to be taken: it may see a request before them
                 asking.request("GET", "/health")
                 assert asking.getresponse().read() == b'{"status":"ok"}'
         another.request("GET", "/ready")

@@ -98,6 +98,14 @@ def test_what_cannot_be_answered_is_told(path: str, body: Any, status: int, mess
     assert is_well(client)
 
 
+def test_a_body_that_is_not_called_json(client: TestClient) -> None:
+    """As `curl -d` sends it."""
+    told = client.post(
+        FILL, content=b'{"inputs": ["[MASK]"]}', headers={"content-type": "application/x-www-form-urlencoded"}
+    )
+    assert (told.status_code, "content-type: application/json" in told.json()["error"]["message"]) == (422, True)
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
