@@ -68,6 +68,13 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert not broken, f"{name_of(path)} links to what is not there: {broken}"
 
 
+@pytest.mark.parametrize("path", sorted(DOCUMENTS), ids=name_of)
+def test_prose_is_wrapped(path: Path) -> None:
+    """Tables, pictures and fenced blocks may be wider."""
+    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert not [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "!"))]
+
+
 @pytest.mark.parametrize("path", GUIDES, ids=name_of)
 def test_a_guide_opens_with_its_contents(path: Path) -> None:
     opening = path.read_text("utf-8").partition("\n## ")[0]
