@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -50,6 +51,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if failure != _plain(failure):
         report.longrepr = _plain(failure)
     return report
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_warned_of_yet() -> None:
+    """What a process is warned of once, each test is."""
+    windows = sys.modules.get("unmask.inference.windows")
+    if windows is not None:
+        windows.WARNED_OF.clear()
 
 
 def _plain(text: str) -> str:

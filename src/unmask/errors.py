@@ -49,6 +49,7 @@ class ColumnError(InputError):
     def __init__(self, problem: str, advice: str = "") -> None:
         super().__init__(f"{problem} {advice}" if advice else problem)
         self.problem = problem
+        self.advice = advice
 
 
 class ValuesError(InputError, ValueError):

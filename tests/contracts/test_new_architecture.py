@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,21 @@ def test_it_goes_on_from_itself_and_is_opened_once(
     unmask.pretrain(words[0], [*words[1], *start], out=tmp_path / "run")
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     assert opened.count(run / "model" / "config.json") == 1
+
+
+def test_it_grows_in_depth(run: Path, words: tuple[str, list[str]], tmp_path: Path) -> None:
+    start = [f"init_from={run}", f"tokenizer={run / 'model'}", "model.num_hidden_layers=3"]
+    unmask.pretrain(words[0], [*words[1], *start], out=tmp_path / "run")
+    assert unmask.describe(tmp_path / "run" / "model")["num_hidden_layers"] == 3
+
+
+def test_one_that_cannot_grow_is_refused(
+    run: Path, words: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARCHITECTURES, "toy", replace(TOY, deepen=None))
+    start = [f"init_from={run}", f"tokenizer={run / 'model'}", "model.num_hidden_layers=3"]
+    with pytest.raises(SettingsError, match="num_hidden_layers 3 and not 2; the model that is there has its sizes"):
+        unmask.pretrain(words[0], [*words[1], *start], out=tmp_path / "run")
 
 
 def test_it_is_finetuned_and_predicts(run: Path, tmp_path: Path, opened: list[Path]) -> None:

@@ -100,9 +100,11 @@ def unmask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
     monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", math.inf)  # however busy the machine is
 
     from unmask.cli.main import main
+    from unmask.inference.windows import WARNED_OF
 
     def run(*words: object) -> Finished:
         monkeypatch.setattr(sys, "argv", ["unmask", *map(str, words)])
+        WARNED_OF.clear()  # a command is a process of its own
         capfd.readouterr()
         with pytest.raises(SystemExit) as left:
             main()

@@ -1,4 +1,4 @@
-"""An architecture in one file: each token's embedding, mixed with the mean of its sequence."""
+"""An architecture in one file: each token's embedding, to which each block adds a mixture with the sequence's mean."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ TOY = Family(
     ),
     tokenizer="wordpiece",
     presets={"tiny": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 1}},
+    deepen=f"{__name__}:deepened",
 )
 
 
@@ -47,7 +48,7 @@ class ToyBlock(nn.Module):
         sums = hidden.new_zeros(int(sequences[-1]) + 1, hidden.shape[1]).index_add(0, sequences, hidden)
         means = sums / torch.bincount(sequences)[:, None]
         mixed: Tensor = self.mixer(torch.cat([hidden, means[sequences]], 1))
-        return torch.tanh(mixed)
+        return hidden + torch.tanh(mixed)
 
 
 class ToyEncoder(nn.Module):
@@ -77,3 +78,14 @@ class ToyEncoder(nn.Module):
         for block in self.blocks:
             states.append(block(states[-1], batch.sequence_of_token()))
         return states
+
+
+@torch.no_grad()
+def deepened(encoder: ToyEncoder, num_layers: int) -> ToyEncoder:
+    """The same with blocks on top that add nothing yet."""
+    deeper = ToyEncoder(encoder.settings.model_copy(update={"num_hidden_layers": num_layers}))
+    deeper.load_state_dict(encoder.state_dict(), strict=False)
+    for block in deeper.blocks[len(encoder.blocks) :]:
+        for parameter in block.parameters():
+            parameter.zero_()
+    return deeper

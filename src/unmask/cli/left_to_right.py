@@ -84,7 +84,7 @@ def score_command(
     --json the figures on labelled examples instead, as `evaluate --json`."""
     from unmask.errors import SettingsError
     from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
-    from unmask.inference.task_options import naming_columns_by_option
+    from unmask.inference.task_options import naming_columns
     from unmask.io.writing import refuse_existing, write_json_lines
     from unmask.recipe.loading import read_columns
 
@@ -92,7 +92,7 @@ def score_command(
         if as_json:
             raise SettingsError("--out is for predictions, and --json prints the figures: leave one of them out")
         refuse_existing(out, overwrite)
-    with naming_columns_by_option():
+    with naming_columns():
         opened = open_zero_shot(
             model,
             data,

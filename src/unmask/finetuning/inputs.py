@@ -14,7 +14,7 @@ import torch
 from unmask.errors import CheckpointError, ModelError, SettingsError
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
-from unmask.inference.task_options import adjusted_task
+from unmask.inference.task_options import adjusted_task, naming_columns
 from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import model_directory
@@ -33,6 +33,8 @@ from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitP
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
+from unmask.tasks.tagging.task import Tagging
+from unmask.tasks.tagging.windows import warn_of_cut_entities
 from unmask.tasks.text.weighting import weigh_labels
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
@@ -123,18 +125,19 @@ def open_inputs(
     task = open_task(settings.task, data.columns).fit_to(train)
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
-    training = concatenate(
-        [window.encoded.without_alignment() for window in read_windows(task, "train", train, tokenizer, module)]
-    )
+    windows = read_windows(task, "train", train, tokenizer, module)
+    training = concatenate([window.encoded.without_alignment() for window in windows])
     task.check(training, train)
+    if isinstance(task, Tagging):
+        warn_of_cut_entities([(window.examples, window.encoded) for window in windows], train)
+    del windows  # the examples are not needed any more
     fit_loss(settings, task, module, training)
     num_positions = module.encoder.settings.num_positions
-    measured = {
-        split: read_windows(
-            adjusted_task(task, columns, {}, num_positions, said_in="recipe"), split, file, tokenizer, module
-        )
-        for split, file, columns in data.measured()
-    }
+    measured = {}
+    for split, file, columns in data.measured():
+        with naming_columns(f"data.{split}_columns."):
+            its_task = adjusted_task(task, columns, {}, num_positions)
+            measured[split] = read_windows(its_task, split, file, tokenizer, module)
     batch_size = settings.train.batch_size
     micro_batch_size = settings.train.micro_batch_of(batch_size)
     loader = ExampleLoader(training, settings.seed, batch_size, micro_batch_size, share)

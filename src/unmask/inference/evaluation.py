@@ -10,12 +10,7 @@ from typing import Any, TypeVar
 
 from unmask.errors import InputError, SettingsError
 from unmask.inference.predictor import Predictor, load_predictor
-from unmask.inference.task_options import (
-    NOTHING_SAID,
-    build_task_settings,
-    check_task_settings,
-    naming_columns_by_option,
-)
+from unmask.inference.task_options import NOTHING_SAID, build_task_settings, check_task_settings, naming_columns
 from unmask.inference.windows import encode_windows
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
@@ -38,7 +33,7 @@ logger = logging.getLogger("unmask")
 RowT = TypeVar("RowT", Example, Row)
 
 
-@naming_columns_by_option()
+@naming_columns()
 def evaluate(
     model: str | Path | Predictor,
     data: str | DataPath,
@@ -80,13 +75,9 @@ def evaluate(
         ):
             score.add(window.examples, predictor.decode(window))
             progress.advance(len(window.examples))
-    _report(counts, data)
+    counts.log(data)
     warn_if_degenerate(score, str(data))
     return named_figures(its_task, score)
-
-
-def _report(counts: ExampleCounts, data: str | DataPath) -> None:
-    logger.log(logging.WARNING if counts.anything_to_report else logging.INFO, "%s: %s", data, counts.summary())
 
 
 def warn_if_degenerate(score: Score[Any], name: str) -> None:
@@ -96,7 +87,7 @@ def warn_if_degenerate(score: Score[Any], name: str) -> None:
         logger.warning("%s: %s: the model gives every example the same answer", name, fault)
 
 
-@naming_columns_by_option()
+@naming_columns()
 def evaluate_predictions(
     predictions: str | Path,
     data: str | DataPath,
@@ -169,7 +160,7 @@ def evaluate_predictions(
     if not score.num_examples:
         raise InputError(f"{data}: not a single example has a label: nothing to compare the predictions with")
     counts.examples, counts.unlabelled = score.num_examples, num_read - score.num_examples
-    _report(counts, data)
+    counts.log(data)
     return named_figures(opened, score)
 
 

@@ -19,7 +19,8 @@ from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
 from unmask.models.hub.directory import load_masked_lm
 from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries, check_kind
-from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.tokenization.offsets import align
+from unmask.tokenization.tokenizer import assemble, load_tokenizer
 
 _BATCH_TOKENS = 2048
 """Tokens of texts that are read at once: with a mask at each, their probabilities take some 250 MB."""
@@ -34,9 +35,9 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
         top_k: answers for each mask, at least 1.
 
     Returns:
-        The likeliest first: `score` (the token's probability), `token` (its id), `token_str`, `sequence` (the text with
-        it in place). With several masks, the answers for each in turn, with `mask`, its number from 0; each mask is
-        filled while the others stay.
+        The likeliest first: `score` (the token's probability), `token` (its id), `token_str`, `sequence` (the text as
+        it was given, with the token in place of the mask). With several masks, the answers for each in turn, with
+        `mask`, its number from 0; each mask is filled while the others stay.
 
     Raises:
         InputError: this is not a text, there is no mask in it, or it is too long for the model.
@@ -47,10 +48,12 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
 
 @dataclass(frozen=True)
 class MaskedText:
-    """A text in tokens, special ones included, and where its masks are."""
+    """A text in tokens, special ones included, and where its masks are among them, and in the text."""
 
+    text: str
     ids: list[int]
     places: list[int]
+    spans: list[tuple[int, int]]
 
 
 class MaskFiller:
@@ -75,6 +78,8 @@ class MaskFiller:
         loaded = open_encoder(directory) if in_onnx else load_masked_lm(directory)
         assert loaded.masked_lm_head is not None
         check_entries(self.tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
+        added = self.tokenizer.backend.get_added_tokens_decoder()[self.tokenizer.mask_id]
+        self._mask_takes_blanks = self.tokenizer.kind == "wordpiece" or added.lstrip
         self.encoder: Any = loaded.encoder.eval()
         self.head = None if in_onnx else loaded.masked_lm_head.eval()
 
@@ -94,7 +99,8 @@ class MaskFiller:
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise InputError(f"{where}the text is not UTF-8: expected text in UTF-8")
         tokenizer = self.tokenizer
-        ids = tokenizer.encode_inputs([(text, None)])[0].input_ids
+        [aligned] = align(tokenizer, [text])
+        ids = assemble(tokenizer.template, aligned.ids, None, None).input_ids
         places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
         if not places:
             mask = tokenizer.token_strings[tokenizer.mask_id]
@@ -104,7 +110,10 @@ class MaskFiller:
         limit = self.encoder.settings.num_positions
         if len(ids) > limit:
             raise InputError(f"{where}the text has {len(ids)} tokens and the model takes {limit}: shorten it")
-        return MaskedText(ids, places)
+        tokens = zip(aligned.ids, aligned.starts, aligned.ends, strict=True)
+        return MaskedText(
+            text, ids, places, [(start, end) for token, start, end in tokens if token == tokenizer.mask_id]
+        )
 
     @torch.inference_mode()
     def answer(self, texts: Sequence[MaskedText], top_k: int = 5) -> list[list[dict[str, Any]]]:
@@ -144,17 +153,23 @@ class MaskFiller:
         """The answers for one text; `best` has scores and tokens for each of its masks."""
         is_single = len(text.places) == 1
         answers = []
-        for number, (place, (scores, tokens)) in enumerate(zip(text.places, best, strict=True)):
+        for number, (span, (scores, tokens)) in enumerate(zip(text.spans, best, strict=True)):
             for score, token in zip(scores, tokens, strict=True):
-                filled = [*text.ids[:place], token, *text.ids[place + 1 :]]
-                answer = {
-                    "score": score,
-                    "token": token,
-                    "token_str": self.tokenizer.decode([token]),
-                    "sequence": self.tokenizer.decode(filled, skip_specials=is_single),
-                }
+                token_text = self.tokenizer.decode([token])
+                sequence = self._filled(text.text, span, token, token_text)
+                answer = {"score": score, "token": token, "token_str": token_text, "sequence": sequence}
                 answers.append(answer if is_single else {"mask": number, **answer})
         return answers
+
+    def _filled(self, text: str, span: tuple[int, int], token: int, token_text: str) -> str:
+        """The text with a token in place of a mask; one that continues a word stands close to it."""
+        before, after = text[: span[0]], text[span[1] :]
+        if self.tokenizer.continuation[token] and self._mask_takes_blanks:
+            before = before.rstrip()
+            token_text = self.tokenizer.decode([token, token]).removeprefix(token_text)  # without WordPiece's `##`
+        elif not before or before[-1].isspace():
+            token_text = token_text.lstrip()
+        return before + token_text + after
 
 
 def _check(directory: Path) -> None:

@@ -18,13 +18,7 @@ from unmask.inference.ensemble import EnsembleModule, check_members, read_member
 from unmask.inference.inputs import having_field, read_task_inputs
 from unmask.inference.onnx_model import OnnxModule, blank_finetuned, is_onnx, on_processor
 from unmask.inference.precision import freeze, inference_compute
-from unmask.inference.task_options import (
-    NOTHING_SAID,
-    Use,
-    adjusted_task,
-    check_task_settings,
-    naming_columns_by_option,
-)
+from unmask.inference.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns
 from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows, run_module
 from unmask.io.input_files import DataPath
 from unmask.io.paths import model_directory
@@ -76,15 +70,14 @@ class Predictor:
     def __call__(self, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
         """Predictions for rows that hold the texts the model reads; see `predict`."""
         counts = ExampleCounts()
-        with naming_columns_by_option():
+        with naming_columns():
             examples = self.task.read_all(rows)
             encoded = encode_windows(
                 self.task, examples, self.tokenizer, counts, self.num_segments, device=self.compute.device
             )
             for window in encoded:
                 yield from self.answer(window)
-        if counts.anything_to_report:
-            logger.warning("inputs: %s", counts.summary())
+        counts.log("inputs")
 
     def answer(self, window: ExampleSet) -> list[dict[str, Any]]:
         """For each example of a window that was encoded with `tokenizer`, what `predict` yields."""
@@ -120,7 +113,8 @@ class Predictor:
         """
         check_task_settings(settings or {}, use)
         num_positions = self.module.encoder.settings.num_positions
-        task = adjusted_task(self.task, columns, settings or {}, num_positions)
+        with naming_columns():
+            task = adjusted_task(self.task, columns, settings or {}, num_positions)
         if self.trained_length is not None and task.settings.max_length > max(
             self.trained_length, self.task.settings.max_length
         ):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
 from unmask.config import build_settings, parse_overrides
-from unmask.errors import SettingsError, UserError
+from unmask.errors import ColumnError, SettingsError, UserError
 from unmask.tasks.base import Task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
@@ -53,7 +53,7 @@ _OF_LABELS = ("label_separator", "repair_tags")
 _OF_SCORES = (*_OF_LABELS, "unanswerable")
 """All settings that affect how existing predictions are measured."""
 
-_IN_RECIPES = re.compile(rf"\bdata\.columns\.(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
+_OF_TRAIN = re.compile(rf"\bdata\.columns\.(?=(?:{'|'.join(ColumnSettings.model_fields)})\b)")
 
 
 def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def build_task_settings(settings: Mapping[str, Any]) -> TaskSettings:
 
 
 def adjusted_task(
-    task: Task[Any], columns: ColumnSettings, settings: Mapping[str, Any], num_positions: int, said_in: str = "options"
+    task: Task[Any], columns: ColumnSettings, settings: Mapping[str, Any], num_positions: int
 ) -> Task[Any]:
     """A fine-tuned model's task with a user's options.
 
@@ -103,7 +103,6 @@ def adjusted_task(
         columns: those that are named replace the model's own; the others stay.
         settings: of `TaskSettings`, by name; checked by `check_task_settings`.
         num_positions: the encoder's.
-        said_in: `options` of a command, or a `recipe`: how messages name columns.
 
     Raises:
         SettingsError: a setting or column is unknown, out of range, or of another kind of task.
@@ -119,22 +118,27 @@ def adjusted_task(
             f"task.max_length {adjusted.max_length} is over the {num_positions} positions of the model: lower it"
         )
     given = columns.model_dump(include=columns.model_fields_set)
-    with naming_columns_by_option() if said_in == "options" else nullcontext():
-        if isinstance(task, TextTask):
-            if columns.texts:
-                given = {name: own_columns[name] for name in ("label", "id") if name in own_columns} | given
-            return replace(task, settings=adjusted, files=task.files.with_columns(ColumnSettings(**given), False))
-        named = build_settings(ColumnSettings, {**own_columns, **given}, "columns")
-        return open_task(adjusted, named, lenient=not given)
+    if isinstance(task, TextTask):
+        if columns.texts:
+            given = {name: own_columns[name] for name in ("label", "id") if name in own_columns} | given
+        return replace(task, settings=adjusted, files=task.files.with_columns(ColumnSettings(**given), False))
+    named = build_settings(ColumnSettings, {**own_columns, **given}, "columns")
+    return open_task(adjusted, named, lenient=not given)
 
 
 @contextmanager
-def naming_columns_by_option() -> Iterator[None]:
-    """A block in which tasks' messages name columns by `--column`, as commands do, not as recipes do."""
+def naming_columns(prefix: str = "--column ") -> Iterator[None]:
+    """A block in which tasks' messages name columns as they are given there, not as a recipe names those of train.
+
+    Args:
+        prefix: in place of `data.columns.`, such as `data.dev_columns.`; commands have an option.
+    """
     try:
         yield
+    except ColumnError as error:
+        raise ColumnError(error.problem, _OF_TRAIN.sub(prefix, error.advice)) from error
     except UserError as error:
-        message = _IN_RECIPES.sub("--column ", str(error))
+        message = _OF_TRAIN.sub(prefix, str(error))
         if message == str(error):
             raise
         raise type(error)(message) from error

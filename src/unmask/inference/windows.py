@@ -36,6 +36,9 @@ _TOKENS = 100
 MOST_UNKNOWN = 0.05
 """Share of unknown tokens above which a warning says that the vocabulary does not cover the texts."""
 
+WARNED_OF: set[str] = set()
+"""Fingerprints of the tokenizers that this process has warned of: every fold of a cross-validation opens them again."""
+
 _CPU = torch.device("cpu")
 
 Item = TypeVar("Item")
@@ -82,7 +85,7 @@ class Coverage:
     _has_warned: bool = False
 
     def add(self, input_ids: NDArray[np.int32]) -> None:
-        """Counts the tokens of rows, and warns, once, where more than `MOST_UNKNOWN` are unknown."""
+        """Counts the tokens of rows; warns where more than `MOST_UNKNOWN` are unknown, once of each tokenizer."""
         if self.tokenizer.unk_id is None:
             return
         special_ids = [index for index in self.tokenizer.special_ids if index != self.tokenizer.unk_id]
@@ -90,6 +93,9 @@ class Coverage:
         self.unknown += int((input_ids == self.tokenizer.unk_id).sum())
         if self.unknown > MOST_UNKNOWN * self.tokens and not self._has_warned:
             self._has_warned = True
+            if (vocabulary := self.tokenizer.fingerprint()) in WARNED_OF:
+                return
+            WARNED_OF.add(vocabulary)
             logger.warning(
                 "%s: %.0f %% of the tokens (%s of %s) are %s: the vocabulary does not cover these texts, and all "
                 "such tokens are the same to the model. Is the tokenizer one of another language? Take a model whose "
@@ -102,8 +108,9 @@ class Coverage:
             )
 
     def note(self, counts: ExampleCounts) -> None:
-        """Adds the number of unknown tokens to what `counts` reports about the texts."""
-        counts.note(f"of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})", self.unknown)
+        """Adds the number of unknown tokens to the summary of `counts`; it is no reason of its own to warn."""
+        if self.unknown:
+            counts.unknown = f"{self.unknown:,} of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})"
 
     @property
     def _unknown_token(self) -> str:

@@ -1,7 +1,7 @@
 """What the program needs to know of an architecture. PyTorch is not imported: recipes are read without it.
 
-An architecture is one file with a `Family` (`unmask.models.families`), which names the class of its encoder, and one
-line of `unmask.models.families.table.ARCHITECTURES`.
+An architecture is a file with a `Family` (`unmask.models.families`), which names the class of its encoder, the file of
+that class, and one line of `unmask.models.families.table.ARCHITECTURES`.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class Family:
         reads_words: by their characters, and the two texts of a pair apart, as ELMo does.
         is_recurrent: it has no attention, and no position embeddings.
         is_gated: its feed-forward has a third matrix, for the gate.
-        is_pre_norm: a block adds to what it reads, so that one whose outputs are zero changes nothing.
+        deepen: the function, `package.module:function`, that gives an encoder more layers and leaves its hidden states
+            as they are: (encoder, layers) -> encoder. None: the family has none, and its models keep their depth.
         positions_after_padding: positions are counted from `pad_token_id` + 1.
     """
 
@@ -181,7 +182,7 @@ class Family:
     reads_words: bool = False
     is_recurrent: bool = False
     is_gated: bool = False
-    is_pre_norm: bool = False
+    deepen: str | None = None
     positions_after_padding: bool = False
 
     def has(self, part: Part) -> bool:

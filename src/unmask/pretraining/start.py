@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from tokenizers.models import WordPiece
@@ -20,10 +21,9 @@ from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
-from unmask.models.hub.conversion import bert_as_electra, deepened, sizes_with_dropout, widen_vocabulary, with_dropout
+from unmask.models.hub.conversion import bert_as_electra, sizes_with_dropout, widen_vocabulary, with_dropout
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import ModelSource, open_source
-from unmask.models.modernbert import ModernBertEncoder
 from unmask.models.settings import DROPOUTS, EncoderSettings, ModelSettings
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.recipe.pairings import contradiction
@@ -130,10 +130,9 @@ def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> Ob
     encoder = with_dropout(load_encoder(start.source, pooler=objective.needs_pooler).encoder, dropout, name)
     pieces = _new_entries(start, tokenizer)
     if isinstance(encoder.settings, EncoderSettings):
-        depth = _depth(recipe.model, encoder.settings)
-        if depth > encoder.settings.num_hidden_layers:
-            assert isinstance(encoder, ModernBertEncoder), "the only family of pre-norm blocks"
-            encoder = deepened(encoder, depth)
+        depth, deepen = _depth(recipe.model, encoder.settings), encoder.settings.family.deepen
+        if deepen is not None and depth > encoder.settings.num_hidden_layers:
+            encoder = resolve_name(deepen)(encoder, depth)
     if start.family != encoder.settings.family:
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
         encoder = bert_as_electra(encoder)
@@ -224,10 +223,10 @@ def _given_sizes(model: AnyModelSettings, family: Family) -> dict[str, Any]:
 
 
 def _depth(model: AnyModelSettings, sizes: EncoderSettings) -> int:
-    """The layers of the run's encoder: those of `init_from`, or more where `model.num_hidden_layers` says so and a
-    block may begin as nothing."""
+    """The layers of the run's encoder: those of `init_from`, or more where `model.num_hidden_layers` says so and its
+    family can be deepened."""
     given = getattr(model, "num_hidden_layers", None) or 0
-    return max(given, sizes.num_hidden_layers) if sizes.family.is_pre_norm else sizes.num_hidden_layers
+    return max(given, sizes.num_hidden_layers) if sizes.family.deepen else sizes.num_hidden_layers
 
 
 def _dropout(model: AnyModelSettings) -> dict[str, float]:

@@ -1,11 +1,12 @@
 """The interface of a task: it reads and encodes examples, builds the head, decodes its outputs and scores predictions.
 
 A task knows nothing of run files, devices or loops. Everything that a program needs to fine-tune, measure or predict
-is here, so that a new kind of task takes one file and one line of `unmask.tasks.table.TASKS`.
+is here, so that a new kind of task takes one folder and one line of `unmask.tasks.table.TASKS`.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.settings import TaskKind, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 
+logger = logging.getLogger("unmask")
+
 Prediction = dict[str, Any]
 """The prediction for one example, with the keys of prediction files."""
 
@@ -39,6 +42,7 @@ class ExampleCounts:
         num_cut: tokens that were cut off, of these and of long questions; of a context with choices the most that it
             lost.
         notes: counts of anything else repaired or left out, by description: `"answers that are not in the passage"`.
+        unknown: how many tokens the vocabulary lacks, in words; the warning above some share is `Coverage`'s.
     """
 
     examples: int = 0
@@ -47,6 +51,7 @@ class ExampleCounts:
     truncated: int = 0
     num_cut: int = 0
     notes: dict[str, int] = field(default_factory=dict)
+    unknown: str = ""
 
     def note(self, what: str, count: int = 1) -> None:
         """Counts something that `summary` reports as `3 <what>`."""
@@ -68,7 +73,11 @@ class ExampleCounts:
         if self.unlabelled:
             parts.append(f"{self.unlabelled:,} without an agreed label skipped")
         parts += [f"{count:,} {what}" for what, count in self.notes.items()]
-        return ", ".join(parts)
+        return ", ".join([*parts, self.unknown] if self.unknown else parts)
+
+    def log(self, name: object) -> None:
+        """Logs the summary of what `name` holds: a warning where there is anything to report."""
+        logger.log(logging.WARNING if self.anything_to_report else logging.INFO, "%s: %s", name, self.summary())
 
 
 class Example(Protocol):

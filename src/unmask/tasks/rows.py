@@ -131,6 +131,20 @@ def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -
     )
 
 
+def same_column(source: str, column: object, content: str, setting: str, labels: str, label_setting: str) -> InputError:
+    """The error for a column that is named twice: labels read from the inputs themselves teach nothing, and score well.
+
+    Args:
+        source: the file or row.
+        column: its name, or its number from 1.
+        content: of the column, `words`, and the labels are `tags`; the settings are those of `data.columns`.
+    """
+    return InputError(
+        f"{source}: data.columns.{setting} and data.columns.{label_setting} are both column {column!r}, so the "
+        f"{content} would be their own {labels}: name another column for one of them"
+    )
+
+
 def as_seen(name: str) -> str:
     """A name as people see it: letters composed, without control and format characters, no blanks around it."""
     marks = (char for char in name if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf"))

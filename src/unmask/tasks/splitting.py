@@ -7,6 +7,7 @@ half of the rest is dev, and the other half test. So a split depends only on the
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
+from unmask.io.reading import open_input
 from unmask.io.rows import Row, stop
 from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
@@ -68,7 +70,7 @@ def split_file(
         path: `.json` in SQuAD's layout (by article); `.tsv`, `.csv`, `.jsonl` or `.parquet` (by a column); for tagging
             also files of one word a line, such as `.conll`, `.txt`, `.testa`, `.conllu` (by document where `-DOCSTART-`
             marks them, else by sentence); plain or compressed. The parts of text are in UTF-8, whatever the encoding of
-            the file.
+            the file; those of a table begin with a byte order mark if the file does.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
         group: the column by which rows belong together; None takes the first of `GROUP_COLUMNS` that exists.
@@ -161,7 +163,14 @@ def _lines(
     starts = [int(row.source.rpartition(":")[2]) - 1 for row in rows]
     header, *texts = (_text(lines, start, end) for start, end in pairwise([0, *starts, len(lines)]))
     parts = [Unsplittable(_group(row, columns), text) for row, text in zip(rows, texts, strict=True)]
-    return parts, lambda chosen: _encoded([header, *chosen])
+    mark = "\ufeff" if table is not None and _has_mark(file) else ""
+    return parts, lambda chosen: _encoded([mark, header, *chosen])
+
+
+def _has_mark(file: InputFiles) -> bool:
+    """Whether a file begins with a byte order mark: without one Excel does not take a table for UTF-8."""
+    with open_input(file.path) as raw:
+        return raw.read(3).startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
 def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,7 @@ def test_a_vocabulary_of_another_language_is_told_at_every_use(
     train = ("finetune", "finetune/classification", *task_models.words("classification", data), "--out", "run")
     uses = [("evaluate", model, "--data", data), ("predict", model, data), ("features", model, data, "--out", "f")]
     told = "75 % of the tokens (3 of 4) are [UNK]: the vocabulary does not cover these texts"
+    caplog.set_level(logging.INFO, "unmask")
     for command in (train, *uses):
         caplog.clear()
         succeeded(unmask(*command))

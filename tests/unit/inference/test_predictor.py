@@ -127,6 +127,7 @@ def test_a_length_that_the_model_has_not_seen_is_told(
 def test_texts_that_the_vocabulary_does_not_cover_are_told(
     single: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "unmask")
     list(predict(single, [{"text": "a man 국민"}]))
     assert "inputs: 33 % of the tokens (1 of 3) are [UNK]: the vocabulary does not cover these texts" in caplog.text
     assert "inputs: 1 examples, 1 of 3 tokens not in the vocabulary ([UNK])" in caplog.text

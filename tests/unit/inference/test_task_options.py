@@ -14,7 +14,7 @@ from unmask.errors import InputError, SettingsError
 from unmask.inference.ensemble import keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate, evaluate_predictions
 from unmask.inference.predictor import load_predictor, predict_file
-from unmask.inference.task_options import NOTHING_SAID, naming_columns_by_option, read_task_settings
+from unmask.inference.task_options import NOTHING_SAID, naming_columns, read_task_settings
 from unmask.tasks.settings import ColumnSettings
 
 
@@ -177,8 +177,11 @@ def test_a_loaded_model_takes_options_too(tiny_model: Path, tmp_path: Path) -> N
 
 def test_messages_name_columns_as_the_command_takes_them() -> None:
     told = r"^data\.columns\.csv:1: name it with --column text_a=\.\.\. and --column label"
-    with pytest.raises(InputError, match=told), naming_columns_by_option():
+    with pytest.raises(InputError, match=told), naming_columns():
         raise InputError("data.columns.csv:1: name it with data.columns.text_a=... and data.columns.label")
-    with pytest.raises(InputError, match=r"^another$") as found, naming_columns_by_option():
+    told = r"data\.columns\.csv:1: name it with data\.dev_columns\.text=\.\.\."
+    with pytest.raises(InputError, match=told), naming_columns("data.dev_columns."):
+        raise InputError("data.columns.csv:1: name it with data.columns.text=...")
+    with pytest.raises(InputError, match=r"^another$") as found, naming_columns():
         raise InputError("another")
     assert found.value.__cause__ is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,13 +80,24 @@ def test_unknown_tokens_are_counted_among_those_of_the_texts(
     tiny_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokenizer, counts = load_tokenizer(tiny_model), ExampleCounts()
+    caplog.set_level(logging.INFO, "unmask")
     texts = ["a man 국민 a dog", "a man", "[UNK] people wait"]
     examples = [TextExample(text, None, "B-0", {}, "x:1") for text in texts]
     list(encode_windows(opened("classification", 5), iter(examples), tokenizer, counts, 2, "x.tsv"))
     num_tokens = sum(map(len, tokenizer.encode_batch(texts, specials_in_text=True)))  # without [CLS] and [SEP]
-    assert counts.notes == {f"of {num_tokens} tokens not in the vocabulary ([UNK])": 2}
     assert counts.summary() == f"3 examples, 2 of {num_tokens} tokens not in the vocabulary ([UNK])"
-    assert f"x.tsv: {200 / num_tokens:.0f} % of the tokens (2 of {num_tokens}) are [UNK]" in caplog.text
+    counts.log("x.tsv")
+    levels, messages = zip(*[(record.levelname, record.getMessage()) for record in caplog.records], strict=True)
+    assert levels == ("WARNING", "INFO"), "the warning above 5 %, and how many there are in all"
+    assert messages[0].startswith(f"x.tsv: {200 / num_tokens:.0f} % of the tokens (2 of {num_tokens}) are [UNK]")
+    assert messages[1] == f"x.tsv: {counts.summary()}"
+
+
+def test_a_vocabulary_is_warned_of_once_in_a_process(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other, _ = train_tokenizer(["a man waits"] * 4, TokenizerSettings(vocab_size=40))
+    for tokenizer in (load_tokenizer(tiny_model), load_tokenizer(tiny_model), other, other):
+        Coverage(tokenizer, "x.tsv").add(np.array([tokenizer.unk_id], dtype=np.int32))
+    assert len(caplog.records) == 2, "one for each vocabulary"
 
 
 @pytest.mark.parametrize(("unknown", "warnings"), [(0, 0), (5, 0), (6, 1), (100, 1)])
@@ -107,7 +119,8 @@ def test_bytes_cover_everything(caplog: pytest.LogCaptureFixture) -> None:
     coverage, counts = Coverage(tokenizer, "x.tsv"), ExampleCounts()
     coverage.add(np.array(tokenizer.encode_batch(["국민"])[0], dtype=np.int32))
     coverage.note(counts)
-    assert not counts.anything_to_report
+    assert not counts.unknown
+    assert not caplog.text
     assert not caplog.text
 
 

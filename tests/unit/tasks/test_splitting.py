@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from collections import Counter
@@ -18,6 +19,7 @@ from support.files import write, write_rows
 from unmask.errors import InputError, OutputError, SettingsError
 from unmask.io.input_files import InputFiles
 from unmask.io.settings import TableSettings
+from unmask.io.tables import read_rows
 from unmask.tasks.splitting import split_file, split_of_groups
 
 
@@ -160,6 +162,22 @@ def test_two_groups_are_too_few() -> None:
 
 
 # ---- What people bring
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-8"])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_table_that_excel_opens_stays_one(tmp_path: Path, encoding: str, name: str) -> None:
+    """Excel in Korean takes a table without a byte order mark for cp949."""
+    lines = ["문장,평가", *(f"영화 {number},좋다" for number in range(6))]
+    content = "\n".join(lines).encode(encoding)
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith(".gz") else content)
+    settings = TableSettings(encoding="utf-16" if encoding == "utf-16" else "utf-8")
+    split_file(InputFiles((path,), settings), "classification", tmp_path / "out", group="문장")
+    texts = texts_of(tmp_path / "out", ".csv")
+    assert [text.count("\ufeff") for text in texts.values()] == [int(encoding != "utf-8")] * 3
+    assert all(text.removeprefix("\ufeff").startswith("문장,평가\n영화") for text in texts.values())
+    rows = [dict(row.fields) for part in texts for row in read_rows(tmp_path / "out" / f"{part}.csv")]
+    assert sorted(row["문장"] for row in rows) == [f"영화 {number}" for number in range(6)]
 
 
 def test_other_encodings_and_separators_without_a_header(tmp_path: Path) -> None:

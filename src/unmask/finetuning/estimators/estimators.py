@@ -9,7 +9,6 @@ settings. No run directory is written. Every estimator works in `Pipeline`, `cro
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -61,8 +60,6 @@ from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.state import StepResult, TrainState
 from unmask.training.steps import Learner
-
-logger = logging.getLogger("unmask")
 
 _MODEL_FILES = (CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS, *KEPT_FILES, WORDS_FILE, SETTINGS_FILE)
 """All that `save` may replace: a run's directory, for one, has to stay."""
@@ -166,11 +163,10 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             module: Any = build_module(settings, task, source, tokenizer, len(new_entries))
             segments = module.encoder.settings.type_vocab_size
             counts = ExampleCounts()
-            windows = encode_windows(task, examples, tokenizer, counts, segments)
+            windows = encode_windows(task, examples, tokenizer, counts, segments, "X")
             training = concatenate([window.encoded.without_alignment() for window in windows])
             fit_loss(settings, task, module, training)
-            if counts.anything_to_report:
-                logger.warning("X: %s", counts.summary())
+            counts.log("X")
             self._trained_length = settings.task.max_length if settings.from_scratch else source.trained_length
             warn_of_untrained_positions(
                 int(training.row_lengths.max()), self._trained_length, source.directory, "max_length"
@@ -202,10 +198,9 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             kinds = ("single texts", "pairs of texts")
             raise ValuesError(f"X holds {kinds[not is_pair]}, and the model was fitted on {kinds[is_pair]}")
         predictor, counts = self.predictor_, ExampleCounts()
-        windows = encode_windows(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments)
+        windows = encode_windows(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments, "X")
         parts = [run_module(task, predictor.module, window.encoded, predictor.compute) for window in windows]
-        if counts.anything_to_report:
-            logger.warning("X: %s", counts.summary())
+        counts.log("X")
         return torch.cat(parts)
 
     def __getstate__(self) -> dict[str, Any]:

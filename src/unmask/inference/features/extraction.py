@@ -12,7 +12,6 @@ that `cls` is that of its first window.
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -55,8 +54,6 @@ from unmask.tasks.tagging.feature_files import (
     writing_features,
 )
 from unmask.tokenization.opening import open_tokenizer
-
-logger = logging.getLogger("unmask")
 
 Format = Literal["npy", "parquet"]
 
@@ -210,8 +207,7 @@ def read_file(model: FeatureModel, path: str | DataPath, format: str | None = No
 def log_inputs(counts: ExampleCounts, coverage: Coverage) -> None:
     """Warns of inputs that were cut or empty, and of tokens that the vocabulary does not cover."""
     coverage.note(counts)
-    if counts.anything_to_report:
-        logger.warning("inputs: %s", counts.summary())
+    counts.log("inputs")
 
 
 def check_pool(name: str) -> Pool:

@@ -111,8 +111,7 @@ class ZeroShot:
             counts.empty += sum(not any(texts) for texts in encoded)
             yield window
         coverage.note(counts)
-        if counts.anything_to_report:
-            logger.warning("%s: %s", path, counts.summary())
+        counts.log(path)
 
     def _examples(self, path: Path, counts: ExampleCounts, unlabelled: bool) -> Iterator[Any]:
         if not unlabelled:

@@ -156,5 +156,5 @@ MODERNBERT = Family(
     heads=dict.fromkeys(_KINDS, "deep_normalised"),
     feed_forward_factor=1.5,
     is_gated=True,
-    is_pre_norm=True,
+    deepen="unmask.models.hub.conversion:deepened",
 )

@@ -77,7 +77,10 @@ class ChoiceLayout:
 
 def choose_choice_layout(layouts: Sequence[ChoiceLayout], row: Row) -> ChoiceLayout:
     """The first layout that the row fits; raises InputError if it fits none."""
-    advice = "data.columns.context=... and data.columns.choices=..."
+    advice = (
+        "data.columns.context=... and data.columns.choices=..., the column of a list, or where each choice has a "
+        "column of its own data.columns.choices=[choice_a,choice_b]"
+    )
     return choose_layout(layouts, row, lambda layout: layout.needed, advice)
 
 
@@ -132,7 +135,7 @@ def _listed(row: Row, name: str) -> list[Any]:
         except (ValueError, RecursionError) as error:
             raise ColumnError(
                 f'{row.source}: {name} is {value[:60]!r}: expected a JSON list of texts, such as ["a", "b"].',
-                "Where each choice has a column of its own, name them: data.columns.choices=[choice_a, choice_b]",
+                "Where each choice has a column of its own, name them: data.columns.choices=[choice_a,choice_b]",
             ) from error
     if not isinstance(value, list):
         raise InputError(f"{row.source}: {name} is {shown(value)}: expected a list of texts")

@@ -17,6 +17,7 @@ from typing import Any
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.rows import Row
+from unmask.tasks.rows import same_column
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,12 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1) -> Iterator[
             has any, else by any number of blanks.
 
     Raises:
-        InputError: a line has fewer columns, or another number of columns than the first line.
+        InputError: a line has fewer columns, or another number of columns than the first line; or the word and its tag
+            are one column.
     """
     has_documents, num_columns, tags = _survey(path, tag)
+    if num_columns > 1:
+        _check_columns(path, word, tag if tag >= 0 else num_columns - 1)
     fewest = max(2, word + 1, tag + 1)
     sentence = Sentence(0 if has_documents else None)
     for number, line in read_lines(path):
@@ -157,6 +161,11 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1) -> Iterator[
         sentence.lines.append(number)
     if sentence.rows:
         yield sentence
+
+
+def _check_columns(path: FileOrLines, word: int, tag: int) -> None:
+    if word == tag:
+        raise same_column(str(path), word + 1, "words", "tokens", "tags", "tags")
 
 
 def _columns_of(line: str) -> list[str]:
@@ -233,6 +242,7 @@ CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "depre
 def read_conllu(path: DataPath, note: Note, word: int = 1, tag: int = 3) -> Iterator[Row]:
     """CoNLL-U: the columns FORM and UPOS, or those given; ranges of multiword tokens and empty nodes are left out, and
     counted."""
+    _check_columns(path, word, tag)
     document = first_document(path, _begins_document_of_conllu)
     for has_text, block in groupby(read_lines(path), key=lambda numbered: bool(numbered[1].strip(" \t"))):
         if not has_text:

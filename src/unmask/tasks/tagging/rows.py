@@ -14,7 +14,7 @@ from typing import Any
 
 from unmask.errors import ColumnError, InputError
 from unmask.io.rows import Row
-from unmask.tasks.rows import checked_text, list_in_cell, missing_column, shown, similar_columns
+from unmask.tasks.rows import checked_text, list_in_cell, missing_column, same_column, shown, similar_columns
 from unmask.tasks.tagging.conll import SentenceRow
 from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, split_tag, to_bio
 
@@ -101,7 +101,7 @@ def read_example(
         names: of tags that are given as numbers, from 0.
 
     Raises:
-        InputError: a field is missing or of the wrong kind, or fields do not match.
+        InputError: a field is missing or of the wrong kind, fields do not match, or one is both words and tags.
         EntityInsideWord: an entity ends inside a unit.
     """
     columns = TaggingColumns() if isinstance(row, SentenceRow) else columns
@@ -120,6 +120,8 @@ def read_example(
             "Name it with data.columns.tokens=...",
         )
     tags_name = _first(row, columns.tags)
+    if labelled and tags_name is not None and tags_name == (tokens_name or text_name):
+        raise same_column(row.source, tags_name, "words", "text" if tokens_name is None else "tokens", "tags", "tags")
     tags: list[str] | None = None
     if labelled and (entities := _entities_of(row, tags_name)) is not None:
         tags = _tags_of_entities(entities, text, units, row.source)

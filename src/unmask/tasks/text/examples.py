@@ -12,7 +12,7 @@ from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import read_rows
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import Columns, EncodedExamples, encoded, window_bounds
-from unmask.tasks.rows import check_columns, checked_text, choose_layout, listed
+from unmask.tasks.rows import check_columns, checked_text, choose_layout, listed, same_column
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import assemble
@@ -103,9 +103,14 @@ class TextFiles:
         """The same with the file's layout first, followed by those of the others that have as many texts.
 
         Raises:
-            InputError: the file cannot be read, or has none of the layouts.
+            InputError: the file cannot be read, has none of the layouts, or a text is its own label.
         """
-        found = choose_columns(self.layouts, next(self.rows(path, [] if self.has_broken_rows else None)))
+        row = next(self.rows(path, [] if self.has_broken_rows else None))
+        found = choose_columns(self.layouts, row)
+        for setting in ("text", "text_a", "text_b"):
+            if (name := getattr(found, setting)) in found.targets:
+                label_setting = "label" if found.labels is None else "labels"
+                raise same_column(row.source, name, "texts", setting, "labels", label_setting)
         alike = [layout for layout in self.layouts if len(layout.texts) == len(found.texts)]
         return replace(self, layouts=tuple(dict.fromkeys((found, *alike))))
 

@@ -38,6 +38,27 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
      "t.jsonl:1: 10 tokens, over task.max_length 6, and task.truncation is false: shorten the text, raise "),
     "dev of other labels": ("classification", ["data.dev=dev.tsv"],
      "dev.tsv:2: the label 'odd' is none of the known ones (n, y)"),
+    "a text as its label": ("classification", ["data.columns.label=text"],
+     "t.jsonl:1: data.columns.text and data.columns.label are both column 'text', so the texts would be their own "
+     "labels: name another column for one of them"),
+    "words as their tags": ("tagging", ["data.train=t.conll", "data.columns.tags=1"],
+     "t.conll: data.columns.tokens and data.columns.tags are both column 1, so the words would be their own tags: "),
+    "tags as their words": ("tagging", ["data.train=t.conll", "data.columns.tokens=2"],
+     "t.conll: data.columns.tokens and data.columns.tags are both column 2"),
+    "forms as their tags": ("tagging", ["data.train=t.conllu", "data.columns.tags=form"],
+     "t.conllu: data.columns.tokens and data.columns.tags are both column 2"),
+    "a list as its tags": ("tagging", ["data.columns.tags=tokens"],
+     "t.jsonl:1: data.columns.tokens and data.columns.tags are both column 'tokens'"),
+    "dev of one column": ("tagging", ["data.dev=t.conll", "data.dev_columns.tags=1"],
+     "t.conll: data.dev_columns.tokens and data.dev_columns.tags are both column 1"),
+    "dev of other columns": ("classification", ["data.dev=other.tsv"],
+     "other.tsv:2: no column 'text': expected text; there is review, label. Name yours with data.dev_columns.text=..."),
+    "test of a column that is not there": ("classification", ["data.test=t.jsonl", "data.test_columns.text=review"],
+     "t.jsonl:1: no column 'review': expected review; there is text, label. Name yours with data.test_columns.text="),
+    "dev of other choices": ("choice", ["data.dev=other.csv"],
+     "other.csv:2: no column 'choices': expected context and choices; there is context, choice0, choice1, label. Name "
+     "yours with data.dev_columns.context=... and data.dev_columns.choices=..., the column of a list, or where each "
+     "choice has a column of its own data.dev_columns.choices=[choice_a,choice_b]"),
     "dev that is not there": ("classification", ["data.dev=gone.tsv"], "gone.tsv: cannot be read: No such file"),
     "no model": ("classification", ["init_from=gone"],
      "gone: no such directory: expected a model's, or that of the run"),
@@ -79,11 +100,18 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
 def test_bad_settings_are_refused(
     unmask: Command, place: Path, task_models: Any, kind: str, words: list[str], message: str
 ) -> None:
-    write_files({"t.jsonl": task_models.examples[kind], "dev.tsv": "text\tlabel\na\todd\nb\teven\n"})
+    others = {
+        "dev.tsv": "text\tlabel\na\todd\nb\teven\n",
+        "t.conll": "Ada B-PER\nran O\n\n",
+        "t.conllu": "1\tAda\tAda\tPROPN" + 6 * "\t_" + "\n\n",
+        "other.tsv": "review\tlabel\na\tn\n",
+        "other.csv": "context,choice0,choice1,label\na,b,c,0\n",
+    }
+    write_files({"t.jsonl": task_models.examples[kind], **others})
     given = [word.format(base=task_models.base, runs=task_models.runs) for word in words]
     result = unmask("finetune", f"finetune/{kind}", *task_models.words(kind, "t.jsonl", *given), "--out", "run")
     check_last_error(result, message.format(base=task_models.base, runs=task_models.runs))
-    assert tree_of(place).keys() == {"t.jsonl", "dev.tsv"}
+    assert tree_of(place).keys() == {"t.jsonl", *others}
 
 
 def test_a_run_that_diverges_says_so(unmask: Command, place: Path, task_models: Any) -> None:

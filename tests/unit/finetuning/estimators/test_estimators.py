@@ -351,6 +351,14 @@ def test_texts_that_are_cut_in_training_are_told(tiny_model: Path, caplog: pytes
     ]
 
 
+def test_a_vocabulary_of_another_language_is_warned_of_once(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not in every fold, nor at `fit` and at `predict`."""
+    texts = ["국민은 기다린다", "영화가 좋다", "영화는 길다", "국민이 온다"]
+    cross_val_score(classifier(tiny_model, epochs=1), texts, ["a", "b", "a", "b"], cv=2)
+    [told] = caplog.messages
+    assert told.startswith("X: 100 % of the tokens")
+
+
 def test_labels_that_differ_in_case_are_told(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
     learned = classifier(tiny_model, epochs=1).fit(TEXTS[:3], ["dog", "Dog", "cat"])
     assert learned.classes_.tolist() == ["Dog", "cat", "dog"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from collections import namedtuple
@@ -216,6 +217,7 @@ def test_a_fine_tuned_model_remembers_its_columns(model: Path, tmp_path: Path) -
 def test_texts_that_the_vocabulary_does_not_cover_are_told(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, pool: str
 ) -> None:
+    caplog.set_level(logging.INFO, "unmask")
     path = write(tmp_path / "texts.txt", "a man\n국민 국민 국민\n")
     extract_features(model, path, tmp_path / "out", pool=pool)
     assert "inputs: 60 % of the tokens (3 of 5) are [UNK]" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,7 @@ def test_unknown_tokens_are_told(model: LanguageModel, tmp_path: Path, caplog: p
         num_unknown, num_tokens = num_unknown + ids.count(model.tokenizer.unk_id), num_tokens + len(ids)
     assert num_unknown > 0
     path = write_rows(tmp_path / "dev.jsonl", *rows)
+    caplog.set_level(logging.INFO, "unmask")
     evaluate_zero_shot(open_zero_shot(model, path), path)
     assert f"{num_unknown} of {num_tokens} tokens not in the vocabulary" in caplog.text
     assert "the vocabulary does not cover these texts" in caplog.text
