@@ -3,6 +3,7 @@
     UnmaskError
     ├── UserError          the user's: input, settings, a full disk                          exit code 2
     │   ├── InputError         a text or data file: missing, undecodable, empty, ragged ...
+    │   │   ├── ColumnError        a row without a column that is needed, or with another content
     │   │   └── ValuesError        texts or targets in memory, as scikit-learn gives them: a ValueError too
     │   ├── SettingsError      a recipe or a command line: unknown key, contradiction ...
     │   ├── OutputError        an output that exists already, cannot be written, or a full disk
@@ -35,6 +36,20 @@ class UserError(UnmaskError):
 
 class InputError(UserError):
     """A text or data file cannot be used as it is."""
+
+
+class ColumnError(InputError):
+    """A row lacks a column, or holds something else there.
+
+    Args:
+        problem: what is wrong, what was expected and what is there.
+        advice: which settings name the column; the answer to a request over HTTP lacks it.
+    """
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem} {advice}" if advice else problem)
+        self.problem = problem
+        self.advice = advice
 
 
 class ValuesError(InputError, ValueError):

@@ -17,6 +17,20 @@ DOCUMENTS = [
     *DOCS.rglob("*.md"),
     *(REPOSITORY / folder / "README.md" for folder in ("benchmarks", "recipes", "samples")),
 ]
+WRITTEN = {
+    *DOCUMENTS,
+    *REPOSITORY.glob("src/**/*.py"),
+    *REPOSITORY.glob("src/**/*.html"),
+    *REPOSITORY.glob("recipes/**/*.yaml"),
+}
+OTHER_MEANINGS = {
+    "src/unmask/io/reading.py": "frame",  # of zstd
+    "src/unmask/corpus/reading.py": "frame",
+    "src/unmask/corpus/cleaning/boilerplate.py": "account",  # in a menu
+    "src/unmask/tokenization/encoding/longest_match.py": "told",  # in an example
+    "src/unmask/tasks/tagging/feature_files.py": "tell",  # a method of files
+}
+"""Files in which a word that the glossary replaces, with its forms, has another meaning."""
 
 
 def name_of(path: Path) -> str:
@@ -54,6 +68,13 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert not broken, f"{name_of(path)} links to what is not there: {broken}"
 
 
+@pytest.mark.parametrize("path", sorted(DOCUMENTS), ids=name_of)
+def test_prose_is_wrapped(path: Path) -> None:
+    """Tables, pictures and fenced blocks may be wider."""
+    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert not [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "!"))]
+
+
 @pytest.mark.parametrize("path", GUIDES, ids=name_of)
 def test_a_guide_opens_with_its_contents(path: Path) -> None:
     opening = path.read_text("utf-8").partition("\n## ")[0]
@@ -72,3 +93,33 @@ def test_a_note_has_the_parts_of_the_template_and_a_row_in_the_index(path: Path)
     assert tests <= {test.name for test in (REPOSITORY / "tests").rglob("test_*.py")}, "a test that is named has gone"
     sections = re.split(r"^## .*\n", path.read_text("utf-8"), flags=re.MULTILINE)
     assert all(section.strip() for section in sections), "a section is empty"
+
+
+def replaced_words() -> dict[str, str]:
+    """The words of the glossary's table that are nowhere, each with what we write; a reader decides on brackets."""
+    _, _, table = (DOCS / "glossary.md").read_text("utf-8").partition("| we write | not |\n|---|---|\n")
+    rows = re.findall(r"^\| (.+) \| ([^(|]+) \|$", table, flags=re.MULTILINE)
+    return {word: ours for ours, words in rows for word in words.split(", ")}
+
+
+def uses_of(word: str, text: str) -> list[str]:
+    """The lines that begin a use of a word, in names too; a phrase may run on into the next line, or comment."""
+    pattern = r"(?<![a-z-])" + r"(?:_|-|\s+(?:# )?)".join(word.split()) + r"(?![a-z-])"
+    found = re.finditer(pattern, text, flags=re.IGNORECASE)
+    return [text[text.rfind("\n", 0, use.start()) + 1 :].partition("\n")[0].strip() for use in found]
+
+
+@pytest.mark.parametrize("word", replaced_words())
+def test_words_that_the_glossary_replaces_are_nowhere(word: str) -> None:
+    found = []
+    for path in sorted(WRITTEN):
+        text = path.read_text("utf-8").partition("\n| we write | not |\n")[0]
+        if not word.startswith(OTHER_MEANINGS.get(name_of(path), " ")):
+            found += [f"{name_of(path)}: {line}" for line in uses_of(word, text)]
+    assert not found, f"we write `{replaced_words()[word]}`, not `{word}`:\n" + "\n".join(found)
+
+
+def test_uses_of_a_word_are_noticed() -> None:
+    assert uses_of("go on", "then go\n# on\nmay_go_on()\nGo on.") == ["then go", "may_go_on()", "Go on."]
+    assert uses_of("frame", "x-frame-options, frameless, reframe") == []
+    assert {"stretch", "told", "go on"} <= replaced_words().keys()

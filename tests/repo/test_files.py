@@ -44,6 +44,18 @@ def test_names_say_something(repository: Path) -> None:
     assert not [path for path, names in named.items() if names & NAMES_THAT_SAY_NOTHING]
 
 
+def test_a_unit_test_is_named_after_its_module(repository: Path) -> None:
+    """`tests/unit/F/test_M.py`, or `test_M_ASPECT.py`, for a module M of the folder F."""
+    unit, source = repository / "tests" / "unit", repository / "src" / "unmask"
+    strays = []
+    for path in sorted(unit.rglob("test_*.py")):
+        folder, name = path.parent.relative_to(unit), path.stem.removeprefix("test_")
+        modules = (module.stem.strip("_") for module in (source / folder).glob("*.py"))
+        if not any(f"{name}_".startswith(f"{module}_") for module in modules):
+            strays.append(f"{path.relative_to(repository)}: src/unmask/{(folder / name).as_posix()}.py is not there")
+    assert not strays, "\n".join(strays)
+
+
 def test_nothing_belongs_to_one_machine(tracked: list[Path]) -> None:
     found = []
     for path in tracked:

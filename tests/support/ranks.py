@@ -7,9 +7,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from subprocess import PIPE, Popen
+from types import MappingProxyType
 
 from support.forked import Forked
 
@@ -35,10 +36,12 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
-def start_ranks(words: Sequence[Sequence[str]]) -> list[Forked]:
-    """Starts `unmask` once for each list of words, as the ranks of one run."""
+def start_ranks(
+    words: Sequence[Sequence[str]], before: Mapping[int, Callable[[], object]] = MappingProxyType({})
+) -> list[Forked]:
+    """Starts `unmask` once for each list of words, as the ranks of one run; `before` is what a rank calls first."""
     place = {"WORLD_SIZE": str(len(words)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return [Forked(own, {"RANK": str(rank), **place}) for rank, own in enumerate(words)]
+    return [Forked(own, {"RANK": str(rank), **place}, before.get(rank)) for rank, own in enumerate(words)]
 
 
 def wait_for(processes: Sequence[Popen[str] | Forked]) -> list[Ended]:

@@ -109,7 +109,7 @@ _PLACE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.
 """Errors that are due to a path that the user named, not to us."""
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _stop(number: int, _: FrameType | None) -> None:
     raise Interrupted(f"stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}", number)
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity
 
 from unmask.batch import Batch
 from unmask.errors import InputError
-from unmask.inference.features.batches import FeatureModel, encode_inputs
+from unmask.inference.features.batches import EncodedInputs, FeatureModel, encode_inputs
 from unmask.inference.features.extraction import log_inputs, read_file
 from unmask.inference.features.inputs import PLACE
 from unmask.inference.onnx_model import HIDDEN
@@ -40,30 +40,49 @@ _BATCH_TOKENS = 1024
 """With logits of a vocabulary of 30,000 for each, twice 125 MB."""
 
 
-def compare(before: Predictor, after: Predictor, check: DataPath) -> dict[str, Any]:
+def read_examples(model: Predictor, check: DataPath) -> list[ExampleSet]:
+    """Labelled examples, as for `unmask evaluate`, in windows.
+
+    Raises:
+        InputError: the file cannot be read, or has no labels.
+    """
+    counts = ExampleCounts()
+    examples = model.task.load(check, counts)
+    return list(encode_windows(model.task, examples, model.tokenizer, counts, model.num_segments, str(check)))
+
+
+def read_texts(model: FeatureModel, check: DataPath) -> list[EncodedInputs]:
+    """Texts, as for `unmask features`, in windows.
+
+    Raises:
+        InputError: the file cannot be read, or has no token.
+    """
+    counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
+    texts = list(encode_inputs(model, read_file(model, check), "mean", counts, coverage))
+    if not any((each.rows.alignment[PLACE].astype(np.int64) >= 0).any() for each in texts):
+        raise InputError(f"{check}: no text with a token: expected texts like those that the model is for")
+    log_inputs(counts, coverage)
+    return texts
+
+
+def compare(before: Predictor, after: Predictor, windows: Sequence[ExampleSet]) -> dict[str, Any]:
     """Both models on labelled examples.
 
     Args:
         before: in fp32.
-        check: as for `unmask evaluate`.
+        windows: from `read_examples`.
 
     Returns:
         `examples`, `largest_difference` by output, `metrics` and `latency_ms` (the median of single examples), each
         `before` and `after`, and of the first metric, by which models of the task are compared, `metric` and its
         `loss`, as a share of its range, positive where the exported model is worse.
-
-    Raises:
-        InputError: the file cannot be read, or has no labels.
     """
-    task, counts = before.task, ExampleCounts()
+    task = before.task
     scores = task.score(), task.score()
     largest = 0.0
     timed: list[ExampleSet] = []
     with Progress("checking", unit="examples") as progress:
-        examples = task.load(check, counts)
-        for window in encode_windows(
-            task, examples, before.tokenizer, counts, before.num_segments, str(check), before.compute.device
-        ):
+        for window in windows:
             outputs = [_outputs(predictor, window) for predictor in (before, after)]
             known = outputs[0].isfinite()  # questions with fewer choices are filled with minus infinity
             largest = max(largest, float((outputs[0] - outputs[1])[known].abs().max()))
@@ -90,31 +109,30 @@ def compare(before: Predictor, after: Predictor, check: DataPath) -> dict[str, A
 
 @torch.inference_mode()
 def compare_texts(
-    before: FeatureModel, head: MaskedLMHead | DiscriminatorHead | None, after: FeatureModel, check: DataPath
+    before: FeatureModel,
+    head: MaskedLMHead | DiscriminatorHead | None,
+    after: FeatureModel,
+    texts: Sequence[EncodedInputs],
 ) -> dict[str, Any]:
     """A model that is not fine-tuned and its ONNX file on texts; a masked language model on texts with masks.
 
     Args:
         before: in fp32, on the CPU.
         head: its head, if it has one.
-        check: texts, as for `unmask features`.
+        texts: from `read_texts`.
 
     Returns:
         As `compare`. The metric is of a masked language model `masked_accuracy`, how often the likeliest entry at a
         mask is what was there; of others `cosine`, the mean over tokens of that between hidden states before and after.
-
-    Raises:
-        InputError: the file cannot be read, or has no token.
     """
     encoder: Any = after.encoder
     models = {"before": partial(_outputs_of_texts, before, head), "after": encoder.of_tokens}
     is_masked = isinstance(head, MaskedLMHead)
-    counts, coverage = ExampleCounts(), Coverage(before.tokenizer, "texts")
     largest: dict[str, float] = {}
     sums, num_counted, num_texts = {"before": 0.0, "after": 0.0}, 0, 0
     timed: list[Batch] = []
     with Progress("checking", unit="texts") as progress:
-        for encoded in encode_inputs(before, read_file(before, check), "mean", counts, coverage):
+        for encoded in texts:
             rows, places = encoded.rows, encoded.rows.alignment[PLACE].astype(np.int64)  # -1 at special tokens
             counted = places >= 0
             if is_masked:
@@ -138,9 +156,6 @@ def compare_texts(
             timed += [rows.batch([unit]) for unit in range(min(len(rows), _TIMED - len(timed)))]
             num_texts += len(encoded.inputs)
             progress.advance(len(encoded.inputs))
-    if not num_counted:
-        raise InputError(f"{check}: no text with a token: expected texts like those that the model is for")
-    log_inputs(counts, coverage)
     metric = "masked_accuracy" if is_masked else "cosine"
     metrics = {when: {metric: total / num_counted} for when, total in sums.items()}
     return {

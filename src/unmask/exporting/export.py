@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from unmask.card import CARD, card_of
-from unmask.errors import ModelError, OutputError, SettingsError
-from unmask.exporting.certificate import compare, compare_texts, size_of
+from unmask.errors import ColumnError, InputError, ModelError, OutputError, SettingsError
+from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts, size_of
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.onnx_model import ONNX, is_onnx
@@ -87,6 +87,12 @@ def export(
     refuse_existing(out, overwrite)
     if out.is_dir() and any(out.iterdir()) and not (out / CERTIFICATE).is_file():
         raise OutputError(f"{out} is no exported model, so --overwrite does not remove it: choose another name")
+    is_tuned = loaded.head_kind is not None
+    before: Any = (load_predictor if is_tuned else load_feature_model)(directory, device="cpu")
+    try:
+        examples: Any = (read_examples if is_tuned else read_texts)(before, files)
+    except ColumnError as error:
+        raise InputError(f"{error.problem} Name it as in the file that the model was trained on") from error
     with writing_directory(out, overwrite) as place:
         for path in directory.iterdir():
             if path.is_file() and path.suffix in _COPIED and not path.name.endswith(".index.json"):
@@ -94,12 +100,11 @@ def export(
         write_graph(padded, place / ONNX)
         if format == "onnx-int8":
             _quantize(place / ONNX)
-        if loaded.head_kind is not None:
-            result = compare(load_predictor(directory, device="cpu"), load_predictor(place, device="cpu"), files)
+        if is_tuned:
+            result = compare(before, load_predictor(place, device="cpu"), examples)
         else:
             head = loaded.masked_lm_head or loaded.discriminator_head
-            before, after = (load_feature_model(each, device="cpu") for each in (directory, place))
-            result = compare_texts(before, head and head.eval(), after, files)
+            result = compare_texts(before, head and head.eval(), load_feature_model(place, device="cpu"), examples)
         if not result["loss"] <= max_loss:
             metric = result["metric"]
             raise SettingsError(

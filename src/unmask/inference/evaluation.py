@@ -75,7 +75,7 @@ def evaluate(
         ):
             score.add(window.examples, predictor.decode(window))
             progress.advance(len(window.examples))
-    counts.tell(data)
+    counts.log(data)
     warn_if_degenerate(score, str(data))
     return named_figures(its_task, score)
 
@@ -142,10 +142,10 @@ def evaluate_predictions(
         raise SettingsError("--na-probs is for predictions in .json ({id: answer}): leave it out")
     found = _settings_from(predictions, opened, are_stated=given.get("labels") is not None)
     opened = open_task(build_task_settings({**given, **found}), columns)
-    told_by_data = not opened.labels
+    are_from_data = not opened.labels
     opened = opened.fit_to(data)
     if isinstance(opened, Tagging):
-        tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if told_by_data else set()
+        tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if are_from_data else set()
         opened = opened.with_predicted(tags, _predicted_scheme(predictions))
     score = opened.score()
     counts, num_read = ExampleCounts(), 0
@@ -160,7 +160,7 @@ def evaluate_predictions(
     if not score.num_examples:
         raise InputError(f"{data}: not a single example has a label: nothing to compare the predictions with")
     counts.examples, counts.unlabelled = score.num_examples, num_read - score.num_examples
-    counts.tell(data)
+    counts.log(data)
     return named_figures(opened, score)
 
 

@@ -31,7 +31,7 @@ WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
 """The columns read by the kinds of task for which a plain text is not enough."""
 
 
-_TOLD_BY_LINES = 100
+_NUM_INSPECTED_LINES = 100
 """How many lines are looked at to see what is in a `.txt`."""
 
 
@@ -161,7 +161,7 @@ def _check_first_text(first: PlainText, task: Task[Any]) -> None:
 def _first_lines(file: InputFiles) -> list[str]:
     """The first lines, from the first that is not blank on."""
     lines = (line.rstrip("\r\n") for _, line in file.lines())
-    return list(islice(dropwhile(lambda line: not line.strip(), lines), _TOLD_BY_LINES))
+    return list(islice(dropwhile(lambda line: not line.strip(), lines), _NUM_INSPECTED_LINES))
 
 
 def _read_texts(lines: NumberedLines, name: str) -> Iterator[Row]:

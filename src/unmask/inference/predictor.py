@@ -77,7 +77,7 @@ class Predictor:
             )
             for window in encoded:
                 yield from self.answer(window)
-        counts.tell("inputs")
+        counts.log("inputs")
 
     def answer(self, window: ExampleSet) -> list[dict[str, Any]]:
         """For each example of a window that was encoded with `tokenizer`, what `predict` yields."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from unmask.config import build_settings, parse_overrides
-from unmask.errors import SettingsError, UserError
+from unmask.errors import ColumnError, SettingsError, UserError
 from unmask.tasks.base import Task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
@@ -135,6 +135,8 @@ def naming_columns(prefix: str = "--column ") -> Iterator[None]:
     """
     try:
         yield
+    except ColumnError as error:
+        raise ColumnError(error.problem, _OF_TRAIN.sub(prefix, error.advice)) from error
     except UserError as error:
         message = _OF_TRAIN.sub(prefix, str(error))
         if message == str(error):

@@ -105,9 +105,9 @@ class RayProcess:
         Raises:
             OutputError: none has been there for a minute; or as `call`.
         """
-        room = self.count(need)
+        capacity = self.count(need)
         now = time.monotonic()
-        if room:
+        if capacity:
             self._served = now
         elif now - self._served > NO_MACHINE_S:
             wanted = " and ".join(f"{amount:g} {name}" for name, amount in need.items())
@@ -115,7 +115,7 @@ class RayProcess:
                 f"{self._named}: for {NO_MACHINE_S} s the cluster has had no machine with {wanted}: see `ray status`; "
                 "start Ray on a machine that has"
             )
-        return room
+        return capacity
 
     def _no_answer(self, error: object) -> str:
         return (

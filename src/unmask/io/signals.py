@@ -35,7 +35,7 @@ class Interruption:
             name = "Ctrl-C" if self.signal_number == signal.SIGINT else "SIGTERM"
             raise Interrupted(f"stopped by {name}", self.signal_number)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, _: FrameType | None) -> None:
         if self.signal_number is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal_number = number

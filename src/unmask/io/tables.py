@@ -38,7 +38,7 @@ _ADVICE = {
 
 
 _DECLARED = re.compile("sep=(.)")
-"""The line before the header by which a `.csv` tells Excel what separates its cells."""
+"""The line before the header by which a `.csv` names to Excel what separates its cells."""
 
 
 def read_rows(

@@ -151,8 +151,10 @@ class BiLMModule(nn.Module):
     """An encoder with the softmax, and its LSTMs' memory of each lane.
 
     The buffers `remembered_outputs` (directions, layers, lanes, projection) and `remembered_cells` (..., cell) grow as
-    lanes are first seen.
+    lanes are first seen. Of several processes each has those of its own lanes, until they are joined to be saved.
     """
+
+    lane_buffers = ("remembered_outputs", "remembered_cells")
 
     remembered_outputs: Tensor
     remembered_cells: Tensor
@@ -245,7 +247,7 @@ def _labels(batch: Batch) -> Tensor:
 
 def _resize_lanes(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Gives the buffers the size of the lanes that are about to be loaded, which may be more or fewer."""
-    for name in ("remembered_outputs", "remembered_cells"):
+    for name in BiLMModule.lane_buffers:
         saved, present = state.get(prefix + name), getattr(module, name)
         if isinstance(saved, Tensor) and saved.dim() == present.dim():
             setattr(module, name, present.new_zeros(*present.shape[:2], saved.shape[2], present.shape[3]))

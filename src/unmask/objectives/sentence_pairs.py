@@ -2,7 +2,7 @@
 
 Next-sentence prediction, `nsp`: does segment B follow segment A? Label 0 is IsNext and 1 is a random sentence, as in
 Google's code and `transformers` (BERT, section 3.1, task 2). Sentence-order prediction, `sop`: do two segments that
-follow one another stand in their order? Label 0 is yes, 1 is swapped (Lan et al. 2020, ALBERT, section 3.1).
+follow one another have their order? Label 0 is yes, 1 is swapped (Lan et al. 2020, ALBERT, section 3.1).
 """
 
 from __future__ import annotations

@@ -55,7 +55,10 @@ class Share:
         return [[step[place] for place in sorted(places)] for places in own if places]
 
     def lanes(self, num_lanes: int, most: int) -> list[range]:
-        """The same for lanes, which stay with their process from step to step: neighbours, of equal length."""
+        """The same for lanes, which stay with their process from step to step: neighbours, of equal length.
+
+        Of n lanes, process r has those from r n / size on, whatever `most` is (`Ranks.join_slices` relies on it).
+        """
         number = self.size * -(-num_lanes // (most * self.size))
         bounds = [num_lanes * place // number for place in range(number + 1)]
         own = range(self.rank * number // self.size, (self.rank + 1) * number // self.size)

@@ -62,7 +62,7 @@ def evaluator(
     run: PretrainingInputs, floors: Sequence[Floor], compute: Compute
 ) -> Callable[[], dict[str, float]] | None:
     """A function that measures the run's module: on held-out text, on minimal pairs, or both; None where there is
-    neither. A held-out loss that stands at its floor is reported once.
+    neither. A held-out loss that is at its floor is reported once.
 
     Raises:
         SettingsError: there are pairs, and the model cannot say how likely a sentence is.

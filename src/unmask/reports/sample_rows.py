@@ -30,7 +30,7 @@ class _Token:
     text: str
     kind: str = "plain"  # right or wrong, special, or plain
     hover: str = ""  # what is shown where one points at it
-    replaced: str | None = None  # the entry that it stands in place of, struck through before it; None for none
+    replaced: str | None = None  # the entry that it replaces, struck through before it; None for none
     share: str = ""  # a percentage beside it
     joined: bool = False
 

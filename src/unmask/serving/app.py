@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from unmask import __version__
-from unmask.errors import ModelError, UserError
+from unmask.errors import ColumnError, ModelError, UserError
 from unmask.serving import compatible, endpoints, inspecting
 from unmask.serving.batching import Batcher, Busy, Stopping, TooMuch, TooSlow
 from unmask.serving.guards import Guards
@@ -65,16 +64,16 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
     return Guards(app, service, token)
 
 
-_OF_RECIPES = re.compile(r" Name (it|yours) with data\.columns\..*", re.DOTALL)
-"""The end of a message about columns, which a request cannot name."""
-
-
 def _answer_errors(app: FastAPI) -> None:
     """Every error becomes a status and a message; nothing of our code is shown."""
 
     @app.exception_handler(UserError)
     async def user_error(request: Request, error: UserError) -> Response:
-        return _failure(422, _OF_RECIPES.sub("", str(error)))
+        return _failure(422, str(error))
+
+    @app.exception_handler(ColumnError)
+    async def column_error(request: Request, error: ColumnError) -> Response:
+        return _failure(422, error.problem)
 
     @app.exception_handler(ModelError)
     async def model_error(request: Request, error: ModelError) -> Response:
@@ -92,6 +91,8 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first: dict[str, Any] = error.errors()[0]
+        if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
+            return _failure(422, "the body is not read as JSON: send the header content-type: application/json")
         return _failure(422, _sentence(first["loc"], first["msg"].removeprefix("Value error, ")))
 
     @app.exception_handler(HTTPException)

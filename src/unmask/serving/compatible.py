@@ -113,4 +113,4 @@ async def tokenize(
     model = service.model(body.model, "tokenize")
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     service.check_number(len(texts))
-    return await to_thread.run_sync(lambda: model.use("vectors").framed_tokens(texts, body.add_special_tokens))
+    return await to_thread.run_sync(lambda: model.use("vectors").template_tokens(texts, body.add_special_tokens))

@@ -18,9 +18,8 @@ from unmask.serving.guards import failure_body
 
 _HEADER_BYTES = 2**16
 _CONNECTIONS, _OTHER_FILES = 2**14, 128
-"""The most connections, and how many files are left for all else; where fewer may be open, three quarters of them are
+"""The most connections, and how many files are left for all else; where few may be open, half of them are
 connections."""
-
 
 _ORDER = itertools.count()
 """Of connections and requests. (The loop's time stands still while it handles many at once.)"""
@@ -38,7 +37,7 @@ def most_connections() -> int:
         except (OSError, ValueError):  # macOS allows less than it says
             raised = soft
         soft = raised
-    return _CONNECTIONS if soft < 0 else min(_CONNECTIONS, max(soft - _OTHER_FILES, 3 * soft // 4))
+    return _CONNECTIONS if soft < 0 else min(_CONNECTIONS, max(soft - _OTHER_FILES, soft // 2))
 
 
 class Connection(HttpToolsProtocol):
@@ -46,15 +45,15 @@ class Connection(HttpToolsProtocol):
 
     _sending: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
-    _last_request = 0  # its place, or that of the connection's beginning, among all
+    last_request = 0  # its place, or that of the connection's beginning, among all
     _header_bytes: int | None = None  # of a request whose headers are not all there
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) >= most_connections():
-            self._make_room()
+            end_most_silent(cast(set[Connection], self.connections))
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # what the system does not take at once, the client is slow to read
-        self._last_request = next(_ORDER)
+        self.last_request = next(_ORDER)
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -86,7 +85,7 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._header_bytes, self._last_request = None, next(_ORDER)
+        self._header_bytes, self.last_request = None, next(_ORDER)
         super().on_headers_complete()
 
     def pause_writing(self) -> None:
@@ -109,15 +108,10 @@ class Connection(HttpToolsProtocol):
         self._refuse(408, f"no request within {self.timeout_keep_alive} s")
 
     @property
-    def _is_idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether it stands, and there is no whole request of this client that is not answered."""
         is_waiting = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
         return is_waiting and not self.transport.is_closing()
-
-    def _make_room(self) -> None:
-        idle = [each for each in cast(set[Connection], self.connections) if each._is_idle]
-        if idle:
-            min(idle, key=lambda each: each._last_request).transport.abort()
 
     def _refuse(self, status: int, message: str) -> None:
         if self.transport.is_closing():
@@ -131,3 +125,10 @@ class Connection(HttpToolsProtocol):
     def _stop(timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
+
+
+def end_most_silent(connections: set[Connection]) -> None:
+    """Ends the connection that has been silent longest, if one is idle."""
+    idle = [each for each in connections if each.is_idle]
+    if idle:
+        min(idle, key=lambda each: each.last_request).transport.abort()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import ipaddress
+import logging
 import math
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any, cast
 
 import uvicorn
 
 from unmask.errors import SettingsError
 from unmask.serving.app import build_app
-from unmask.serving.connections import Connection
+from unmask.serving.connections import Connection, end_most_silent
 from unmask.serving.guards import Guards
 from unmask.serving.models import ServedModel
 from unmask.serving.settings import Limits
@@ -22,6 +26,11 @@ _BACKLOG = 2048
 
 _TAKEN_AT_ONCE = 8
 """How many are taken before `Connection` looks whether there is room; asyncio takes as many as its backlog."""
+
+_NO_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""What taking a connection ends with where the process, or the system, may open no more."""
+
+logger = logging.getLogger("unmask")
 
 
 def check_address(host: str, token: str | None, insecure: bool) -> None:
@@ -92,12 +101,32 @@ def settings_of(app: Guards, limits: Limits) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, before which more connections may wait than are taken at once."""
+    """uvicorn's, before which more connections may wait than are taken at once; where the system has no file for one,
+    an idle one ends."""
+
+    _has_warned = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)
+        asyncio.get_running_loop().set_exception_handler(self._on_fault)
+
+    def _on_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _NO_FILE:
+            loop.default_exception_handler(context)
+            return
+        end_most_silent(
+            cast(set[Connection], self.server_state.connections)
+        )  # asyncio takes connections again in a second
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "a connection cannot be taken: %s: idle ones are closed for it; let the process open more files "
+                "(ulimit -n)",
+                error.strerror,
+            )
 
 
 def _listen(host: str, port: int) -> socket.socket:

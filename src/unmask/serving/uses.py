@@ -164,9 +164,9 @@ class VectorUse:
             for its in tokenize(inputs, self.model.tokenizer)
         ]
 
-    def framed_tokens(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
-        """The tokens of texts as text-embeddings-inference tells them: `id`, `text`, `special`, `start`, `stop`."""
-        framed = []
+    def template_tokens(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
+        """The tokens of texts as text-embeddings-inference gives them: `id`, `text`, `special`, `start`, `stop`."""
+        rows = []
         for encoded in self.tokens(texts):
             offsets = encoded.get("offsets", [(None, None)] * len(encoded["ids"]))
             own = [
@@ -183,8 +183,8 @@ class VectorUse:
                         {"id": index, "text": name, "special": True, "start": None, "stop": None}
                         for index, name in zip(piece.ids, names, strict=True)
                     ]
-            framed.append(row)
-        return framed
+            rows.append(row)
+        return rows
 
 
 def _chained(payloads: Sequence[EncodedInputs]) -> Any:

@@ -75,7 +75,7 @@ class ExampleCounts:
         parts += [f"{count:,} {what}" for what, count in self.notes.items()]
         return ", ".join([*parts, self.unknown] if self.unknown else parts)
 
-    def tell(self, name: object) -> None:
+    def log(self, name: object) -> None:
         """Logs the summary of what `name` holds: a warning where there is anything to report."""
         logger.log(logging.WARNING if self.anything_to_report else logging.INFO, "%s: %s", name, self.summary())
 

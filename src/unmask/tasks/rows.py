@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from unmask.errors import InputError, SettingsError
+from unmask.errors import ColumnError, InputError, SettingsError
 from unmask.io.rows import Row
 from unmask.tasks.settings import ColumnSettings
 
@@ -100,7 +100,7 @@ def choose_layout(
         advice: the end of the message: the settings that name the columns.
 
     Raises:
-        InputError: none fits; names the missing columns and those there are.
+        ColumnError: none fits; names the missing columns and those there are.
     """
     for layout in layouts:
         if all(name in row for name in needed(layout)):
@@ -108,13 +108,14 @@ def choose_layout(
     missing = [name for name in needed(layouts[0]) if name not in row]
     wanted = dict.fromkeys(name for layout in layouts for name in needed(layout))
     expected = ", or ".join(dict.fromkeys(" and ".join(needed(layout)) for layout in layouts))
-    raise InputError(
+    raise ColumnError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected {expected}; there is "
-        f"{', '.join(row.fields) or 'nothing'}.{similar_columns(wanted, row)} Name yours with {advice}"
+        f"{', '.join(row.fields) or 'nothing'}.{similar_columns(wanted, row)}",
+        f"Name yours with {advice}",
     )
 
 
-def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -> InputError:
+def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -> ColumnError:
     """The error for a row of labelled examples without the column of the labels.
 
     Args:
@@ -122,10 +123,11 @@ def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -
         content: of the column: `label`, `answers` ...
         setting: of `data.columns`.
     """
-    return InputError(
+    return ColumnError(
         f"{row.source}: no column {names[0]!r} for the {content}: there is {', '.join(row.fields)}."
-        f"{similar_columns(names, row)} Name it with data.columns.{setting}=...; a file without {content}"
-        f"{'' if content.endswith('s') else 's'} is for `unmask predict`"
+        f"{similar_columns(names, row)}",
+        f"Name it with data.columns.{setting}=...; a file without {content}"
+        f"{'' if content.endswith('s') else 's'} is for `unmask predict`",
     )
 
 
@@ -158,7 +160,7 @@ def shown_beside(name: str, known: Iterable[str]) -> str:
 def similar_columns(wanted: Iterable[str], row: Row) -> str:
     """Sentences, for the end of a message, on the columns of a row that look like those that are wanted, or nothing."""
     return "".join(
-        f" The file writes {field!a} where {name!a} is meant: write both one way."
+        f" It is written {field!a}, where {name!a} is meant: write both one way."
         for name in wanted
         for field in row.fields
         if field != name and as_seen(field) == as_seen(name)

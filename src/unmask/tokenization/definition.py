@@ -232,7 +232,7 @@ def _read_template(definition: Definition, where: object) -> TextTemplate:
             raise ModelError(f"{where}: the post-processor {kind!r} is not known; expected one of a BERT or GPT family")
     texts = ["".join(piece.text for piece in pieces) for pieces in (template.single, template.pair)]
     if texts != ["A", "AB"]:
-        raise ModelError(f"{where}: its template frames {texts[0]!r} and {texts[1]!r}; expected 'A' and 'AB'")
+        raise ModelError(f"{where}: its template has the texts {texts[0]!r} and {texts[1]!r}; expected 'A' and 'AB'")
     return template
 
 

@@ -1,5 +1,5 @@
-"""Texts as ids with the place of each token in the text, for tasks that point into it (spans, tags), and how pairs of
-such texts are framed.
+"""Texts as ids with the place of each token in the text, for tasks that point into it (spans, tags), and the
+special tokens of pairs of such texts.
 
 The library's offsets leave out the marks that its normaliser composed or removed: of `e` and a combining accent only
 the `e` is covered, of three Hangul jamo only the first. Here a token's place extends over the marks that follow it.
@@ -43,7 +43,7 @@ def align(tokenizer: Tokenizer, texts: Sequence[str]) -> list[AlignedText]:
 
 def _placed(text: str, segmented: str, aligned: AlignedText) -> AlignedText:
     """The same tokens with their places in the text before it was segmented, which has the same characters in the same
-    order, white space aside: in `나 는` the token `는` stands at 2, and in `나는` at 1."""
+    order, white space aside: in `나 는` the token `는` is at 2, and in `나는` at 1."""
     places = iter([place for place, character in enumerate(text) if not character.isspace()])
     befores, last = [0], 0  # of each place in `segmented`: the place in `text` past the last character before it
     for character in segmented:
@@ -105,7 +105,7 @@ class PairTemplate:
 
 
 def pair_template(tokenizer: Tokenizer) -> PairTemplate:
-    """How the tokenizer's own template frames a pair of texts.
+    """The special tokens that the tokenizer's own template adds to a pair of texts.
 
     Raises:
         ModelError: no token represents the whole text.

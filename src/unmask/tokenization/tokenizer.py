@@ -262,7 +262,7 @@ class TextTokenizer:
 
 
 def assemble(template: TextTemplate, a: list[int], b: list[int] | None, max_length: int | None) -> EncodedInput:
-    """Frames the ids of one text, or of two; see `TextTokenizer.encode_inputs`."""
+    """Adds the special tokens to the ids of one text, or of two; see `TextTokenizer.encode_inputs`."""
     pieces = template.single if b is None else template.pair
     num_special = sum(len(piece.ids) for piece in pieces)
     length_a, length_b = len(a), len(b or [])
@@ -283,15 +283,15 @@ def assemble(template: TextTemplate, a: list[int], b: list[int] | None, max_leng
     return EncodedInput(input_ids, token_type_ids, len(a) + len(b or []) - length_a - length_b)
 
 
-def truncated_lengths(length_a: int, length_b: int, room: int) -> tuple[int, int]:
+def truncated_lengths(length_a: int, length_b: int, capacity: int) -> tuple[int, int]:
     """How much of two texts to keep, "longest first": the longer loses tokens until both are equally long.
 
-    Where both lose, they share the room; an odd token goes to the longer, to B if they are equally long.
+    Where both lose, they share the capacity; an odd token goes to the longer, to B if they are equally long.
     """
-    if length_a + length_b <= room:
+    if length_a + length_b <= capacity:
         return length_a, length_b
-    shorter = min(length_a, length_b, room // 2)
-    return (room - shorter, shorter) if length_a > length_b else (shorter, room - shorter)
+    shorter = min(length_a, length_b, capacity // 2)
+    return (capacity - shorter, shorter) if length_a > length_b else (shorter, capacity - shorter)
 
 
 def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> TextTokenizer:

@@ -1,4 +1,4 @@
-"""The processes that train one model together, as `torchrun` starts them: what they tell each other.
+"""The processes that train one model together, as `torchrun` starts them: what they send each other.
 
 Each has the whole model and computes its part of every step (`unmask.packing.sharing`). Gradients are summed before the
 update, which all then make alike. Only the first process writes; the others keep what they would write in a directory
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,20 @@ _MOST_IN_TREE = 8
 """Processes that sum in a fixed order, which takes log2 of their number exchanges of all gradients."""
 
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class JoinedGradients:
+    """The gradients of a process, to be summed over all of them.
+
+    Attributes:
+        flat: one after another, those that the process lacks as zeros; then for each, 1 if it has it.
+        received: as large, for what another process sends; None where PyTorch sums, in an order of its own.
+    """
+
+    parameters: Sequence[nn.Parameter]
+    flat: Tensor
+    received: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,7 @@ class Ranks:
     def agreeing(self) -> Iterator[None]:
         """A block that an error of ours ends everywhere, with the same exit code, wherever it was raised.
 
-        Whatever the processes tell each other in it comes before anything that may fail.
+        Whatever the processes send each other in it comes before anything that may fail.
 
         Raises:
             UnmaskError: the error itself in the process that has it; in the first one, what another process says.
@@ -155,32 +170,38 @@ class Ranks:
         if too_large is not None:
             raise torch.OutOfMemoryError(too_large)
 
-    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Gives every process the sums of the gradients; one that no process has stays None."""
+    def join_gradients(self, parameters: Sequence[nn.Parameter]) -> JoinedGradients | None:
+        """What `sum_gradients` takes. It allocates all that the sum needs, and says nothing to anyone: a process whose
+        memory runs out does not leave the others waiting within the sum. None: there is nothing to sum."""
         if self.size == 1:
-            return
-        has = [any(each) for each in zip(*self.gather([p.grad is not None for p in parameters]), strict=True)]
-        summed = [p for p, is_there in zip(parameters, has, strict=True) if is_there]
-        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in summed])
-        flat = self._sum(flat)
-        for p, gradient in zip(summed, torch.split(flat, [p.numel() for p in summed]), strict=True):
-            p.grad = gradient.view_as(p)
+            return None
+        has = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+        flat = torch.cat([*((torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters), has])
+        in_tree = not (flat.is_cuda or self.size & (self.size - 1) or self.size > _MOST_IN_TREE)
+        return JoinedGradients(parameters, flat, torch.empty_like(flat) if in_tree else None)
 
-    def _sum(self, flat: Tensor) -> Tensor:
+    def sum_gradients(self, joined: JoinedGradients) -> None:
+        """Gives every process the sums of the gradients; one that no process has stays None."""
+        self._sum(joined.flat, joined.received)
+        parameters = joined.parameters
+        *sums, has = torch.split(joined.flat, [*(p.numel() for p in parameters), len(parameters)])
+        for p, gradient, number in zip(parameters, sums, has.tolist(), strict=True):
+            p.grad = gradient.view_as(p) if number else None
+
+    def _sum(self, flat: Tensor, received: Tensor | None) -> None:
         with self.answered():
-            if flat.is_cuda or self.size & (self.size - 1) or self.size > _MOST_IN_TREE:
+            if received is None:
                 dist.all_reduce(flat, group=self.group)
-                return flat
+                return
             distance = 1
             while distance < self.size:  # a + b and b + a are the same: both partners end with the same bits
-                partner, received = self.rank ^ distance, torch.empty_like(flat)
+                partner = self.rank ^ distance
                 sent = dist.isend(flat, partner, group=self.group)
                 dist.recv(received, partner, group=self.group)
                 assert sent is not None, "this process is in the group"
                 sent.wait()
-                flat = flat + received
+                flat += received
                 distance *= 2
-        return flat
 
     def join_rows(self, rows: Tensor, number: int) -> Tensor:
         """Joins the rows that each process has computed of `number`: process r has those at r, r + size, ...
@@ -197,6 +218,28 @@ class Ranks:
         with self.answered():
             dist.all_gather(received, padded, group=self.group)
         return torch.stack(received, dim=1).flatten(0, 1)[:number]
+
+    def join_slices(self, own: Tensor, dim: int) -> Tensor:
+        """Joins the slices that each process holds along a dimension: of n, process r those from r n / size on.
+
+        Args:
+            own: has this process's slices at their places, and may lack those after them.
+
+        Returns:
+            The whole, the same everywhere; in a process that is alone, `own`.
+        """
+        if self.size == 1:
+            return own
+        number = max(self.gather(own.shape[dim]))
+        bounds = [number * rank // self.size for rank in range(self.size + 1)]
+        parts = []
+        with self.answered():
+            for rank, (begin, end) in enumerate(pairwise(bounds)):
+                shape = [*own.shape[:dim], end - begin, *own.shape[dim + 1 :]]
+                part = own.narrow(dim, begin, end - begin).contiguous() if rank == self.rank else own.new_empty(shape)
+                dist.broadcast(part, rank, group=self.group)
+                parts.append(part)
+        return torch.cat(parts, dim)
 
     def copy_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Gives tensors the values that they have in the first process."""

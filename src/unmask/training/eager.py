@@ -7,6 +7,7 @@ gradients are summed by halves, as several processes would. (On a GPU one after 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -56,12 +57,16 @@ class EagerStepper:
         """Forward and backward passes of a step; see `Stepper`."""
         assert self._launched is None, "read comes after every launch"
         self._coefficients = {}
+        # A divided module communicates within the passes, which no process can leave alone: it ends the run.
+        agreeing = nullcontext if self.is_divided else self.ranks.agreeing_on_memory
         try:
-            with self.ranks.agreeing_on_memory():
+            with agreeing():
                 totals = self._sum_gradients(batches, counts, number) if batches else {}
-            if not self.is_divided:
-                self.ranks.sum_gradients(trained_parameters(self.module))
-            figures = torch.stack([*totals.values(), self._clip().double()])
+                joined = None if self.is_divided else self.ranks.join_gradients(trained_parameters(self.module))
+            if joined is not None:
+                self.ranks.sum_gradients(joined)
+            with agreeing():
+                figures = torch.stack([*totals.values(), self._clip().double()])
         except torch.OutOfMemoryError:
             self.optimizer.zero_grad(set_to_none=True)
             raise
@@ -125,10 +130,7 @@ def weigh(terms: Sequence[LossTerm], counts: Mapping[str, int | Tensor]) -> Tens
     Args:
         counts: the targets of the whole step; one given as a tensor is at least 1.
     """
-    loss = sum(term.coefficient * term.total / _at_least_one(counts[term.name]) for term in terms)
+    divisors = {name: count if isinstance(count, Tensor) else max(1, count) for name, count in counts.items()}
+    loss = sum(term.coefficient * term.total / divisors[term.name] for term in terms)
     assert isinstance(loss, Tensor)
     return loss
-
-
-def _at_least_one(count: int | Tensor) -> int | Tensor:
-    return count if isinstance(count, Tensor) else max(1, count)

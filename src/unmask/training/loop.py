@@ -13,17 +13,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, divergence_fault
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
-from unmask.training.recorded.launched import LaunchedSteps
+from unmask.training.recorded.launched import OutOfMemory, StepsUnderWay
 from unmask.training.settings import TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import StepFigures, Stepper
 from unmask.training.steps import Learner, NumberedStep, PreparedStep, PreparedSteps, StepBatches, set_training_mode
+
+
+def raise_out_of_memory(state: TrainState, step: PreparedStep, message: str) -> NoReturn:
+    """Raises the error anew."""
+    raise torch.OutOfMemoryError(message)
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,14 @@ class Hooks:
             optimizer, schedule and state to where the next step is to begin. It returns the steps from `state.position`
             on. Without a function faults are not looked for, which only steps that are not captured allow.
         on_out_of_memory: called when a step does not fit into the device's memory, with the step and the error's
-            message; raises, or returns the batches from `state.position` on again, in smaller micro-batches. None: the
-            error is raised.
+            message; raises, or returns the batches from `state.position` on again, in smaller micro-batches.
     """
 
     on_step: Callable[[TrainState, StepResult], None]
     before_step: Callable[[TrainState, Schedule], None] = lambda state, schedule: None
     is_due: Callable[[TrainState], bool] = lambda state: True
     on_bad_step: Callable[[TrainState, BadStep], Iterable[StepBatches]] | None = None
-    on_out_of_memory: Callable[[TrainState, PreparedStep, str], Iterable[StepBatches]] | None = None
+    on_out_of_memory: Callable[[TrainState, PreparedStep, str], Iterable[StepBatches]] = raise_out_of_memory
 
 
 def train(
@@ -84,7 +89,8 @@ def train(
 
     set_training_mode(learner.module)
     stepper.restart(state.recent_losses)
-    prepared_steps, launched = PreparedSteps(steps, learner, ranks), LaunchedSteps(stepper, judge)
+    prepared_steps = PreparedSteps(steps, learner, ranks)
+    steps_under_way = StepsUnderWay(stepper, judge, state, settings, hooks.is_due)
     while not state.is_over(settings):
         began = time.monotonic()
         hooks.before_step(state, optimizer.schedule)
@@ -92,24 +98,17 @@ def train(
         if prepared is None:
             break
         step = state.next_step(prepared, optimizer.set_rate(state.done, settings))
-        oom_message = launched.launch(step)  # forward and backward
-        if oom_message is not None:
-            if hooks.on_out_of_memory is None:
-                raise torch.OutOfMemoryError(oom_message)
-            prepared_steps = PreparedSteps(hooks.on_out_of_memory(state, prepared, oom_message), learner, ranks)
-            continue
-        state.move_to_end_of(step)
-        is_last = state.is_over(settings) or (stepper.prepares_ahead and not prepared_steps.make_next())
-        if stepper.runs_ahead and not is_last and not hooks.is_due(state):
-            state.seconds += time.monotonic() - began
-            continue  # a GPU that replays steps: several are read at once
-        step, figures, fault = launched.read()  # check and update
+        outcome = steps_under_way.take(step, prepared_steps)  # forward, backward, check, update
         state.seconds += time.monotonic() - began
-        if fault is None or hooks.on_bad_step is None:
-            tokens = step.prepared.num_tokens
-            hooks.on_step(state, StepResult(step.learning_rate, figures.gradient_norm, tokens, figures.coefficients))
-            continue
-        state.move_to_end_of(step)
-        bad = BadStep(step, figures, fault, tuple(state.recent_losses))
-        prepared_steps = PreparedSteps(hooks.on_bad_step(state, bad), learner, ranks)
-        stepper.restart(state.recent_losses)
+        match outcome:
+            case StepResult():
+                hooks.on_step(state, outcome)
+            case BadStep():
+                assert hooks.on_bad_step is not None, "faults are looked for"
+                prepared_steps = PreparedSteps(hooks.on_bad_step(state, outcome), learner, ranks)
+                stepper.restart(state.recent_losses)
+            case OutOfMemory():
+                smaller = hooks.on_out_of_memory(state, prepared, outcome.message)
+                prepared_steps = PreparedSteps(smaller, learner, ranks)
+            case None:
+                pass  # a GPU replays steps, and several are read at once

@@ -18,9 +18,14 @@ def recompute_blocks(module: nn.Module) -> None:
     Raises:
         SettingsError: the module has no blocks.
     """
-    stacks = [stack for part in module.modules() if isinstance(stack := getattr(part, "blocks", None), nn.ModuleList)]
-    blocks = [block for stack in stacks for block in stack]
+    blocks = blocks_of(module)
     if not blocks:
         raise SettingsError("train.recompute=true: this model has no blocks to compute again: leave it out")
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    """The blocks of a module's encoders: what is computed again as a whole, or gathered as a whole (`train.shard`)."""
+    stacks = [stack for part in module.modules() if isinstance(stack := getattr(part, "blocks", None), nn.ModuleList)]
+    return [block for stack in stacks for block in stack]

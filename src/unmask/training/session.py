@@ -23,7 +23,7 @@ from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, advise, keep_bad_step
 from unmask.training.eager import EagerStepper
-from unmask.training.loop import Hooks, train
+from unmask.training.loop import Hooks, raise_out_of_memory, train
 from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recompute import recompute_blocks
@@ -177,7 +177,7 @@ def run_session(
                 return micro_batches.halve(state, step, reason)
 
         divided = budget.shard  # all would have to stop within the same block
-        hooks = Hooks(session, begin_step, session.is_due, continue_after, None if divided else halve)
+        hooks = Hooks(session, begin_step, session.is_due, continue_after, raise_out_of_memory if divided else halve)
         try:
             with session.writer, ranks.answered(beside_computing=True) if divided else nullcontext():
                 train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks=ranks)
@@ -378,12 +378,15 @@ class Session:
 
     def _save(self, state: TrainState) -> None:
         self._saved_step = state.step
-        optimizer, position, rows = self.optimizer, _as_json(state.position), self.context.log.digest()
-        if self.context.ranks.is_first:
-            parts = (self.learner.module, optimizer.optimizer, optimizer.schedule)
+        module, optimizer, ranks = self.learner.module, self.optimizer, self.context.ranks
+        for name in getattr(module, "lane_buffers", ()):  # of each lane its own process has the newest
+            setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
+        position, rows = _as_json(state.position), self.context.log.digest()
+        if ranks.is_first:
+            parts = (module, optimizer.optimizer, optimizer.schedule)
             self.writer.write(take_snapshot(*parts, state, position, rows))
         elif self.settings.shard:
-            give_parts(self.learner.module, optimizer.optimizer)
+            give_parts(module, optimizer.optimizer)
 
 
 def _as_json(position: Any) -> dict[str, int]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unmask.errors import SettingsError
 from unmask.training.distributed import Ranks
+from unmask.training.recompute import blocks_of
 from unmask.training.settings import OptimizerSettings, TrainSettings
 
 
@@ -51,8 +52,7 @@ def shard(module: nn.Module, ranks: Ranks, device: torch.device) -> None:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = DeviceMesh.from_group(ranks.group, device.type)
-    stacks = [stack for part in module.modules() if isinstance(stack := getattr(part, "blocks", None), nn.ModuleList)]
-    for block in (block for stack in stacks for block in stack):
+    for block in blocks_of(module):
         fully_shard(block, mesh=mesh)
     fully_shard(module, mesh=mesh)
     register_fsdp_forward_method(module, "scores")

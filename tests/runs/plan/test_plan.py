@@ -20,7 +20,7 @@ def test_a_table_for_each_number_of_devices(unmask: Command, tiny_recipe: Path) 
     assert header == ["1", "8", "64"], "64 stands for 512 too"
     for fact in ("efficiency", "energy", "memory of a device", "disk", "sent by a device", "assumed", "989T FLOP/s"):
         assert fact in finished.output
-    assert "512 does not divide a batch of 64 sequences: 64 stands in its place" in " ".join(finished.output.split())
+    assert "512 does not divide a batch of 64 sequences: 64 replaces it" in " ".join(finished.output.split())
 
 
 def test_json(unmask: Command, tiny_recipe: Path) -> None:

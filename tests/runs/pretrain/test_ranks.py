@@ -9,7 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from safetensors.torch import load_file
 
 from support.corpora import learn_and_prepare
 from support.ranks import Ended, children_of, environment, run_ranks, start_ranks, torchrun, wait_for, wait_until
+from unmask.training import distributed
 from unmask.training.run.log import read_metrics
 
 STEPS = 20
@@ -147,6 +151,31 @@ def test_a_run_that_diverges_says_so_once(pretrain_words: list[str], tmp_path: P
     assert "the run has diverged" in said
     assert f"its batches and figures are in {run}/divergence/step-" in said
     assert "rank-" not in said
+
+
+def fill_memory(error: type[RuntimeError], message: str) -> None:
+    """From the second step on there is no memory to join gradients in."""
+    join, joined = torch.cat, count()
+
+    def cat(tensors: Any, *more: Any) -> Any:
+        if sys._getframe(1).f_code.co_filename == distributed.__file__ and next(joined):
+            raise error(message)
+        return join(tensors, *more)
+
+    torch.cat = cat  # type: ignore[assignment]
+
+
+def test_gradients_that_one_process_cannot_join_end_all(pretrain_words: list[str], tmp_path: Path) -> None:
+    """None waits for `train.rank_timeout_s`, which is longer than this test waits."""
+    on_gpu = partial(fill_memory, torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 2.00 GiB.")
+    said = refused(wait_for(start_ranks([[*pretrain_words, "--out", str(tmp_path / "run")]] * 2, {1: on_gpu})))
+    assert said.count("error: ") == 1
+    assert "step 2 does not fit into the memory (CUDA out of memory. Tried to allocate 2.00 GiB)" in said
+    on_cpu = partial(fill_memory, RuntimeError, "DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+    first, second = wait_for(start_ranks([[*pretrain_words, "--out", str(tmp_path / "cpu")]] * 2, {1: on_cpu}))
+    assert (first.exit_code, second.exit_code) == (2, 2), first.errors
+    assert "rank 0 of 2: another process has ended" in first.errors
+    assert second.errors.startswith("error: the memory does not suffice")
 
 
 def test_another_store_is_refused_by_file(

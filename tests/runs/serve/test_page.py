@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,16 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+OUTSIDE = """[...document.querySelectorAll(".answer svg text")].filter((text) => {
+  const [its, figure] = [text, text.ownerSVGElement].map((each) => each.getBoundingClientRect());
+  return its.left < figure.left - 1 || its.right > figure.right + 1 || its.bottom > figure.bottom + 3;
+}).map((text) => text.textContent)"""
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
 def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) -> None:
+    from playwright.sync_api import expect
+
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
     page = context.new_page()
     faults: list[str] = []
@@ -138,6 +147,7 @@ def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) 
     page.goto(address)
     for panel, field in PANELS.items():
         page.locator(f'nav a[href="#{panel}"]').click()
+        expect(page.locator("nav [aria-current]")).to_be_in_viewport(ratio=0.9)
         page.locator(".answer svg").first.wait_for()
         box = page.get_by_label(field, exact=True).first
         box.press("End")
@@ -145,6 +155,7 @@ def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) 
         box.press("Control+Enter")
         page.locator(".answer[aria-busy=false] svg").first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{panel} is wider than the window"
+        assert page.evaluate(OUTSIDE) == [], f"texts of {panel} stand outside their figure"
         assert "warm" in page.url or "MASK" in page.url
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save as SVG").first.click()
@@ -155,10 +166,30 @@ def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) 
     again.goto(page.url)
     again.locator(".answer svg").first.wait_for()
     assert again.get_by_label("Text", exact=True).first.input_value().endswith(" warm"), "a link restores the state"
+    expect(again.locator("nav [aria-current]")).to_be_in_viewport(ratio=0.9)
     again.locator('nav a[href="#learning"]').click()
     again.get_by_text("Serve a run of unmask pretrain").wait_for()
     assert faults == []
     context.close()
+
+
+def test_names_of_lines_that_end_at_the_bottom_stand_inside_their_figure(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    page.locator(".answer svg").wait_for()
+    page.evaluate("""async () => {
+      const { lines } = await import("/page/figures.js");
+      const { render } = await import("/page/vendor/preact.js");
+      const series = [..."abcde"].map((name) => ({ name, values: [1, 0] }));
+      const place = document.createElement("div");
+      place.className = "answer";
+      document.body.replaceChildren(place);
+      render(lines([1, 2], series, 1, 600, "lines"), place);
+    }""")
+    names = [page.locator(".answer svg").get_by_text(name, exact=True).bounding_box()["y"] for name in "abcde"]
+    assert page.evaluate(OUTSIDE) == []
+    assert all(following - name > 10 for name, following in pairwise(names))
+    page.close()
 
 
 def test_a_refusal_is_told_where_it_was_asked(address: str, browser: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -100,9 +101,10 @@ def test_a_request_under_way_is_answered_at_the_end(model_directories: dict[str,
     assert process.returncode == 143
 
 
-def test_more_connections_than_files(model_directories: dict[str, Path]) -> None:
+@pytest.mark.parametrize("most_files", [64, 256])
+def test_more_connections_than_files(most_files: int, model_directories: dict[str, Path]) -> None:
     """The one that is silent longest makes room, and those that ask are answered."""
-    process, place = started(model_directories["masked"], most_files=256)
+    process, place = started(model_directories["masked"], most_files)
     host, port = place.removeprefix("http://").split(":")
     address = host, int(port)
     opened: list[socket.socket] = []
@@ -111,7 +113,7 @@ def test_more_connections_than_files(model_directories: dict[str, Path]) -> None
         for number in range(600):
             opened.append(socket.create_connection(address, timeout=30))
             opened[-1].sendall(b"GET /health HTTP/1.1\r\n")
-            if number % 25 == 0:  # connections wait to be taken: the server may see a request before them
+            if number % (most_files // 10) == 0:  # connections wait to be taken: it may see a request before them
                 asking.request("GET", "/health")
                 assert asking.getresponse().read() == b'{"status":"ok"}'
         another.request("GET", "/ready")
@@ -125,6 +127,30 @@ def test_more_connections_than_files(model_directories: dict[str, Path]) -> None
         process.terminate()
         _, told = process.communicate(timeout=30)
     assert told == "stopped by SIGTERM\n", "the limit of files was never met"
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_no_file_is_left_for_a_connection(model_directories: dict[str, Path]) -> None:
+    """As where the whole system has none: an idle connection makes room, and the log says so once."""
+    process, place = started(model_directories["masked"])
+    host, port = place.removeprefix("http://").split(":")
+    opened = [socket.create_connection((host, int(port)), timeout=30) for _ in range(3)]
+    try:
+        opened[-1].sendall(b"GET /health HTTP/1.1\r\n\r\n")
+        assert opened[-1].recv(12) == b"HTTP/1.1 200", "all are taken"
+        held = max(int(each.name) for each in Path(f"/proc/{process.pid}/fd").iterdir()) + 1
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (held, held))
+        with socket.create_connection((host, int(port)), timeout=30) as another:
+            another.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+            assert another.recv(12) == b"HTTP/1.1 200"
+            assert opened[0].recv(1) == b"", "the first is closed"
+    finally:
+        for each in opened:
+            each.close()
+        process.terminate()
+        _, told = process.communicate(timeout=30)
+    assert "Traceback" not in told
+    assert told.count("a connection cannot be taken: Too many open files") == 1
 
 
 def test_a_port_that_is_taken(unmask: Command) -> None:

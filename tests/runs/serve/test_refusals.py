@@ -46,6 +46,7 @@ def is_well(client: TestClient) -> bool:
         (CLASSIFY, {"inputs": []}, 422, "inputs: List should have at least 1 item"),
         (CLASSIFY, {"inputs": [7]}, 422, r"inputs\.0: expected a text, or an object with named fields"),
         (CLASSIFY, {"inputs": [{"txt": "a"}]}, 422, r"^input 1: no column 'text': .*there is txt\.( .*meant\?)?$"),
+        (CLASSIFY, {"inputs": [{"x Name it with data.columns.y": 0, "z": 0}]}, 422, r"there is x Name .*, z\.$"),
         (CLASSIFY, {"inputs": [{"text": 7}]}, 422, "input 1"),
         (CLASSIFY, {"input": ["a"]}, 422, "inputs: Field required"),
         (CLASSIFY, {"inputs": ["a"], "topk": 1}, 422, "topk: Extra inputs are not permitted"),
@@ -70,7 +71,9 @@ def is_well(client: TestClient) -> bool:
         (FEATURES, {"inputs": ["a"], "layers": "weighted-all"}, 422, "layers=weighted-all"),
         ("/v1/models/qa/answer", {"inputs": [{"question": "who?"}]}, 422, "input 1"),
         ("/v1/models/choice/choose", {"inputs": [{"context": "a", "choices": []}]}, 422, "input 1"),
+        ("/v1/models/choice/choose", {"inputs": [{"context": "a", "choices": "b"}]}, 422, r'such as \["a", "b"\]\.$'),
         ("/v1/models/tagging/tag", {"inputs": [{"tokens": 7}]}, 422, "input 1"),
+        ("/v1/models/tagging/tag", {"inputs": [{"word": "a"}]}, 422, r"and none 'text': there is word\.$"),
         ("/v1/models/causal/generate", {"inputs": [""], "num_tokens": 2}, 422, "holds no token"),
         ("/v1/models/causal/generate", {"inputs": ["the"], "temperature": -1}, 422, "temperature"),
         ("/v1/models/encoder/classify", {"inputs": ["a"]}, 409, "is not for classify: it answers at .*/features"),
@@ -93,6 +96,14 @@ def test_what_cannot_be_answered_is_told(path: str, body: Any, status: int, mess
     assert re.search(message, error["message"]), error["message"]
     assert "Traceback" not in told.text
     assert is_well(client)
+
+
+def test_a_body_that_is_not_called_json(client: TestClient) -> None:
+    """As `curl -d` sends it."""
+    told = client.post(
+        FILL, content=b'{"inputs": ["[MASK]"]}', headers={"content-type": "application/x-www-form-urlencoded"}
+    )
+    assert (told.status_code, "content-type: application/json" in told.json()["error"]["message"]) == (422, True)
 
 
 VALUES = st.recursive(

@@ -195,6 +195,37 @@ def test_what_is_too_much_worse_is_not_written(
     assert sorted(each.name for each in Path().iterdir()) == ["classification.jsonl"], "nothing is left behind"
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            '{"text": "a", "stars": 1}',
+            "check.jsonl:1: no column 'label' for the label: there is text, stars. Name it as ",
+        ),
+        (
+            '{"review": "a", "label": 1}',
+            "check.jsonl:1: no column 'text': expected text; there is review, label. Name ",
+        ),
+        ('{"text": "a", "label": "?"}', "check.jsonl:1: the label '?'"),
+        ("", "check.jsonl"),
+        (None, "check.jsonl"),
+    ],
+)
+def test_a_check_that_is_of_no_use_is_told_before_anything_is_exported(
+    rows: str | None, message: str, unmask: Command, task_models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Path] = []
+    monkeypatch.setattr("unmask.exporting.export.write_graph", lambda model, path: begun.append(path))
+    if rows is not None:
+        Path("check.jsonl").write_text(rows, "utf-8")
+    code, _, errors = unmask("export", task_models.runs / "classification", "--check", "check.jsonl", "--out", "onnx")
+    assert code == 2
+    assert message in errors
+    assert "data.columns" not in errors
+    assert not begun
+    assert not Path("onnx").exists()
+
+
 def test_what_cannot_be_exported(unmask: Command, task_models: Any, check: Any) -> None:
     data, model = check("classification"), task_models.runs / "classification"
 

@@ -11,7 +11,7 @@ import torch
 
 from support.untrained import save_bert, save_masked_lm
 from unmask.errors import InputError
-from unmask.exporting.certificate import compare_texts
+from unmask.exporting.certificate import compare_texts, read_texts
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.onnx_model import HIDDEN
 from unmask.io.input_files import as_files
@@ -46,7 +46,8 @@ def texts(tmp_path: Path) -> Any:
 def told_of(directory: Path, texts: Any, head: Any = None, **changed: Any) -> tuple[dict[str, Any], Stands]:
     model = load_feature_model(directory, device="cpu")
     stands = Stands(model, head, changed)
-    return compare_texts(model, head, replace(model, encoder=stands), texts), stands  # type: ignore[arg-type]
+    exported: Any = replace(model, encoder=stands)  # type: ignore[arg-type]
+    return compare_texts(model, head, exported, read_texts(model, texts)), stands
 
 
 def test_what_masked_logits_differ_by_is_counted(tmp_path: Path, texts: Any) -> None:
@@ -93,4 +94,4 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
     directory = save_bert(tmp_path / "model", TEXTS)
     (tmp_path / "empty.jsonl").write_text('{"text": ""}\n')
     with pytest.raises(InputError, match=r"empty\.jsonl: no text with a token"):
-        told_of(directory, as_files(tmp_path / "empty.jsonl"))
+        read_texts(load_feature_model(directory, device="cpu"), as_files(tmp_path / "empty.jsonl"))

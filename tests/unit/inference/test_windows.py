@@ -86,7 +86,7 @@ def test_unknown_tokens_are_counted_among_those_of_the_texts(
     list(encode_windows(opened("classification", 5), iter(examples), tokenizer, counts, 2, "x.tsv"))
     num_tokens = sum(map(len, tokenizer.encode_batch(texts, specials_in_text=True)))  # without [CLS] and [SEP]
     assert counts.summary() == f"3 examples, 2 of {num_tokens} tokens not in the vocabulary ([UNK])"
-    counts.tell("x.tsv")
+    counts.log("x.tsv")
     levels, messages = zip(*[(record.levelname, record.getMessage()) for record in caplog.records], strict=True)
     assert levels == ("WARNING", "INFO"), "the warning above 5 %, and how many there are in all"
     assert messages[0].startswith(f"x.tsv: {200 / num_tokens:.0f} % of the tokens (2 of {num_tokens}) are [UNK]")

@@ -45,3 +45,5 @@ def test_lanes_stay_together_and_are_all_read(lanes: int, most: int, size: int) 
     dealt = [Share(rank, size).lanes(lanes, most) for rank in range(size)]
     assert [*chain(*chain(*dealt))] == list(range(lanes))
     assert all(len(each) <= most for each in chain(*dealt))
+    for rank, own in enumerate(dealt):  # whatever `most` is, which may be halved in the course of a run
+        assert [*chain(*own)] == list(range(lanes * rank // size, lanes * (rank + 1) // size))

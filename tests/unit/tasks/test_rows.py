@@ -35,7 +35,7 @@ def test_the_column_that_looks_like_the_missing_one_is_named(
     task: Task[Any, Any, Any], fields: dict[str, Any], missing: str, tmp_path: Path
 ) -> None:
     path = write_rows(tmp_path / "a.jsonl", {**fields, DECOMPOSED[missing]: "a"})
-    told = f" The file writes {DECOMPOSED[missing]!a} where {missing!a} is meant: write both one way. Name "
+    told = f" It is written {DECOMPOSED[missing]!a}, where {missing!a} is meant: write both one way. Name "
     with pytest.raises(InputError, match=rf"^{path}:1: no column '{missing}'") as refused:
         list(task.fit_to(path).load(path, ExampleCounts()))
     assert told in str(refused.value)

@@ -37,7 +37,7 @@ def test_templates_are_read() -> None:
 def test_templates_that_are_not_known_are_refused() -> None:
     with pytest.raises(ModelError, match="here: the post-processor 'Tabulate' is not known"):
         framed({"type": "Tabulate"})
-    with pytest.raises(ModelError, match="here: its template frames 'AA' and 'AB'"):
+    with pytest.raises(ModelError, match="here: its template has the texts 'AA' and 'AB'"):
         framed(template({}, "$A:0 $A:0", "$A:0 $B:0"))
 
 

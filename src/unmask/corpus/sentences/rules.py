@@ -87,7 +87,7 @@ _CONNECTIVE = re.compile(  # endings of Korean words after which the sentence co
 )
 _DAY_OF_DATE = re.compile(r"\d{1,2}\.(?!\d)")  # Korean dates: "2019. 3. 15."
 _OPENERS = re.compile("[\"'“‘„«‹(\\[{「『《〈<*_¿¡–—-]++ ?")
-_GOES_ON = frozenset(",;:)]}%&=+./!?…~»”^♡♥")
+_CONTINUES = frozenset(",;:)]}%&=+./!?…~»”^♡♥")
 _LAUGHTER = re.compile("[ㅋㅎㅠㅜㅡ]++(?![가-힣])")
 _SPEECH_TAG = re.compile(  # after "Stop!" and the like; "She cried" with a capital is a sentence of its own
     r"(?:I|(?:(?:Mr|Mrs|Ms|Dr)\.?\s)?(?!(?:He|She|It|We|You|They|Who)\b)[A-Z]\w++(?:\s[A-Z]\w++)?)\s(?:said|says|asked|asks|"
@@ -263,7 +263,7 @@ def _stop_ends_sentence(line: str, start: int, stop: int, end: int, next_start: 
         next_start: after the white space, if there is any.
     """
     following = line[next_start]
-    if following in _GOES_ON or ("ㄱ" <= following <= "ㅣ" and _LAUGHTER.match(line, next_start)):
+    if following in _CONTINUES or ("ㄱ" <= following <= "ㅣ" and _LAUGHTER.match(line, next_start)):
         return False
     head = next_start
     if not following.isalnum() and (openers := _OPENERS.match(line, next_start)):

@@ -272,7 +272,7 @@ def _numbers(workload: Workload, device: Device, asked: Asked) -> tuple[list[int
             break
         nearest = nearest_divisor(number, batches)
         if nearest != number:
-            notes.append(f"{number} does not divide a batch of {sizes} sequences: {nearest} stands in its place")
+            notes.append(f"{number} does not divide a batch of {sizes} sequences: {nearest} replaces it")
         if nearest not in numbers:
             numbers.append(nearest)
     return numbers, notes

@@ -166,7 +166,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             windows = encode_windows(task, examples, tokenizer, counts, segments, "X")
             training = concatenate([window.encoded.without_alignment() for window in windows])
             fit_loss(settings, task, module, training)
-            counts.tell("X")
+            counts.log("X")
             self._trained_length = settings.task.max_length if settings.from_scratch else source.trained_length
             warn_of_untrained_positions(
                 int(training.row_lengths.max()), self._trained_length, source.directory, "max_length"
@@ -200,7 +200,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         predictor, counts = self.predictor_, ExampleCounts()
         windows = encode_windows(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments, "X")
         parts = [run_module(task, predictor.module, window.encoded, predictor.compute) for window in windows]
-        counts.tell("X")
+        counts.log("X")
         return torch.cat(parts)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -178,14 +178,14 @@ class _Trials:
         while self._waiting or self._running:
             if interruption.signal_number is not None:
                 self._stop()
-            room = self._machines.capacity()
-            while self._waiting and len(self._running) < room:
+            capacity = self._machines.capacity()
+            while self._waiting and len(self._running) < capacity:
                 trial = self._waiting.popleft()
                 self._running[trial.name] = (trial, time.monotonic())
                 self._machines.begin(trial)
             for name, ended in self._machines.ended(_LOOK_EVERY_S):
                 self._end(*self._running.pop(name), ended)
-            self._display.show(list(self._running), self._left_s(room))
+            self._display.show(list(self._running), self._left_s(capacity))
 
     def _end(self, trial: Trial, began: float, ended: Ended) -> None:
         for message in ended.warnings:
@@ -220,10 +220,10 @@ class _Trials:
             self._waiting.clear()
             self._machines.stop()
 
-    def _left_s(self, room: int) -> float | None:
+    def _left_s(self, capacity: int) -> float | None:
         """Estimated seconds until the last trial ends; None before the first has ended, and when none is left."""
-        if not self._spent_cost or not self._running or not room:
+        if not self._spent_cost or not self._running or not capacity:
             return None
         cost = sum(trial.cost for trial in (*self._waiting, *(trial for trial, _ in self._running.values())))
         under_way_s = sum(time.monotonic() - began for _, began in self._running.values())
-        return max(0.0, cost * self._spent_s / self._spent_cost - under_way_s) / room
+        return max(0.0, cost * self._spent_s / self._spent_cost - under_way_s) / capacity

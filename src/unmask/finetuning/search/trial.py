@@ -181,7 +181,7 @@ def _prepare_process(num_threads: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _stop_trial(number: int, frame: FrameType | None) -> None:
+def _stop_trial(number: int, _: FrameType | None) -> None:
     """Handles SIGTERM while no `Interruption` does; further ones are then ignored, so as not to disturb the end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Interrupted("stopped by SIGTERM", number)

@@ -207,7 +207,7 @@ def read_file(model: FeatureModel, path: str | DataPath, format: str | None = No
 def log_inputs(counts: ExampleCounts, coverage: Coverage) -> None:
     """Warns of inputs that were cut or empty, and of tokens that the vocabulary does not cover."""
     coverage.note(counts)
-    counts.tell("inputs")
+    counts.log("inputs")
 
 
 def check_pool(name: str) -> Pool:

@@ -172,7 +172,7 @@ def describe_tokens(given: FeatureInput, its: InputTokens, tokenizer: Tokenizer)
 
 @dataclass(frozen=True)
 class RowMaker:
-    """Frames tokens as rows.
+    """Makes rows of tokens.
 
     Args:
         tokenizer: of the model.
@@ -226,7 +226,7 @@ class RowMaker:
                 counts.note(f"longer than {self.max_length} tokens and read in windows")
             kept.append(its)
             for window in windows_of(len(its.ids), capacity):  # one, except for a long single text
-                row, second_start, place = self._frame(its, given.text_b is not None, window)
+                row, second_start, place = self._row(its, given.text_b is not None, window)
                 if row:
                     ids.append(row)
                     second_starts.append(second_start)
@@ -237,7 +237,7 @@ class RowMaker:
         alignment = {PLACE: np.concatenate([np.empty(0, np.int64), *places])}
         return kept, encoded(ids, second_starts, examples=examples, alignment=alignment)
 
-    def _frame(self, its: InputTokens, is_pair: bool, window: TextWindow) -> tuple[list[int], int, NDArray[np.int64]]:
+    def _row(self, its: InputTokens, is_pair: bool, window: TextWindow) -> tuple[list[int], int, NDArray[np.int64]]:
         """A row's ids, where its segment B begins, and the place of each of its tokens."""
 
         def numbers(part: slice) -> NDArray[np.int64]:

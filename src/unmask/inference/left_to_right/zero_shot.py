@@ -111,7 +111,7 @@ class ZeroShot:
             counts.empty += sum(not any(texts) for texts in encoded)
             yield window
         coverage.note(counts)
-        counts.tell(path)
+        counts.log(path)
 
     def _examples(self, path: Path, counts: ExampleCounts, unlabelled: bool) -> Iterator[Any]:
         if not unlabelled:

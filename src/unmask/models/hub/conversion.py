@@ -121,7 +121,7 @@ def deepened(encoder: ModernBertEncoder, num_layers: int) -> ModernBertEncoder:
 
 def _spread(old: Sequence[object], new: Sequence[object]) -> list[int]:
     """Where each of the old kinds of block stands among more new ones: evenly, in order, each at one of its own kind if
-    there is one before the places run out. Kinds `a b b a` among `a b b a b b a b` stand at 0, 2, 4 and 6."""
+    there is one before the places run out. Kinds `a b b a` among `a b b a b b a b` are at 0, 2, 4 and 6."""
     places: list[int] = []
     for number, kind in enumerate(old):
         after = places[-1] + 1 if places else 0

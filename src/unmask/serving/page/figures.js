@@ -57,7 +57,8 @@ export function bars(rows, width, label, names = []) {
   return frame(width, top + rows.length * step + 4, label, html`${legend}${drawn}`);
 }
 
-/** Pieces of a text one after another, each `{text, ink, strength, note}`: a ground of a colour, a word below it. */
+/** Pieces of a text one after another, each `{text, ink, strength, note, isMarked, least}`: a ground of a colour, a word
+ * below it, a line under it, the least width. The strength is at most 0.5: a text on more cannot be read in the dark. */
 export function flow(pieces, width, label) {
   const noted = pieces.some((piece) => piece.note);
   const line = noted ? LINE + 16 : LINE;
@@ -65,13 +66,14 @@ export function flow(pieces, width, label) {
   let y = 0;
   const drawn = pieces.map((piece) => {
     const own = widthOf(piece.text);
-    const wide = Math.max(own + (piece.gap === 0 ? MARGIN : 2 * MARGIN), piece.note ? widthOf(piece.note, 11) + 6 : 0);
+    const wide = Math.max(own + (piece.gap === 0 ? MARGIN : 2 * MARGIN), piece.least ?? 0, piece.note ? widthOf(piece.note, 11) + 6 : 0);
     if (x > 0 && x + wide > width) [x, y] = [0, y + line];
     const at = x;
     x += wide + (piece.gap ?? 2);
     return html`<g>
       ${piece.note || piece.title ? html`<title>${piece.title ?? piece.note}</title>` : ""}
       <rect x=${at} y=${y + 3} width=${wide} height="24" rx="4" fill=${piece.ink ?? "none"} fill-opacity=${piece.strength ?? 1} />
+      ${piece.isMarked ? html`<rect x=${at} y=${y + 28} width=${wide} height="2" fill="var(--ink)" />` : ""}
       ${text(at + (wide - own) / 2, y + 20, piece.text)}
       ${piece.note ? text(at + wide / 2, y + 39, piece.note, { "font-size": 11, "text-anchor": "middle", fill: "var(--muted)" }) : ""}
     </g>`;
@@ -106,6 +108,7 @@ export function lines(steps, series, at, width, label) {
   const inks = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--floor)"];
   const ends = series.map((each, place) => ({ place, y: y(each.values.at(-1)) })).sort((one, other) => one.y - other.y);
   for (let place = 1; place < ends.length; place++) ends[place].y = Math.max(ends[place].y, ends[place - 1].y + 16);
+  for (let place = ends.length; place--; ) ends[place].y = Math.min(ends[place].y, height - 8 - 16 * (ends.length - 1 - place));
   const rules = [0, 0.5, 1].map((share) => html`
     <line x1=${left} x2=${width - right} y1=${y(share * most)} y2=${y(share * most)} stroke="var(--line)" />
     ${text(left - 6, y(share * most) + 4, percent(share * most), { "font-size": 11, "text-anchor": "end", fill: "var(--muted)" })}`);

@@ -21,7 +21,15 @@ const isThere = (each) => each.uses.every((use) => modelsFor(use).length);
 
 function open(id) {
   panel.value = id;
-  requestAnimationFrame(() => document.getElementById("title")?.focus({ preventScroll: true }));
+  requestAnimationFrame(() => {
+    document.getElementById("title")?.focus({ preventScroll: true });
+    showTab();
+  });
+}
+
+/** On a phone the names of the panels are one line, wider than the window. */
+function showTab() {
+  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 async function copyLink(event) {
@@ -59,6 +67,7 @@ async function start() {
   place.textContent = "";
   render(html`<${App} />`, place);
   measure();
+  showTab();
   writeAddress();
   addEventListener("resize", measure);
   addEventListener("hashchange", () => location.reload()); // an address that was typed, or the browser's way back

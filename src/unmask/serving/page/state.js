@@ -1,4 +1,4 @@
-// What is shown: the panel, and the fields of each panel. All of it stands in the address, so that a link restores it.
+// What is shown: the panel, and the fields of each panel. All of it is in the address, so that a link restores it.
 import { effect, signal } from "./vendor/signals.js";
 
 /** The models of the server. */
@@ -10,7 +10,7 @@ export const panel = signal("");
 const fields = new Map();
 const initials = new Map();
 
-/** A signal that stands in the address while its panel is shown; `initial` where the address says nothing. */
+/** A signal that is in the address while its panel is shown; `initial` where the address says nothing. */
 export function field(panelId, name, initial) {
   const key = `${panelId}.${name}`;
   if (!fields.has(key)) {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.errors import InputError
+from unmask.errors import ColumnError, InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
@@ -133,9 +133,9 @@ def _listed(row: Row, name: str) -> list[Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise InputError(
-                f'{row.source}: {name} is {value[:60]!r}: expected a JSON list of texts, such as ["a", "b"]; where '
-                "each choice has a column of its own, name them: data.columns.choices=[choice_a,choice_b]"
+            raise ColumnError(
+                f'{row.source}: {name} is {value[:60]!r}: expected a JSON list of texts, such as ["a", "b"].',
+                "Where each choice has a column of its own, name them: data.columns.choices=[choice_a,choice_b]",
             ) from error
     if not isinstance(value, list):
         raise InputError(f"{row.source}: {name} is {shown(value)}: expected a list of texts")

@@ -124,8 +124,8 @@ class MaskedScorer:
             words = _words_of(self.tokenizer, sentence)
             if len(words) != stop - start:
                 raise InputError(
-                    f"{sentence[:60]!r} holds a special token of this model as text, and its words cannot be told "
-                    "apart: leave the pair out, or take --pll original"
+                    f"{sentence[:60]!r} holds a special token of this model as text, and its words cannot be "
+                    "distinguished: leave the pair out, or take --pll original"
                 )
         copies = []
         for place in range(start, stop):

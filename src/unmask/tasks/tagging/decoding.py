@@ -62,19 +62,19 @@ def _fill_missing(tags: Sequence[str | None], default: str | None) -> list[str]:
     for tag in reversed(tags):
         coming.append(coming[-1] if tag is None and coming else tag)
     coming.reverse()
-    filled: list[str] = []
+    complete: list[str] = []
     for tag, after in zip(tags, coming, strict=True):
-        before = filled[-1] if filled else None
+        before = complete[-1] if complete else None
         if tag is not None:
-            filled.append(tag)
+            complete.append(tag)
             continue
         if default is not None:
-            filled.append(before or after or default)
+            complete.append(before or after or default)
         elif before is not None and after is not None and inside(before) == after:
-            filled.append(after)
+            complete.append(after)
         else:
-            filled.append(OUTSIDE)
-    return filled
+            complete.append(OUTSIDE)
+    return complete
 
 
 def _prediction(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from unmask.errors import InputError
+from unmask.errors import ColumnError, InputError
 from unmask.io.rows import Row
 from unmask.tasks.rows import checked_text, list_in_cell, missing_column, same_column, shown, similar_columns
 from unmask.tasks.tagging.conll import SentenceRow
@@ -114,10 +114,10 @@ def read_example(
         text = checked_text(row[text_name], text_name, row.source)
         units = [(place, place + 1) for place in range(len(text))] if characters else split_words(text, punctuation)
     else:
-        raise InputError(
+        raise ColumnError(
             f"{row.source}: no column {columns.tokens[0]!r} (a list of words) and none {columns.text[0]!r}: there is "
-            f"{', '.join(row.fields) or 'nothing'}.{similar_columns((*columns.tokens, *columns.text), row)} "
-            "Name it with data.columns.tokens=..."
+            f"{', '.join(row.fields) or 'nothing'}.{similar_columns((*columns.tokens, *columns.text), row)}",
+            "Name it with data.columns.tokens=...",
         )
     tags_name = _first(row, columns.tags)
     if labelled and tags_name is not None and tags_name == (tokens_name or text_name):
@@ -162,13 +162,12 @@ def with_context(
 
     Args:
         max_words: sentences are added on each side until they have this many units.
-        warn: called once, with the source of the first example that does not name its document; such examples get no
-            context. None refuses them.
+        warn: called with the source of an example that does not name its document; such examples get no context. None
+            refuses them.
 
     Raises:
         InputError: an example does not name its document, and `warn` is None.
     """
-    warned = False
     for document, group in groupby(examples, key=lambda example: example.document):
         if document is None:
             for example in group:
@@ -178,9 +177,7 @@ def with_context(
                         "together: expected -DOCSTART- lines, or a column `document`; or set "
                         "task.document_context=false"
                     )
-                if not warned:
-                    warn(example.source)
-                    warned = True
+                warn(example.source)
                 yield example
             continue
         sentences = list(group)

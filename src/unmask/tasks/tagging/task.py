@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -67,6 +67,8 @@ class Tagging:
         labels: in the order of their ids; empty until read from the training file.
         has_predicates: True if the training file has semantic roles.
         predicted_scheme: of the tags that are to be scored; a model's own are BIO.
+        without_document: where the first input was that did not name its document, once there was one: a server reads
+            each request by itself, and one warning is enough.
     """
 
     settings: TaskSettings
@@ -76,6 +78,7 @@ class Tagging:
     labels: tuple[str, ...]
     has_predicates: bool = False
     predicted_scheme: Scheme = "BIO"
+    without_document: list[str] = field(default_factory=list, compare=False, repr=False)
 
     kind: ClassVar[TaskKind] = "tagging"
     head_kind: ClassVar[HeadKind] = "token_classification"
@@ -192,7 +195,18 @@ class Tagging:
     def read_all(self, rows: Iterable[Row]) -> Iterator[TaggingExample]:
         """See `Task`; the rows of a `document` must be adjacent, and one document at a time is held in memory."""
         examples, length = map(self.read, rows), self.settings.max_length
-        return with_context(examples, length, _warn_of_no_context) if self.settings.document_context else examples
+        return with_context(examples, length, self._warn_of_no_context) if self.settings.document_context else examples
+
+    def _warn_of_no_context(self, source: str) -> None:
+        if self.without_document:
+            return
+        self.without_document.append(source)
+        logger.warning(
+            "%s: it does not name its document: the model was trained with the sentences around "
+            "(task.document_context), and tags inputs that name none without them; give a field `document`, the same "
+            "for all sentences of one",
+            source,
+        )
 
     def _read(self, row: Row, *, labelled: bool = True, needs_tags: bool = True) -> TaggingExample:
         return read_example(
@@ -298,14 +312,6 @@ class Tagging:
         }
 
 
-def _warn_of_no_context(source: str) -> None:
-    logger.warning(
-        "%s: no input names its document: the model was trained with the sentences around (task.document_context), and "
-        "tags such inputs without them; give a field `document`, the same for all sentences of one",
-        source,
-    )
-
-
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Tagging:
     """See `unmask.tasks.table.open_task`."""
     check_columns(columns, COLUMNS, "tagging: expected data.columns.tokens (or text), tags, predicate")
@@ -313,8 +319,8 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
     if settings.units == "words" and data_set is not None and data_set.characters:
         raise SettingsError(f"task.units=words: {settings.name} tags characters: leave it out")
     names = {}
-    for field, usual in asdict(TaggingColumns()).items():
-        name = getattr(columns, field)
-        names[field] = usual if name is None else (name, *usual) if lenient else (name,)
+    for content, usual in asdict(TaggingColumns()).items():
+        name = getattr(columns, content)
+        names[content] = usual if name is None else (name, *usual) if lenient else (name,)
     labels = tuple(settings.labels or (data_set.labels if data_set is not None else ()))
     return Tagging(settings, data_set, TaggingColumns(**names), columns, labels)

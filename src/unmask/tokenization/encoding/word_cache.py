@@ -62,7 +62,7 @@ class WordCache:
             dtype: of the ids in the returned arrays.
         """
         self._dtype = dtype
-        self._max_stretches = max_pre_tokens
+        self._max_pre_tokens = max_pre_tokens
         self._plain = PlainTextEncoder(backend)
         self._rules = word_rules(backend, dtype)
         self._known = _KnownPreTokens(self._rules, lambda pre_token: self._encode_whole([pre_token])[0])
@@ -90,7 +90,7 @@ class WordCache:
             b"".join(map(find, pre_tokens)) if pre_tokens is not None else self._encode_whole([text])[0]
             for pre_tokens, text in zip(pre_tokens_of, texts, strict=True)
         ]
-        self._known.forget_beyond(self._max_stretches)
+        self._known.forget_beyond(self._max_pre_tokens)
         return encoded
 
     def _learn(self, pre_tokens: set[str]) -> None:

@@ -5,7 +5,7 @@ with spaCy instead, so its tokens differ where these do. An unknown character al
 here compose the normalised text (NFC), as with WordPiece.
 
 The published vocabulary has only `<unk>`. The released code appends `_start_`, `_delimiter_` and `_classify_` for
-fine-tuning, and frames a text as start, text, extract and a pair as start, text, delimiter, text, extract. Tokenizers
+fine-tuning, and makes of a text start, text, extract and of a pair start, text, delimiter, text, extract. Tokenizers
 trained here have them in the roles bos, sep and cls; the one saved with a pre-trained model does not use them
 (gpt1_template.py).
 `<pad>` is for users of padded batches. There is no mask token: GPT-1 predicts the next token, and has no use for one.
@@ -51,7 +51,7 @@ def define(
     others: tuple[str, ...],
     normalizer: Definition | None,
 ) -> Definition:
-    """The definition of a tokenizer, which frames its input if it has the three tokens for fine-tuning."""
+    """The definition of a tokenizer, with a special-token template if it has the three tokens for fine-tuning."""
     return make_definition(
         added_tokens=special_added_tokens(vocab, [*special_tokens.values(), *others]),
         normalizer=normalizer,

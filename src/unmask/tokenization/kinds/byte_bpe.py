@@ -47,7 +47,7 @@ def define(
     *,
     prefix_space: bool = False,
 ) -> Definition:
-    """The definition of a tokenizer, which frames its input if it has RoBERTa's special tokens.
+    """The definition of a tokenizer, with a special-token template if it has RoBERTa's special tokens.
 
     Args:
         vocab, merges, special_tokens, others, normalizer: see `unmask.tokenization.kinds.kind.Define`.

@@ -1,8 +1,8 @@
 """GPT-1's tokenizer without its template, for pre-trained models, and with it, for fine-tuning (see bpe.py).
 
-Pre-training shows contiguous text (Radford et al. 2018, section 4.1): the tokenizer saved with its model frames
+Pre-training shows contiguous text (Radford et al. 2018, section 4.1): the tokenizer saved with its model adds
 nothing, so that `transformers` continues the given text and not an extract token that the model never saw. Fine-tuning
-frames its inputs with start, delimiter and extract tokens (section 3.3). If a vocabulary has none, like the published
+adds start, delimiter and extract tokens to its inputs (section 3.3). If a vocabulary has none, like the published
 one, they are appended under the names of the released code, and the model must get embedding rows for them.
 """
 
@@ -30,7 +30,7 @@ def without_template(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def load_tokenizer_with_template(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Opens a tokenizer that frames texts and pairs for fine-tuning.
+    """Opens a tokenizer that adds the special tokens of fine-tuning to texts and pairs.
 
     A GPT-1 tokenizer that lacks the three tokens or the template gets them; any other is opened as in `open_tokenizer`.
 

@@ -42,7 +42,7 @@ def define(
     others: tuple[str, ...],
     normalizer: Definition | None,
 ) -> Definition:
-    """The definition of a tokenizer that frames its input as `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`."""
+    """The definition of a tokenizer that makes of its input `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`."""
     cls, sep = special_tokens["cls_token"], special_tokens["sep_token"]
     return make_definition(
         added_tokens=special_added_tokens(vocab, [*special_tokens.values(), *others]),

@@ -120,12 +120,12 @@ def train_tokenizer(
     characters = count_characters(counts.words)
     alphabet = family.alphabet(characters, settings)
     base = family.base(alphabet, split)
-    room = _room(settings, family, len(reserved), base, alphabet)
+    capacity = _capacity(settings, family, len(reserved), base, alphabet)
     known = _known_words(counts.words, alphabet, family.max_word_characters)
-    learned = family.grow(known, base, num_entries=room, min_pair_count=settings.min_pair_count)
+    learned = family.grow(known, base, num_entries=capacity, min_pair_count=settings.min_pair_count)
     if learned.merges is not None and settings.num_merges is not None and len(learned.merges) >= settings.num_merges:
         learned = Learned.of_merges(base, learned.merges[: settings.num_merges])
-        room = len(learned.entries)
+        capacity = len(learned.entries)
     vocab = {entry: index for index, entry in enumerate([*reserved, *learned.entries])}
     assert len(vocab) == len(reserved) + len(learned.entries), "an entry equals a special token"
     definition = family.define(vocab, learned.merges, family.special_tokens, settings.extra_special_tokens, normalizer)
@@ -137,7 +137,7 @@ def train_tokenizer(
     files = new_files(definition, family.special_tokens, config, family.has_segments, settings.segmenter)
     tokenizer = TextTokenizer(files, family.special_tokens, settings.segmenter)
     dropped = Counter({character: characters[character] for character in characters.keys() - set(alphabet)})
-    sizes = (len(vocab), len(reserved) + room, len(alphabet))
+    sizes = (len(vocab), len(reserved) + capacity, len(alphabet))
     return tokenizer, TrainingReport.of(counts, *sizes, known.total(), dropped, characters.total())
 
 
@@ -150,7 +150,7 @@ def _refuse_words(tokens: tuple[str, ...], split: Split) -> None:
             )
 
 
-def _room(
+def _capacity(
     settings: TokenizerSettings, family: TokenizerKind, num_reserved: int, base: list[str], alphabet: list[str]
 ) -> int:
     """How many entries there may be besides the reserved ones."""

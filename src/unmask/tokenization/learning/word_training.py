@@ -33,12 +33,12 @@ def train_word_tokenizer(
     _refuse_others(settings)
     tokenizer = WordTokenizer(SPECIAL_WORDS, MAX_CHARACTERS, bool(settings.lowercase))
     counts = count_words(texts, tokenizer.words, settings.sample_bytes, seed)
-    room = settings.vocab_size - len(SPECIAL_WORDS)
+    capacity = settings.vocab_size - len(SPECIAL_WORDS)
     by_frequency = sorted(counts.words.items(), key=lambda item: (-item[1], item[0]))
-    kept = [(word, count) for word, count in by_frequency[:room] if count >= _MIN_COUNT]
+    kept = [(word, count) for word, count in by_frequency[:capacity] if count >= _MIN_COUNT]
     if not kept:
         raise TooLittleTextError(
-            f"too little text to train on: {counts.num_documents_read} document(s) were read, and no word stands in "
+            f"too little text to train on: {counts.num_documents_read} document(s) were read, and no word is in "
             f"them {_MIN_COUNT} times, which is what it takes to be an entry (no setting changes that): give more text"
         )
     sizes = (len(SPECIAL_WORDS) + len(kept), settings.vocab_size, _NUM_BYTES)

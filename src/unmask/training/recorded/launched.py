@@ -7,54 +7,76 @@ has one at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
+from unmask.training.divergence import BadStep
+from unmask.training.settings import TrainSettings
+from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import StepFigures, Stepper
-from unmask.training.steps import NumberedStep
+from unmask.training.steps import NumberedStep, PreparedSteps
 
 
-class LaunchedSteps:
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A step did not fit into the device's memory. (The error's traceback would keep what the step has allocated.)"""
+
+    message: str
+
+
+@dataclass
+class StepsUnderWay:
     """Launches steps, and takes their updates up to the first fault.
 
     Args:
         judge: what is wrong with a step; None: nothing, and it is taken.
+        state: of the run; moved to the end of each step that is launched, and back to that of a bad one.
+        is_due: whether the steps are read although the stepper could run ahead.
     """
 
-    def __init__(self, stepper: Stepper, judge: Callable[[NumberedStep, StepFigures], str | None]) -> None:
-        self._stepper = stepper
-        self._judge = judge
-        self._launched: list[NumberedStep] = []
+    stepper: Stepper
+    judge: Callable[[NumberedStep, StepFigures], str | None]
+    state: TrainState
+    settings: TrainSettings
+    is_due: Callable[[TrainState], bool]
+    _launched: list[NumberedStep] = field(default_factory=list)
 
-    def launch(self, step: NumberedStep) -> str | None:
-        """The forward and backward passes of a step.
+    def take(self, step: NumberedStep, following: PreparedSteps) -> StepResult | BadStep | OutOfMemory | None:
+        """Forward and backward passes of a step, then its figures, and its update if nothing is wrong with them.
+
+        Args:
+            following: the steps after it, of which the next is prepared while the device computes.
 
         Returns:
-            The error's message if it does not fit into the memory. (The error itself is dropped: its traceback keeps
-            what the step has allocated.)
+            What came of the step; of several that were read together, of the first bad one, or the newest. Those after
+            a bad one have changed nothing. None: it is under way, to be read with later ones.
         """
+        stepper, state, settings = self.stepper, self.state, self.settings
         try:
-            self._stepper.launch(step.prepared.batches, step.prepared.counts, step.number)
+            stepper.launch(step.prepared.batches, step.prepared.counts, step.number)
         except torch.OutOfMemoryError as error:
-            return str(error)
+            return OutOfMemory(str(error))
         self._launched.append(step)
-        return None
+        state.move_to_end_of(step)
+        is_last = state.is_over(settings) or (stepper.prepares_ahead and not following.make_next())
+        if stepper.runs_ahead and not is_last and not self.is_due(state):
+            return None
+        return self._read()
 
-    def read(self) -> tuple[NumberedStep, StepFigures, str | None]:
-        """Waits for what has been launched, see `Stepper.read`. Of several steps those after a fault have changed
-        nothing, and are forgotten.
-
-        Returns:
-            The newest step that was read, its figures, and what is wrong with it, so that it has not been taken; None:
-            it has.
-        """
+    def _read(self) -> StepResult | BadStep:
+        """Waits for what has been launched, see `Stepper.read`."""
         faults: list[str] = []
 
         def may_take(place: int, figures: StepFigures) -> bool:
-            fault = self._judge(self._launched[place], figures)
+            fault = self.judge(self._launched[place], figures)
             faults.extend([] if fault is None else [fault])
             return fault is None
 
-        read = self._stepper.read(may_take)
-        newest, self._launched = self._launched[len(read) - 1], []
-        return newest, read[-1], faults[0] if faults else None
+        read = self.stepper.read(may_take)
+        step, figures = self._launched[len(read) - 1], read[-1]
+        self._launched.clear()
+        if faults:
+            self.state.move_to_end_of(step)
+            return BadStep(step, figures, faults[0], tuple(self.state.recent_losses))
+        return StepResult(step.learning_rate, figures.gradient_norm, step.prepared.num_tokens, figures.coefficients)

@@ -33,7 +33,7 @@ class CheckpointWriter:
         if isinstance(error, KeyboardInterrupt):
             self._is_given_up.set()
         self._thread.shutdown()
-        if error is None:  # else that is what is told
+        if error is None:  # else that is what is reported
             self.wait()
 
     def write(self, snapshot: Snapshot) -> None:

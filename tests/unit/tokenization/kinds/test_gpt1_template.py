@@ -60,7 +60,7 @@ def test_a_frame_is_taken_off_and_given_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
-def test_other_kinds_keep_their_frame(kind: str) -> None:
+def test_other_kinds_keep_their_template(kind: str) -> None:
     tokenizer = trained(TEXTS, kind=kind, vocab_size=300)
     assert without_template(tokenizer) is tokenizer
 

@@ -182,7 +182,7 @@ def test_training_takes_the_most_frequent_words() -> None:
 
 
 def test_training_refuses_what_it_cannot_do() -> None:
-    with pytest.raises(InputError, match=r"no word stands in them 2 times.*give more text"):
+    with pytest.raises(InputError, match=r"no word is in them 2 times.*give more text"):
         train_word_tokenizer(["one two three"], TokenizerSettings())
     with pytest.raises(SettingsError, match=r"tokenizer\.unused_slots"):
         train_word_tokenizer(["a a"], TokenizerSettings(unused_slots=3))

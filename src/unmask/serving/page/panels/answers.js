@@ -29,8 +29,8 @@ function show({ found, spans, context }) {
     return {
       text: context.slice(start, spans.ends[place]).join(""), // the server counts characters, not halves of them
       ink: spans.begins[place] >= spans.stops[place] ? "var(--training)" : "var(--held-out)",
-      strength: Math.min(0.85, Math.max(spans.begins[place], spans.stops[place])),
-      note: inside ? "▔▔" : undefined,
+      strength: 0.5 * Math.max(spans.begins[place], spans.stops[place]),
+      isMarked: inside,
       gap: spans.starts[place + 1] === spans.ends[place] ? 0 : 4,
       title: `begins here: ${spans.begins[place].toPrecision(2)}, ends here: ${spans.stops[place].toPrecision(2)}`,
     };

@@ -43,7 +43,7 @@ function show({ found, words, note }) {
       ${flow(words.tokens.map((token, place) => ({
         text: token,
         ink: words.weights[place] >= 0 ? "var(--training)" : "var(--held-out)",
-        strength: (0.75 * Math.abs(words.weights[place])) / most,
+        strength: (0.5 * Math.abs(words.weights[place])) / most,
         title: `${token}: ${words.weights[place].toPrecision(3)}`,
       })), width.value, "The words that the label rests on")}<//>`}`;
 }

@@ -28,7 +28,8 @@ const answer = answering(async () => {
   const found = await Promise.all(asked.map(([its, words]) => ask(its, words)));
   // Some tokenizers begin a word with its space; the same word of two models is one row.
   const ofFirstMask = found.map((each) => each.filter((one) => !one.mask).map((one) => ({ word: one.token_str.trim() || one.token_str, score: one.score })));
-  const names = asked.map(([its, words]) => (words === text.value ? nameOf(its) : "edited"));
+  const isEdited = asked.length > 1 && asked[1][0] === first;
+  const names = isEdited ? ["the text", "edited"] : asked.map(([its]) => nameOf(its));
   const words = [...new Set(ofFirstMask.flatMap((each) => each.slice(0, asked.length > 1 ? 8 : 12).map((one) => one.word)))];
   const rows = words.map((word) => ({
     label: word,

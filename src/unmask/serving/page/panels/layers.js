@@ -22,12 +22,12 @@ const answer = answering(() => {
 const show = ({ layers }) => html`<${Figure} title="From the embeddings (0) to the last layer, whose answer is the model's">
   ${flow(
     layers.flatMap(({ layer, tokens, scores }) => [
-      { text: String(layer), gap: 10 },
+      { text: String(layer), least: 28, gap: 4 },
       ...tokens.map((token, place) => ({
         text: token,
         note: percent(scores[place]),
         ink: "var(--training)",
-        strength: 0.06 + 0.6 * scores[place],
+        strength: 0.06 + 0.44 * scores[place],
         gap: place === tokens.length - 1 ? width.value : 4,
       })),
     ]),

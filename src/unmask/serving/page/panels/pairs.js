@@ -27,7 +27,7 @@ function show(found) {
     text: token,
     note: each.scores[place].toFixed(1),
     ink: "var(--held-out)",
-    strength: (0.8 * each.scores[place]) / worst,
+    strength: (0.5 * each.scores[place]) / worst,
     gap: 4,
   }));
   const preferred = sums[0] > sums[1] ? "first" : "second";

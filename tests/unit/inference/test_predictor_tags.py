@@ -108,7 +108,7 @@ def test_predicted_with_the_context_that_is_measured_with(
     assert not caplog.text
     rows = [{name: value for name, value in one["input"].items() if name != "document"} for one in told]
     alone = list(predict(contextual, rows))
-    assert caplog.text.count("no input names its document") == 1
+    assert caplog.text.count("it does not name its document") == 1
     assert [one["tags"] for one in alone] != [one["tags"] for one in told]  # so that the context matters here
     assert list(predict(contextual, [one["input"] for one in told])) == told
 
