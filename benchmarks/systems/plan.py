@@ -58,7 +58,7 @@ SYSTEMS = {
     "bert left-to-right": System("bert_ltr_mini", "wordpiece"),
     "roberta": System("roberta_mini", "byte_bpe"),
     "spanbert": System("spanbert_mini", "wordpiece", same_as="bert"),
-    "electra": System("electra_mini", "wordpiece"),
+    "electra": System("electra_joint_mini", "wordpiece"),
     "electra, continued": System("continued_electra_short", "wordpiece", continues="bert without nsp"),
     "gpt1": System("gpt1_mini", "bpe", judging_sequences=GPT1_FINE_TUNING),
     "lstm": System("lstm_mini", "bpe", judging_sequences=GPT1_FINE_TUNING),
