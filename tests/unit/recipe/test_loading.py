@@ -117,7 +117,7 @@ def test_shares_that_leave_nothing_to_learn(recipe: str, words: list[str], messa
         load_pretrain_recipe(f"pretrain/{recipe}", ["corpus=a", *words])
 
 
-@pytest.mark.parametrize("recipe", ["bert_no_nsp_tiny", "electra_tiny", "gpt1_tiny"])
+@pytest.mark.parametrize("recipe", ["bert_no_nsp_tiny", "electra_joint_mini", "gpt1_tiny"])
 def test_a_phase_has_no_causal_share_where_the_objective_has_none(recipe: str) -> None:
     words = ["corpus=a", "phases=[{until: 0.5}, {until: 1, causal_share: 0.5}]"]
     with pytest.raises(SettingsError, match=r"phases\.1\.causal_share=0\.5: objective\.causal_share is 0 here"):

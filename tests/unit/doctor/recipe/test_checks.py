@@ -93,12 +93,12 @@ def test_each_fault_is_named(overrides: list[str], name: str, level: str) -> Non
 def test_each_of_two_stages_has_a_warm_up_of_its_own() -> None:
     stages = ["objective.schedule=two_stage", "objective.generator_size=1", "train.steps=2000"]
     too_long, long, fine = (
-        levels_of("electra_tiny", *stages, f"schedule.warmup_steps={steps}") for steps in (1000, 600, 200)
+        levels_of("electra_joint_mini", *stages, f"schedule.warmup_steps={steps}") for steps in (1000, 600, 200)
     )
     assert too_long["warmup-longer-than-run"] == "fault"
     assert long["long-warmup"] == "warning"
     assert not {"warmup-longer-than-run", "long-warmup"} & set(fine)
-    assert "warmup-longer-than-run" not in levels_of("electra_tiny", stages[2], "schedule.warmup_steps=1000")
+    assert "warmup-longer-than-run" not in levels_of("electra_joint_mini", stages[2], "schedule.warmup_steps=1000")
 
 
 def test_rates_are_judged_for_optimizers_whose_usual_ones_are_known() -> None:
