@@ -15,12 +15,13 @@ from support.sizes import small
 from support.tasks import new_task
 from unmask.batch import Batch, pack
 from unmask.errors import InputError, SettingsError
+from unmask.finetuning.run import save_finetuned
 from unmask.models.buckets import Shapes, pad_batch
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import TwoOrderClassifier, needs_pooler
-from unmask.models.hub.directory import load_finetuned, save_model
+from unmask.models.hub.directory import load_finetuned
 from unmask.models.settings import ARCHITECTURES, EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.choice.layouts import ChoiceExample
@@ -151,23 +152,15 @@ def test_a_model_of_both_orders_comes_back(tmp_path: Path, tokenizer: TextTokeni
     task = opened("mrpc")
     module = task.module(new(sizes(architecture, tokenizer))).eval()
     batch = task.encode([pair("a man", "a dog", "1")], tokenizer, ExampleCounts(), 0).batch([0])
-    again = reloaded(tmp_path, task, module)
+    again = reloaded(tmp_path, task, module, tokenizer)
     assert isinstance(again.head, TwoOrderClassifier)
     torch.testing.assert_close(again.outputs(batch), module.outputs(batch))
     assert (tmp_path / "head.safetensors").exists()  # `transformers` adds nothing up
 
 
-def reloaded(directory: Path, task: Task[Any], module: Any) -> Any:
+def reloaded(directory: Path, task: Task[Any], module: Any, tokenizer: TextTokenizer) -> Any:
     """As `finetune` saves it and `predict` loads it."""
-    save_model(
-        directory,
-        module.encoder,
-        head=module.head,
-        head_kind=task.head_kind,
-        labels=task.labels or None,
-        problem_type=task.problem_type,
-        extra_config={"unmask_task": task.remembered()},
-    )
+    save_finetuned(module, task, tokenizer, directory)
     loaded = load_finetuned(directory)
     recalled = recall_task(loaded)
     again: Any = recalled.module(loaded.encoder, loaded.head)
@@ -240,7 +233,7 @@ def test_a_bilstm_reads_the_encoder_and_is_trained_with_it(
     term.total.backward()
     assert all(parameter.grad is not None for parameter in module.head.parameters())
     assert module.encoder.word_embeddings.grad is not None
-    again = reloaded(tmp_path, task, module.eval())
+    again = reloaded(tmp_path, task, module.eval(), tokenizer)
     torch.testing.assert_close(again.outputs(batch), found)
     assert (tmp_path / "head.safetensors").exists()
 
@@ -251,7 +244,7 @@ def test_a_pooler_is_dropped_since_nothing_reads_it(tmp_path: Path, tokenizer: T
     assert module.encoder.pooler is None
     batch = pack([[20, 21], [22]])
     module.eval()
-    torch.testing.assert_close(reloaded(tmp_path, task, module).outputs(batch), module.outputs(batch))
+    torch.testing.assert_close(reloaded(tmp_path, task, module, tokenizer).outputs(batch), module.outputs(batch))
 
 
 def test_a_bilstm_is_as_large_as_the_settings_say(tokenizer: TextTokenizer) -> None:
