@@ -148,8 +148,8 @@ def _describe_undecodable(
     )
     if (fitting := fitting_encoding(sample)) is None:
         return what
-    shown = sample.decode(fitting, "replace").strip("\ufeff").splitlines()[0][:40]
-    what += f". It reads as {fitting}: {shown!r}"
+    [shown, *_] = [*sample.decode(fitting, "replace").strip("\ufeff").splitlines(), ""]
+    what += f". It reads as {fitting}: {shown[:40]!r}"
     return what if settings is None else f"{what}: if that is right, give {settings.option('encoding', fitting)}"
 
 

@@ -155,9 +155,10 @@ def _lines(
     """Rows with their lines unchanged, below a header if there is one."""
     form = file.suffixes[0] if file.suffixes[0] in LINE_FORMATS else ".csv"
     table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop)
+    rows = list(read_jsonl(lines, str(file))) if form == ".jsonl" else []
     if table is not None:
         _column(columns, table.names, table.place)
-    rows = list(table.rows if table is not None else read_jsonl(lines, str(file)))
+        rows = list(table.rows)
     if not rows:
         raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
     starts = [int(row.source.rpartition(":")[2]) - 1 for row in rows]

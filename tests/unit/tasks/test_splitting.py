@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import json
@@ -97,6 +98,7 @@ def test_the_column_may_be_named(tmp_path: Path) -> None:
         ("a.json", '{"data": {}}', "squad1", r"a\.json: expected an object with articles under 'data'"),
         ("a.json", '{"data": [{"title": "a"}, {"title": "b"}]}', "squad1", r"a\.json: 2 groups that belong together"),
         ("a.tsv", "", "snli", r"a\.tsv: there is nothing in it"),
+        ("a.csv", "\ufeff", "classification", r"a\.csv: there is nothing in it"),
         ("a.tsv", "x\ty\n1\t2\n", "snli", r"a\.tsv:1: no column 'premise' or .*: there is x, y; name one"),
         ("a.tsv", "text\ty\n1\t2\n3\n", "nsmc", r"a\.tsv:3: 1 fields where the header has 2"),
         ("a.csv", 'text\n"a\n', "nsmc", r"a\.csv:2: not CSV in the row that begins here"),
@@ -213,3 +215,9 @@ def test_shards_of_other_columns_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="its shards do not have the same columns"):
         split_file(InputFiles(shards), "classification", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_a_utf16_mark_alone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(codecs.BOM_UTF16_LE)
+    with pytest.raises(InputError, match=r"a\.csv:1: not UTF-8 .* It reads as utf-16: ''"):
+        split_file(tmp_path / "a.csv", "classification", tmp_path / "out")
