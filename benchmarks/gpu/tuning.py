@@ -360,7 +360,12 @@ def encode_ours(texts: Texts, program: str, rounds: int) -> Encoded:
         return time.perf_counter() - began
 
     run(few)
-    rates = [(len(lines) - len(some)) / max(1e-9, run(texts.file) - run(few)) for _ in range(rounds)]
+    rates = []
+    for _ in range(rounds):
+        seconds = run(texts.file) - run(few)
+        if seconds <= 0:
+            raise RuntimeError(f"{len(lines)} texts took no longer than {len(some)}: too few to time")
+        rates.append((len(lines) - len(some)) / seconds)
     first = texts.file.with_name("first.txt")
     first.write_text("".join(f"{line}\n" for line in lines[:8]), "utf-8")
     sample = texts.file.with_name("sample")

@@ -35,7 +35,7 @@ class Batch:
             (tokens,) int64, `target_positions` (targets,) int64, `next_sentence_label` (sequences,) int64; or one
             number for the whole batch, such as a share of targets that changes over the run ...
         left_to_right: for each sequence, whether its tokens see only those before them, whatever the encoder; empty:
-            all are read as the encoder reads.
+            all are read as the encoder reads. In a padded batch one entry stands for all.
         longest: of a padded batch, the most tokens that any sequence may have; None in any other batch.
     """
 

@@ -37,6 +37,7 @@ def test_on_a_gpu_steps_are_captured_but_not_in_fp32(masked_lm: Any) -> None:
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_step_that_is_launched_does_not_wait_for_the_device(masked_lm: Any) -> None:
     trained = begin_training(masked_lm, new_compute("cuda"), "captured", dropout_prob=0.1)
     take_steps(masked_lm, trained, range(12))
@@ -103,7 +104,7 @@ class Waiting(nn.Module):
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         terms: list[LossTerm] = self.module(batch)
-        assert terms[0].total.item() > 0
+        assert terms[0].total.item() >= 0
         return terms
 
 

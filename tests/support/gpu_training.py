@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.table import new_objective
 from unmask.packing.loader import Position
 from unmask.pretraining.start import open_start
-from unmask.pretraining.steps import build_loader
+from unmask.pretraining.steps import build_loader, with_rates
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tasks.qa.task import QaModule
@@ -31,6 +31,7 @@ from unmask.tokenization.opening import open_tokenizer
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings
@@ -44,11 +45,12 @@ SIZES = sizes_of(width=64, layers=2, heads=2, inner=128, positions=LONGEST)
 
 @dataclass(frozen=True)
 class Work:
-    """A module to train, and its steps, each of one or two batches."""
+    """A module to train, and its steps, each of one or two batches; `optimizer` are settings beside the rate."""
 
     build: Callable[[float], nn.Module]
     steps: list[list[Batch]]
     counts: Callable[[Batch], dict[str, int]]
+    optimizer: dict[str, Any] = field(default_factory=dict)
 
     def module(self, dropout_prob: float = 0.0) -> Any:
         torch.manual_seed(0)
@@ -76,7 +78,14 @@ OBJECTIVE_VARIANTS: dict[str, dict[str, Any]] = {
         "model": {"architecture": "gpt1", "intermediate_size": 256},
         "packing": {"format": "single_segment"},
     },
+    "ModernBERT by Muon": {
+        "objective": {"name": "masked_lm", "sentence_objective": "none", "causal_share": 0.5},
+        "model": {"architecture": "modernbert", "local_attention": 8},
+        "packing": {"format": "full_sentences"},
+        "optimizer": {"name": "muon"},
+    },
 }
+"""Of the last, every other step is read from left to right."""
 TASKS = ("classification", "tagging", "answers")
 
 
@@ -101,8 +110,11 @@ def work_of_objective(name: str, directory: Path, batch_size: int = 24) -> Work:
         return objective.build(new_encoder(sizes.model_copy(update=probs), pooler=objective.needs_pooler))
 
     loaded = islice(loader.steps(Position()), 12)
-    steps = [[objective.prepare(batch) for batch in step.batches] for step in loaded]
-    return Work(build, steps, objective.counts)
+    steps = []
+    for number, step in enumerate(loaded):
+        rates = recipe.objective.rates(0.0, float(number % 2))
+        steps.append([objective.prepare(with_rates(batch, rates)) for batch in step.batches])
+    return Work(build, steps, objective.counts, changes.get("optimizer", {}))
 
 
 def summed_loss(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -153,7 +165,7 @@ def new_compute(device: str, dtype: torch.dtype = torch.bfloat16) -> Compute:
 @dataclass
 class Trained:
     module: Any
-    optimizer: AdamW
+    optimizer: AdamW | MuonWithAdamW
     stepper: Stepper
 
     def weights(self) -> Tensor:
@@ -164,7 +176,8 @@ def begin_training(
     work: Work, compute: Compute, kind: str, *, dropout_prob: float = 0.0, compiles: bool = False, seed: int = 5
 ) -> Trained:
     module = work.module(dropout_prob).to(compute.device)
-    optimizer = build_optimizer(module, OptimizerSettings(learning_rate=1e-3, epsilon=1e-6))
+    settings = OptimizerSettings.model_validate({"learning_rate": 1e-3, "epsilon": 1e-6, **work.optimizer})
+    optimizer = build_optimizer(module, settings)
     eager = EagerStepper(module, optimizer, 1.0, compute)
     paddings: Paddings = module.paddings
     captured = CapturedStepper(module, optimizer, 1.0, None, compute, paddings, LONGEST, compiles)

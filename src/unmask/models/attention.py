@@ -46,8 +46,7 @@ def attend(
     if backend == "varlen":
         return attend_flash(query_key_value.to(dtype), layout, prob, causal, window)
     if not layout.lengths:
-        assert not layout.left_to_right, "batches of two directions are not padded to a bucket"
-        return _attend_all(query_key_value, layout, prob, causal, window)
+        return _attend_all(query_key_value, layout, prob, causal or any(layout.left_to_right), window)
     contexts = []
     for group, rows in layout.split(query_key_value):
         is_causal = causal or group.causal  # rows are now (sequences, length, 3, heads, head_size)

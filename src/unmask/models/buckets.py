@@ -63,10 +63,12 @@ class Shape:
 
     Attributes:
         longest: the most tokens that any sequence may have.
+        left_to_right: whether all sequences are read from left to right, whatever the encoder.
     """
 
     sizes: tuple[tuple[str, int], ...]
     longest: int
+    left_to_right: bool = False
 
     def __getitem__(self, axis: str) -> int:
         return dict(self.sizes)[axis]
@@ -88,7 +90,7 @@ class Shapes:
     longest: int
 
     def choose(self, batch: Batch) -> Shape:
-        """The shape for a batch: every size is larger than the batch's own."""
+        """The shape for a batch, all of one direction: every size is larger than the batch's own."""
         assert batch.max_length <= self.longest, f"a sequence of {batch.max_length} tokens, over {self.longest}"
         num_tokens = bucket_size(batch.num_tokens)
         # The most sequences that the padding is cut into. One of them is in any case added by rounding up.
@@ -97,7 +99,7 @@ class Shapes:
         for name, padding in self.paddings.items():
             if padding.axis not in sizes:
                 sizes[padding.axis] = bucket_size(len(batch.columns[name]))
-        return Shape(tuple(sorted(sizes.items())), self.longest)
+        return Shape(tuple(sorted(sizes.items())), self.longest, any(batch.left_to_right))
 
 
 def pad_batch(batch: Batch, shape: Shape, paddings: Paddings) -> Batch:
@@ -132,6 +134,7 @@ def pad_batch(batch: Batch, shape: Shape, paddings: Paddings) -> Batch:
         lengths=(),
         keys=None,
         columns=columns,
+        left_to_right=(True,) if shape.left_to_right else (),
         longest=shape.longest,
     )
 
@@ -139,7 +142,8 @@ def pad_batch(batch: Batch, shape: Shape, paddings: Paddings) -> Batch:
 def only_padding(batch: Batch, shapes: Shapes) -> Batch:
     """A small padded batch with the columns of `batch` and none of its content: a pass over it costs next to nothing,
     and shows which terms a loss has and which parameters get a gradient."""
-    empty = batch.map(lambda tensor: tensor[:0])
+    read = {name: column for name, column in batch.columns.items() if name in shapes.paddings}
+    empty = replace(batch, columns=read).map(lambda tensor: tensor[:0])
     nothing = replace(empty, bounds=batch.bounds[:1], lengths=(), longest=shapes.longest)
     return pad_batch(nothing, shapes.choose(nothing), shapes.paddings)
 

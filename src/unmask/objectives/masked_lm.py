@@ -203,7 +203,7 @@ class MaskedLMModule(nn.Module):
         encoder: with a pooler where a part reads it.
         parts: the second objectives.
         z_loss: as in `MaskedLMSettings`.
-        has_left_to_right: some sequences are read from left to right; such steps are not captured.
+        has_left_to_right: some sequences of the run are read from left to right.
     """
 
     def __init__(
@@ -225,11 +225,11 @@ class MaskedLMModule(nn.Module):
         return self.get_submodule(part.head_name)
 
     @property
-    def paddings(self) -> Paddings | None:
-        """How the columns that `forward` reads are padded to a bucket; None: they cannot be."""
-        if self._has_left_to_right:
-            return None
+    def paddings(self) -> Paddings:
+        """How the columns that `forward` reads are padded to a bucket."""
         paddings = {"labels": Padding(TOKENS, NO_LABEL), "target_positions": Padding("targets", LAST_TOKEN)}
+        if self._has_left_to_right:
+            paddings |= {NEXT_POSITIONS: Padding("next", LAST_TOKEN), NEXT_LABELS: Padding("next", NO_LABEL)}
         for part in self._parts:
             paddings |= part.paddings
         return paddings

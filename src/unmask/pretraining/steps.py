@@ -79,9 +79,9 @@ class PretrainingSteps:
         self._made = self._start, most_tokens, chain([next(steps)], steps)
 
     @property
-    def longest(self) -> int:
+    def longest(self) -> int | None:
         """See `StepSource`."""
-        return self._settings.longest[1]
+        return None if self._settings.mixes_directions else self._settings.longest[1]
 
     @property
     def progress(self) -> float:

@@ -188,6 +188,13 @@ class PretrainRecipe(Settings):
         return self.objective.rates(0.0, self.phases[0].causal_share if self.phases else None)
 
     @property
+    def mixes_directions(self) -> bool:
+        """Whether a batch may have sequences that are read from left to right beside others."""
+        phases = self.phases or (PhaseSettings(until=1),)
+        shares = (self.objective.rates(0.0, phase.causal_share).get(CAUSAL_SHARE, 0.0) for phase in phases)
+        return any(0 < share < 1 for share in shares)
+
+    @property
     def longest(self) -> tuple[str, int]:
         """The key that allows the longest sequences, in any phase, and their length in tokens."""
         phases = enumerate(self.phases or (PhaseSettings(until=1),))

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.training.optimizers.adamw import OnDevice
+
 AVERAGE = "average"
 """The name of a parameter's mean in the optimizer's state."""
 
@@ -40,11 +42,12 @@ class WeightAverage:
     def _add(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         parameters = self._parameters()
         means = [optimizer.state[parameter][AVERAGE] for parameter in parameters]
-        halted: Tensor | None = getattr(optimizer, "found_inf", None)
-        if halted is None:
+        on_device: OnDevice | None = getattr(optimizer, "on_device", None)
+        if on_device is None:
             torch._foreach_lerp_(means, parameters, 1 - self._decay)
         else:  # a captured step, which may not be taken
-            torch._foreach_lerp_(means, parameters, [(1 - self._decay) * (1 - halted)] * len(means))
+            share = (1 - self._decay) * (1 - on_device.found_inf)
+            torch._foreach_lerp_(means, parameters, [share] * len(means))
 
     @torch.no_grad()
     def use(self, num_steps: int) -> None:

@@ -76,7 +76,8 @@ class StepSource(Protocol):
 
     @property
     def longest(self) -> int | None:
-        """Upper bound on the tokens of a sequence anywhere in the run; None: unknown, so no step is captured."""
+        """Upper bound on the tokens of a sequence anywhere in the run; None: some batches have sequences of both
+        directions, so that no step is captured."""
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """How steps are cut; arguments as in `steps`."""

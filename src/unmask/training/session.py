@@ -150,10 +150,8 @@ def run_session(
     eager = EagerStepper(
         module, optimizer.optimizer, budget.max_grad_norm, compute, context.seed, ranks, is_divided=budget.shard
     )
-    stepper: Stepper = eager
-    if steps.longest is not None:
-        stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
-        logger.info(how)
+    stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
+    logger.info(how)
     context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
     digest = None if context.checkpoint is None else context.checkpoint.state.get("metrics_sha256")
     if digest and ranks.is_first:

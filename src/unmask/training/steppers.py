@@ -10,10 +10,11 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.models.kernels.attention_backends import choose_backend
-from unmask.models.transformer import Block
+from unmask.models.transformer import SelfAttention
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.recorded.capture import first_line, random_state, set_random_state
 from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
@@ -75,13 +76,13 @@ class CautiousStepper:
 
 
 def choose_stepper(
-    eager: EagerStepper, settings: TrainSettings, longest: int, *, compiles: bool = True
+    eager: EagerStepper, settings: TrainSettings, longest: int | None, *, compiles: bool = True
 ) -> tuple[Stepper, str]:
     """Chooses captured steps on a GPU, unless something rules them out.
 
     Args:
         eager: takes the steps where they are not captured.
-        longest: upper bound on the tokens of any sequence of the run.
+        longest: as in `StepSource`.
         compiles: what `train.compile_blocks` means if the recipe leaves it open.
 
     Returns:
@@ -91,10 +92,12 @@ def choose_stepper(
     why_not = why_not_captured(module, optimizer, settings, compute)
     if eager.ranks.size > 1:
         why_not = f"{eager.ranks.size} processes sum their gradients in between"
-    if why_not is not None:
+    if longest is None:
+        why_not = why_not or "some sequences of a batch are read from left to right, others are not"
+    if why_not is not None or longest is None:
         unused = "; train.compile_blocks=true is for captured steps" if settings.compile_blocks else ""
         return eager, f"steps: computed as they come ({why_not}){unused}"
-    assert isinstance(optimizer, AdamW), "others are computed as they come"
+    assert isinstance(optimizer, AdamW | MuonWithAdamW), "others are computed as they come"
     compiles = compiles if settings.compile_blocks is None else settings.compile_blocks
     why_not_compiled = None if not compiles else _why_not_compiled()
     captured = CapturedStepper(
@@ -123,9 +126,9 @@ def why_not_captured(
         return "CUDA graphs are for GPUs"
     if (why_not := why_not_padded(module)) is not None:
         return why_not
-    if not isinstance(optimizer, AdamW):
-        return f"{type(optimizer).__name__} is not captured, AdamW is"
-    for attention in (block.attention for block in _blocks(module)):
+    if not isinstance(optimizer, AdamW | MuonWithAdamW):
+        return f"{type(optimizer).__name__} is not captured, AdamW and Muon are"
+    for attention in _attentions(module):
         head_size = attention.output.in_features // attention.num_heads
         backend, why = choose_backend(compute.device, compute.dtype, attention.dropout_prob, head_size)
         if backend != "varlen":
@@ -135,8 +138,8 @@ def why_not_captured(
 
 def why_not_padded(module: nn.Module) -> str | None:
     """Why a module's batches cannot be padded to recurring shapes, in words; None if they can."""
-    if not _blocks(module):
-        return "captured steps are for blocks as BERT has them"
+    if not _attentions(module):
+        return "captured steps are for Transformers"
     if getattr(module, "paddings", None) is None:
         return "the shapes of this model's batches follow from their lengths"
     if len(getattr(module, "stages", (1.0,))) > 1:
@@ -144,8 +147,8 @@ def why_not_padded(module: nn.Module) -> str | None:
     return None
 
 
-def _blocks(module: nn.Module) -> list[Block]:
-    return [part for part in module.modules() if isinstance(part, Block)]
+def _attentions(module: nn.Module) -> list[SelfAttention]:
+    return [part for part in module.modules() if isinstance(part, SelfAttention)]
 
 
 def _why_not_compiled() -> str | None:

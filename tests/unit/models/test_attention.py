@@ -251,6 +251,25 @@ def test_the_kernel_is_given_bounds_and_dropout(monkeypatch: pytest.MonkeyPatch,
     assert torch.equal(found, attend_each(packed, lengths, causal))
 
 
+def test_the_kernel_is_given_each_direction_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients, beside attention without the kernel."""
+
+    def kernel(*arguments: Any) -> tuple[Tensor, ...]:
+        query, key, value, bounds, _, longest, _, _, is_causal, _ = arguments
+        assert longest == max(bounds.diff())
+        return attend_each((query, key, value), bounds.diff().tolist(), is_causal), torch.empty(0)
+
+    packed = torch.randn(16, 3, 2, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    layout = Layout(bounds_of((3, 7, 1, 5)), (3, 7, 1, 5), 7, left_to_right=(False, True, True, False))
+    expected = attend(packed, layout, 0.0, training=True)
+    monkeypatch.setattr(attention, "choose_backend", lambda *_: ("varlen", ""))
+    monkeypatch.setattr(flash_attention, "varlen_kernel", lambda: kernel)
+    found = attend(packed, layout, 0.0, training=True)
+    torch.testing.assert_close(found, expected)
+    of_found, of_expected = (torch.autograd.grad(each.square().sum(), packed)[0] for each in (found, expected))
+    torch.testing.assert_close(of_found, of_expected)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_sequences_of_unknown_lengths_attend_to_themselves(causal: bool) -> None:
     """A padded batch, one of whose sequences is empty, without the kernel."""

@@ -118,6 +118,7 @@ def test_a_shape_follows_from_the_batch_alone(drawn: tuple[Batch, int]) -> None:
 @given(batches())
 def test_a_batch_of_padding_alone_is_small_and_has_no_target(drawn: tuple[Batch, int]) -> None:
     batch, longest = drawn
+    batch = batch.with_columns(rate=torch.tensor(0.5))  # of the whole batch, and read before it is padded
     padding = only_padding(batch, Shapes(PADDINGS, longest))
     assert padding.num_tokens == 32
     assert padding.max_length == longest

@@ -126,6 +126,21 @@ def test_a_phase_is_changed_by_its_number(tmp_path: Path) -> None:
     assert "phases.2: phases holds 2 values, phases.0 to phases.1" in refusal(tmp_path, text, "phases.2.max_length=16")
 
 
+@pytest.mark.parametrize(
+    ("share", "phases", "mixes"),
+    [
+        ("0", "[]", False),
+        (".5", "[]", True),
+        (".5", "[{until: .5, causal_share: 1}, {until: 1, causal_share: 0}]", False),
+        (".5", "[{until: .5, causal_share: 1}, {until: 1}]", True),
+    ],
+)
+def test_whether_a_batch_has_sequences_of_both_directions(tmp_path: Path, share: str, phases: str, mixes: bool) -> None:
+    text = PLAIN + f"packing: {{format: full_sentences}}\nphases: {phases}\n"
+    text += f"objective: {{sentence_objective: none, causal_share: {share}}}\n"
+    assert load(tmp_path, text).mixes_directions == mixes
+
+
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_a_budget_on_the_command_line_takes_the_place_of_the_recipes(tmp_path: Path, budget: str) -> None:
     train = load(tmp_path, PLAIN, f"train.{budget}=3").train

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from support.sessions import NUMBERED, Noting, sit
 from unmask.errors import Interrupted
 from unmask.training.averaging import AVERAGE, WeightAverage
-from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.adamw import AdamW, OnDevice
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 
@@ -57,10 +57,10 @@ def test_a_captured_step_that_is_not_taken_does_not_count() -> None:
     weight = nn.Parameter(torch.ones(2))
     optimizer = AdamW([{"params": [weight]}], 0.1, (0.9, 0.999), 1e-8)
     WeightAverage(optimizer, DECAY)
-    optimizer.found_inf = torch.zeros(())
+    optimizer.on_device = OnDevice(torch.zeros(()), torch.ones(()), [torch.tensor(0.1)])
     for halted in (0.0, 1.0):
         weight.grad = torch.ones(2)
-        optimizer.found_inf.fill_(halted)
+        optimizer.on_device.found_inf.fill_(halted)
         optimizer.step()
     torch.testing.assert_close(optimizer.state[weight][AVERAGE], (1 - DECAY) * weight.detach())
 

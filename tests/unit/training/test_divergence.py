@@ -167,7 +167,7 @@ def test_rolled_back_a_run_is_one_without_the_batches_between(tmp_path: Path, ca
         run(tmp_path / "rolled", {7: math.inf}, on_divergence="roll_back", log_every=1)
     run(tmp_path / "plain", {}, numbers=[1, 2, 3, 4, *range(8, 100)], log_every=1)
     assert same_end(tmp_path / "rolled", tmp_path / "plain")
-    [message, summary] = caplog.messages
+    [message, summary] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "back to the weights of step 4, with the text after the step (1 of at most 3 times)" in message
     assert str(tmp_path / "rolled" / "divergence" / "step-00000007") in message
     assert "the run has rolled back 1 time(s)" in summary

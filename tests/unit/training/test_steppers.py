@@ -21,6 +21,7 @@ from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import new_head
 from unmask.models.hub.directory import save_model
 from unmask.tasks.tagging.module import TaggingModule
+from unmask.training import steppers as steppers_module
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
@@ -111,7 +112,7 @@ def test_a_run_that_cannot_be_captured_is_one_that_never_tried(
             figures.append(take(stepper, 3))
         assert not stepper.runs_ahead
         ends.append(weights(module))
-        assert (optimizer.found_inf, optimizer.rates) == (None, None)
+        assert optimizer.on_device is None
         assert all(parameter.grad is None for parameter in module.parameters())
         schedule, state = Schedule(ScheduleSettings()), TrainState(step=3)
         save_checkpoint(tmp_path / str(tries), module, optimizer, schedule, state, {"step": 3}, keep_last=1)
@@ -252,3 +253,14 @@ def test_on_the_cpu_steps_are_computed_as_they_come() -> None:
     assert plainly == "steps: computed as they come (CUDA graphs are for GPUs)"
     assert "compile_blocks=true is for" in compiled
     assert not_recorded.endswith("(train.record_steps is false)")
+
+
+def test_batches_of_two_directions_are_computed_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steppers_module, "why_not_captured", lambda *_: None)
+    module = tagger()
+    eager = EagerStepper(module, adamw(module), 1.0, CPU)
+    stepper, line = choose_stepper(eager, TrainSettings(steps=1), longest=None)
+    assert stepper is eager
+    assert (
+        line == "steps: computed as they come (some sequences of a batch are read from left to right, others are not)"
+    )

@@ -45,7 +45,7 @@ commonly reported with 75 to 100 % of it on NVLink."""
 
 REACHED_OF_PEAK = 0.4
 """Assumed: the share of a GPU's stated rate that a step's necessary operations reach (MFU, Chowdhery et al. 2022,
-appendix B). No GPU has been measured here; it is the share that the recipes' headers reckon with."""
+appendix B), with which the recipes' headers reckon. BERT-Base reached .36 on an H100 (docs/results/gpu.md)."""
 
 
 @dataclass(frozen=True)

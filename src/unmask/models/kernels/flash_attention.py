@@ -18,23 +18,10 @@ def attend_flash(query_key_value: Tensor, layout: Layout, prob: float, causal: b
     directions = set(layout.left_to_right) or {False}
     if len(directions) == 1:
         return _attend_varlen(query_key_value, layout, prob, causal or directions.pop(), window)
-    device = query_key_value.device
-    reads_on = torch.tensor(layout.left_to_right, device=device)
-    lengths = (layout.bounds[1:] - layout.bounds[:-1]).long()
-    by_token = torch.repeat_interleave(reads_on, lengths, output_size=len(query_key_value))
     context = torch.zeros_like(query_key_value[:, 0])
-    for direction in (False, True):
-        tokens = (by_token == direction).nonzero().squeeze(1)
-        chosen = [number for number, each in enumerate(layout.left_to_right) if each == direction]
-        sizes = lengths[chosen].cumsum(0, dtype=torch.int32)
-        part = Layout(
-            torch.cat([sizes.new_zeros(1), sizes]),
-            tuple(layout.lengths[number] for number in chosen),
-            max(layout.lengths[number] for number in chosen),
-        )
-        context = context.index_copy(
-            0, tokens, _attend_varlen(query_key_value[tokens], part, prob, causal or direction, window)
-        )
+    for is_causal, tokens, part in layout.directions:
+        of_part = _attend_varlen(query_key_value[tokens], part, prob, causal or is_causal, window)
+        context = context.index_copy(0, tokens, of_part)
     return context
 
 

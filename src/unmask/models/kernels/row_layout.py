@@ -92,6 +92,21 @@ class Layout:
         return sum(group.num_sequences * group.length for group in self.groups)
 
     @cached_property
+    def directions(self) -> list[tuple[bool, Tensor, Layout]]:
+        """The sequences read as the encoder reads, and those read from left to right: whether they are the latter,
+        their tokens, (tokens,) int64, and their layout. Found without asking the device."""
+        sizes, reads_on = torch.tensor(self.lengths), torch.tensor(self.left_to_right)
+        device, parts = self.bounds.device, []
+        for is_causal in (False, True):
+            chosen = reads_on == is_causal
+            tokens = chosen.repeat_interleave(sizes).nonzero().squeeze(1)
+            lengths = sizes[chosen]
+            bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
+            layout = Layout(bounds.to(device), tuple(lengths.tolist()), int(lengths.max()))
+            parts.append((is_causal, tokens.to(device), layout))
+        return parts
+
+    @cached_property
     def keeps_padding(self) -> bool:
         """Whether layers compute the groups' padded rows, padding included, in place of the packed tokens."""
         if self.bounds.device.type != "cpu" or not self.lengths or self.slots is None:

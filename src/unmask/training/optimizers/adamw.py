@@ -11,7 +11,7 @@ that a step need not wait for the device.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,20 @@ from unmask.training.sharding import local
 
 _MANY_STEPS = 2.0**24
 """After this many steps 1 - beta^t is 1 for every beta below 1 - 2^-20, so that nothing is corrected."""
+
+
+class OnDevice(NamedTuple):
+    """What a captured step reads on the device, so that it need not wait for it.
+
+    Attributes:
+        found_inf: () float32; 1: the step changes nothing.
+        grad_scale: () float32; gradients are divided by it first.
+        rates: () float32, one for each group, in place of its `lr`.
+    """
+
+    found_inf: Tensor
+    grad_scale: Tensor
+    rates: list[Tensor]
 
 
 class AdamW(torch.optim.Optimizer):
@@ -31,9 +45,9 @@ class AdamW(torch.optim.Optimizer):
         bias_correction: False leaves the moments as they are (`AdamWeightDecayOptimizer` of BERT's released code).
 
     Attributes:
-        grad_scale: () float32 on the device; gradients are divided by it first, in place. None: they are not.
-        found_inf: () float32 on the device; 1: the step does nothing. None: every step is taken.
-        rates: one () float32 tensor on the device for each group, in place of its `lr`; None: `lr` is used.
+        grad_scale: () float32 on the device; gradients are divided by it first, in place. None: they are not, or by
+            that of `on_device`.
+        on_device: what a captured step reads; None: every step is taken, by the groups' `lr`.
     """
 
     def __init__(
@@ -49,11 +63,11 @@ class AdamW(torch.optim.Optimizer):
         super().__init__(groups, defaults | {"fused": True})
         self._corrects_bias = bias_correction
         self.grad_scale: Tensor | None = None
-        self.found_inf: Tensor | None = None
-        self.rates: list[Tensor] | None = None
+        self.on_device: OnDevice | None = None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        found_inf, grad_scale, rates = (None, self.grad_scale, None) if self.on_device is None else self.on_device
         for number, group in enumerate(self.param_groups):
             parameters = self.start(group)
             if not parameters:
@@ -72,18 +86,23 @@ class AdamW(torch.optim.Optimizer):
                 [local(state["exp_avg_sq"]) for state in states],
                 [],
                 steps,
-                lr=group["lr"] if self.rates is None else self.rates[number],
+                lr=group["lr"] if rates is None else rates[number],
                 beta1=beta1,
                 beta2=beta2,
                 weight_decay=group["weight_decay"],
                 eps=group["eps"],
                 amsgrad=False,
                 maximize=False,
-                grad_scale=self.grad_scale,
-                found_inf=self.found_inf,
+                grad_scale=grad_scale,
+                found_inf=found_inf,
             )
-            if self._corrects_bias and self.found_inf is not None:
-                torch._foreach_sub_(steps, [self.found_inf] * len(steps))
+            if self._corrects_bias and found_inf is not None:
+                torch._foreach_sub_(steps, [found_inf] * len(steps))
+
+    def start_all(self) -> None:
+        """Fresh state for all parameters that have a gradient, and none yet."""
+        for group in self.param_groups:
+            self.start(group)
 
     def start(self, group: dict[str, Any]) -> list[Tensor]:
         """Returns the parameters of a group that have a gradient, with fresh state for those that had none."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from unmask.errors import SettingsError
 from unmask.training.distributed import ALONE, Ranks
+from unmask.training.optimizers.adamw import AdamW, OnDevice
 
 _GATES = ("weight_ih", "weight_hh", "input_weight", "hidden_weight")
 """Name prefixes of the matrices that hold an LSTM's four gates: PyTorch's, and those of `ProjectedLstm`."""
@@ -97,20 +98,30 @@ class Muon(torch.optim.Optimizer):
         super().__init__(groups, {"momentum": momentum})
         self._ranks = ranks
         self._dtype = torch.bfloat16 if computes_bf16 else torch.float32
+        self.on_device: OnDevice | None = None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    by_shape.setdefault(parameter.shape, []).append(parameter)
+        for number, group in enumerate(self.param_groups):
+            rate: float | Tensor = group["lr"]
+            if self.on_device is not None:
+                rate = self.on_device.rates[number] * (1 - self.on_device.found_inf)
+            by_shape: dict[torch.Size, list[Tensor]] = {}
+            for parameter in self.start(group):
+                by_shape.setdefault(parameter.shape, []).append(parameter)
             for shape, parameters in by_shape.items():
-                updates = torch.stack([self._with_momentum(parameter, group["momentum"]) for parameter in parameters])
-                rate = group["lr"] * 0.2 * math.sqrt(max(shape))
-                for parameter, update in zip(parameters, self._orthogonalise(updates), strict=True):
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(update, alpha=-rate)
+                updates = self._orthogonalise(self._add_momentum(parameters, group["momentum"])).float()
+                updates *= rate * (0.2 * math.sqrt(max(shape)))
+                torch._foreach_mul_(parameters, 1 - rate * group["weight_decay"])
+                torch._foreach_sub_(parameters, list(updates))
+
+    def start(self, group: dict[str, Any]) -> list[Tensor]:
+        """Returns the parameters of a group that have a gradient, with fresh momentum for those that had none."""
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        for parameter in parameters:
+            if "momentum_buffer" not in self.state[parameter]:
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return parameters
 
     def _orthogonalise(self, updates: Tensor) -> Tensor:
         ranks = self._ranks
@@ -119,21 +130,32 @@ class Muon(torch.optim.Optimizer):
         own = orthogonalise(updates[ranks.rank :: ranks.size], self._dtype)
         return ranks.join_rows(own, len(updates))
 
-    def _with_momentum(self, parameter: nn.Parameter, momentum: float) -> Tensor:
-        assert parameter.grad is not None
-        state = self.state[parameter]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        average: Tensor = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
-        return parameter.grad.lerp(average, momentum)
+    def _add_momentum(self, parameters: list[Tensor], momentum: float) -> Tensor:
+        """Adds the gradients to the momentum; returns Nesterov's mean of both, (n, rows, columns), of matrices of one
+        shape."""
+        gradients = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])
+        share: float | Tensor = 1 - momentum
+        if self.on_device is not None:
+            found_inf, divisor, _ = self.on_device
+            gradients = (gradients / divisor).masked_fill(found_inf > 0, 0)  # they may hold anything then
+            share = share * (1 - found_inf)
+        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        averages = torch.stack(buffers).lerp(gradients, share)
+        torch._foreach_copy_(buffers, list(averages))
+        return gradients.lerp(averages, momentum)
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Two optimizers that step, save and restore as one."""
+    """Two optimizers that step, save and restore as one.
 
-    def __init__(self, others: torch.optim.Optimizer, matrices: Muon) -> None:
+    Attributes:
+        on_device: as `AdamW.on_device`, with the rates of the groups of both.
+    """
+
+    def __init__(self, others: AdamW, matrices: Muon) -> None:
         super().__init__([*others.param_groups, *matrices.param_groups], {})
         self._others, self._matrices = others, matrices
+        self._on_device: OnDevice | None = None
         self._share()
 
     def _share(self) -> None:
@@ -142,6 +164,23 @@ class MuonWithAdamW(torch.optim.Optimizer):
         self._others.param_groups = self.param_groups[:num_others]
         self._matrices.param_groups = self.param_groups[num_others:]
         self._others.state = self._matrices.state = self.state
+
+    @property
+    def on_device(self) -> OnDevice | None:
+        return self._on_device
+
+    @on_device.setter
+    def on_device(self, given: OnDevice | None) -> None:
+        self._on_device = given
+        num_others = len(self._others.param_groups)
+        self._others.on_device = None if given is None else given._replace(rates=given.rates[:num_others])
+        self._matrices.on_device = None if given is None else given._replace(rates=given.rates[num_others:])
+
+    def start_all(self) -> None:
+        """See `AdamW.start_all`."""
+        self._others.start_all()
+        for group in self._matrices.param_groups:
+            self._matrices.start(group)
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         self._others.step()

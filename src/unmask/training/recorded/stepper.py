@@ -25,8 +25,9 @@ from unmask.models.buckets import Paddings, Shape, Shapes, only_padding, pad_bat
 from unmask.training.device import Compute
 from unmask.training.divergence import RecentLosses
 from unmask.training.eager import weigh
-from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.adamw import AdamW, OnDevice
 from unmask.training.optimizers.flat_parameters import FlatParameters
+from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import clipping_divisor
 from unmask.training.recorded.capture import Capturer, random_state, restoring, set_random_state
 from unmask.training.stepper import Judge, StepFigures
@@ -71,7 +72,7 @@ class CapturedStepper:
     def __init__(
         self,
         module: nn.Module,
-        optimizer: AdamW,
+        optimizer: AdamW | MuonWithAdamW,
         max_grad_norm: float | None,
         spike_factor: float | None,
         compute: Compute,
@@ -173,8 +174,7 @@ class CapturedStepper:
         self._flat = None
         for parameter in self._module.parameters():
             parameter.grad = None
-        optimizer = self._optimizer
-        optimizer.found_inf = optimizer.grad_scale = optimizer.rates = None
+        self._optimizer.on_device = None
 
     def release(self) -> None:
         """Discards all graphs, which frees their memory, and the sums of a step that was broken off; graphs are
@@ -274,9 +274,8 @@ class CapturedStepper:
     def _capture_update(self, flat: FlatParameters) -> Callable[[], None]:
         """Captures the update; its warm-up runs see that the run is halted, and change no weight."""
         optimizer = self._optimizer
-        for group in optimizer.param_groups:
-            optimizer.start(group)
-        optimizer.found_inf, optimizer.grad_scale, optimizer.rates = self._halted, self._grad_scale, self._rates
+        optimizer.start_all()
+        optimizer.on_device = OnDevice(self._halted, self._grad_scale, self._rates)
         self._updated = self._state_places()
         if not self._is_cuda:
             return lambda: self._take_step(flat)

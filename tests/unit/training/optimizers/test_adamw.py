@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from support.tensors import assert_equal
-from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.adamw import AdamW, OnDevice
 
 RATE, BETAS, EPSILON, DECAY = 0.01, (0.9, 0.999), 1e-6, 0.1
 
@@ -74,14 +74,14 @@ def test_told_of_a_fault_it_does_nothing(bias_correction: bool) -> None:
         give_gradients(ours, step)
         one.step()
     before, state = copy.deepcopy((ours, one.state_dict()["state"]))
-    one.found_inf = torch.ones(())
+    one.on_device = OnDevice(torch.ones(()), torch.ones(()), [torch.tensor(group["lr"]) for group in one.param_groups])
     give_gradients(ours, 3)
     for parameter in ours:
         parameter.grad.fill_(torch.nan)
     one.step()
     assert_equal(ours, before)
     assert_equal(one.state_dict()["state"], state)
-    one.found_inf.zero_()
+    one.on_device.found_inf.zero_()
     give_gradients(ours, 3)
     one.step()
     assert not any(torch.equal(a, b) for a, b in zip(ours, before, strict=True))
@@ -91,8 +91,7 @@ def test_told_of_a_fault_it_does_nothing(bias_correction: bool) -> None:
 def test_scaled_gradients_and_rates_on_the_device_are_what_they_are_elsewhere(bias_correction: bool) -> None:
     ours, theirs = parameters(), parameters()
     one, other = optimizer(ours, bias_correction), optimizer(theirs, bias_correction)
-    one.found_inf, one.grad_scale = torch.zeros(()), torch.tensor(4.0)
-    one.rates = [torch.tensor(0.02), torch.tensor(0.03)]
+    one.on_device = OnDevice(torch.zeros(()), torch.tensor(4.0), [torch.tensor(0.02), torch.tensor(0.03)])
     for group, rate in zip(other.param_groups, (0.02, 0.03), strict=True):
         group["lr"] = rate
     for step in range(5):

@@ -20,6 +20,7 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import AnyObjective, new_objective
 from unmask.tokenization.vocabulary import Vocabulary
+from unmask.training.optimizers.adamw import OnDevice
 from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings
@@ -197,6 +198,38 @@ def test_what_it_has_loaded_it_steps_on_with() -> None:
         its.step()
     assert isinstance(other, MuonWithAdamW)
     assert_equal(dict(copy.named_parameters()), dict(module.named_parameters()))
+
+
+def test_a_captured_step_is_that_of_scaled_gradients_and_other_rates() -> None:
+    ours, theirs = new_module(), new_module()
+    one, other = build_optimizer(ours, SETTINGS), build_optimizer(theirs, SETTINGS)
+    rates = [torch.tensor(0.02), torch.tensor(0.03), torch.tensor(0.05)]
+    one.on_device = OnDevice(torch.zeros(()), torch.tensor(4.0), rates)
+    for group, rate in zip(other.param_groups, (0.02, 0.03, 0.05), strict=True):
+        group["lr"] = rate
+    for seed in range(4):
+        give_gradients(ours, seed)
+        give_gradients(theirs, seed)
+        for parameter in theirs.parameters():
+            parameter.grad /= 4
+        one.step()
+        other.step()
+    for found, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)  # the rates are rounded to fp32
+
+
+def test_a_captured_step_that_is_not_taken_changes_nothing() -> None:
+    module = new_module()
+    optimizer = build_optimizer(module, SETTINGS)
+    give_gradients(module, 0)
+    optimizer.step()
+    before, state = deepcopy(module.state_dict()), deepcopy(optimizer.state_dict()["state"])
+    optimizer.on_device = OnDevice(torch.ones(()), torch.ones(()), [torch.tensor(0.1)] * 3)
+    for parameter in module.parameters():
+        parameter.grad = torch.full_like(parameter, torch.nan)
+    optimizer.step()
+    assert_equal(module.state_dict(), before)
+    assert_equal(optimizer.state_dict()["state"], state)
 
 
 def test_a_model_without_layers_is_refused() -> None:
