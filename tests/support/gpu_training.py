@@ -17,7 +17,7 @@ from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import Paddings
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import HeadKind, new_head
-from unmask.models.settings import EncoderSettings
+from unmask.models.settings import EncoderSettings, ModelSettings
 from unmask.objectives.table import new_objective
 from unmask.packing.loader import Position
 from unmask.pretraining.start import open_start
@@ -86,7 +86,7 @@ OBJECTIVE_VARIANTS: dict[str, dict[str, Any]] = {
     },
 }
 """Of the last, every other step is read from left to right."""
-TASKS = ("classification", "tagging", "answers")
+TASKS = ("classification", "classification by ModernBERT", "tagging", "answers")
 
 
 def work_of_objective(name: str, directory: Path, batch_size: int = 24) -> Work:
@@ -125,10 +125,13 @@ def work_of_task(name: str) -> Work:
     """Random words and labels; every fifth one is missing."""
 
     def build(dropout_prob: float) -> nn.Module:
-        sizes = EncoderSettings(
-            vocab_size=VOCAB_SIZE, hidden_dropout_prob=dropout_prob, attention_probs_dropout_prob=dropout_prob, **SIZES
-        )
-        if name == "classification":
+        probs = {"hidden_dropout_prob": dropout_prob, "attention_probs_dropout_prob": dropout_prob}
+        if name == "classification by ModernBERT":
+            model = {"architecture": "modernbert", "classifier_pooling": "mean", **SIZES, **probs}
+            sizes = ModelSettings.model_validate(model).resolve(VOCAB_SIZE)
+        else:
+            sizes = EncoderSettings(vocab_size=VOCAB_SIZE, **SIZES, **probs)
+        if name.startswith("classification"):
             return SequenceModule(new_encoder(sizes), new_head("sequence_classification", sizes, 3), summed_loss)
         kind: HeadKind = "token_classification" if name == "tagging" else "question_answering"
         encoder = new_encoder(sizes, pooler=False)
@@ -147,7 +150,7 @@ def work_of_task(name: str) -> Work:
             ends = torch.tensor(lengths) - 1
             ends[::5] = IGNORE_INDEX
             return packed.with_columns(start_positions=ends.clamp(max=0), end_positions=ends)
-        labels = drawn(len(lengths) if name == "classification" else packed.num_tokens, below=3)
+        labels = drawn(len(lengths) if name.startswith("classification") else packed.num_tokens, below=3)
         labels[::5] = IGNORE_INDEX
         return packed.with_columns(labels=labels)
 

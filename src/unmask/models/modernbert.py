@@ -144,7 +144,8 @@ class ModernBertEncoder(nn.Module):
         hidden = self(batch)
         sums = hidden.new_zeros(batch.num_sequences, hidden.shape[1], dtype=torch.float32)  # of up to 8,192 numbers
         sums = sums.index_add(0, batch.sequence_of_token(), hidden.float())
-        means: Tensor = sums / (batch.bounds[1:] - batch.bounds[:-1])[:, None]
+        lengths = (batch.bounds[1:] - batch.bounds[:-1]).clamp(min=1)  # a padded batch has empty sequences
+        means: Tensor = sums / lengths[:, None]
         return means.to(hidden.dtype)
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
