@@ -43,11 +43,11 @@ step 'What that run was.' \
 step 'It has seen seven books for a minute. What does it put into a gap?' \
     'unmask fill-mask runs/demo/pretrained "Alice [MASK] not know what to say ." --top-k 3'
 
-step 'From here on the sample encoder: the same kind of model, from 300 MB of books and Wikipedia (samples/models/en).' \
+step 'From here on the sample encoder: a larger one of its kind, from 121 MB of books and Wikipedia (samples/models/en).' \
     'unmask fill-mask samples/models/en "She opened the [MASK] and went into the house." --top-k 3'
 
 step 'Fine-tuning it to judge whether one sentence follows from another.' \
-    'unmask finetune finetune/snli init_from=samples/models/en data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=3e-4 train.epochs=8 --out runs/demo/finetuned'
+    'unmask finetune finetune/snli init_from=samples/models/en data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=5e-4 train.epochs=6 --out runs/demo/finetuned'
 
 step 'How good is it, on examples it has not seen?' \
     'unmask evaluate runs/demo/finetuned/model --task snli --data samples/tasks/snli/dev.jsonl'

@@ -2,8 +2,8 @@
 
     python docs/images/first_screen.py RUN...
 
-Each run began with the model of the one before it. README.md's are those that made `samples/models/en`; its card has
-the commands.
+Each run began with the model of the one before it. README.md's is the one that made `samples/models/en`; its card has
+the command.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def curve(runs: list[Path]) -> str:
         tokens = {row["step"]: before + row["tokens"] for row in rows if "tokens" in row}
         points += [(tokens[row["step"]], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
     floor = json.loads((runs[-1] / "results.json").read_text("utf-8"))["floors"]["loss/mlm"]["no context"]
-    left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 2.5, 8.0
+    left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 1.9, 8.5
     most = points[-1][0]
 
     def at(count: float, loss: float) -> tuple[float, float]:
@@ -69,7 +69,7 @@ def curve(runs: list[Path]) -> str:
     last = points[-1][1]
     parts = [f'<text x="{left}" y="20">held-out masked loss (nats) over tokens read</text>']
     parts += [f'<path class="axis" d="M{left} {top}V{bottom}H{right}" fill="none"/>']
-    for loss in (7, 6, 5, 4, 3):
+    for loss in (8, 7, 6, 5, 4, 3, 2):
         parts.append(f'<text class="small" x="{left - 8}" y="{at(0, loss)[1] + 4:.0f}" text-anchor="end">{loss}</text>')
     for share in (0.5, 1.0):
         x, words = at(share * most, lowest)[0], f"{share * most / 1e6:.3g} million"
