@@ -92,6 +92,7 @@ class Shapes:
     def choose(self, batch: Batch) -> Shape:
         """The shape for a batch, all of one direction: every size is larger than the batch's own."""
         assert batch.max_length <= self.longest, f"a sequence of {batch.max_length} tokens, over {self.longest}"
+        assert len(set(batch.left_to_right)) < 2, "sequences of both directions"
         num_tokens = bucket_size(batch.num_tokens)
         # The most sequences that the padding is cut into. One of them is in any case added by rounding up.
         padding_sequences = -(-_granule(num_tokens - 1) // self.longest)

@@ -10,7 +10,7 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.models.kernels.attention_backends import choose_backend
-from unmask.models.transformer import SelfAttention
+from unmask.models.transformer import Block, SelfAttention
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
@@ -110,7 +110,8 @@ def choose_stepper(
         longest,
         compiles and why_not_compiled is None,
     )
-    how = why_not_compiled or ("blocks compiled" if compiles else "blocks not compiled")
+    has_compiled = any(isinstance(part, Block) for part in module.modules())  # those of ModernBERT are not
+    how = why_not_compiled or ("blocks compiled" if compiles and has_compiled else "blocks not compiled")
     return CautiousStepper(captured, eager), f"steps: captured once a shape and replayed (CUDA graphs), {how}"
 
 

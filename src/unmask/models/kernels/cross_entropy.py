@@ -40,7 +40,8 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, z_loss: float = 0.0) ->
     if logits.device.type != "cpu" or torch.compiler.is_compiling():
         total = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
         if z_loss:
-            total = total + z_loss * logits.float().logsumexp(1)[labels != IGNORE_INDEX].square().sum()
+            squares = logits.float().logsumexp(1).square()
+            total = total + z_loss * squares.masked_fill(labels == IGNORE_INDEX, 0).sum()
         return total
     return _SummedCrossEntropy.apply(logits, labels, z_loss)  # type: ignore[no-untyped-call, no-any-return]
 

@@ -94,7 +94,8 @@ class Layout:
     @cached_property
     def directions(self) -> list[tuple[bool, Tensor, Layout]]:
         """The sequences read as the encoder reads, and those read from left to right: whether they are the latter,
-        their tokens, (tokens,) int64, and their layout. Found without asking the device."""
+        their tokens, (tokens,) int64, and their layout. Found once, by the lengths."""
+        assert self.lengths, "a padded batch is read in one direction"
         sizes, reads_on = torch.tensor(self.lengths), torch.tensor(self.left_to_right)
         device, parts = self.bounds.device, []
         for is_causal in (False, True):

@@ -56,3 +56,12 @@ def test_rows_without_a_label_count_for_nothing() -> None:
     (our_gradient,), (their_gradient,) = (torch.autograd.grad(loss, logits) for loss in (ours, theirs))
     torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-5, atol=1e-6)
     assert not our_gradient[::3].any()
+
+
+def test_a_compiled_step_has_the_same_z_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the formula that GPUs use, whose shapes do not depend on which rows have a label."""
+    logits = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([1, IGNORE_INDEX, 3, 0, IGNORE_INDEX])
+    expected = summed_cross_entropy(logits, labels, 0.3)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(summed_cross_entropy(logits, labels, 0.3), expected)
