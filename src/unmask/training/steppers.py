@@ -92,11 +92,12 @@ def choose_stepper(
     why_not = why_not_captured(module, optimizer, settings, compute)
     if eager.ranks.size > 1:
         why_not = f"{eager.ranks.size} processes sum their gradients in between"
-    if longest is None:
-        why_not = why_not or "some sequences of a batch are read from left to right, others are not"
-    if why_not is not None or longest is None:
+    if why_not is None and longest is None:
+        why_not = "some sequences of a batch are read from left to right, others are not"
+    if why_not is not None:
         unused = "; train.compile_blocks=true is for captured steps" if settings.compile_blocks else ""
         return eager, f"steps: computed as they come ({why_not}){unused}"
+    assert longest is not None
     assert isinstance(optimizer, AdamW | MuonWithAdamW), "others are computed as they come"
     compiles = compiles if settings.compile_blocks is None else settings.compile_blocks
     why_not_compiled = None if not compiles else _why_not_compiled()
