@@ -32,9 +32,9 @@ from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitPosition, concatenate
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
+from unmask.tasks.tagging.cutting import Windows, cut_at_entities, warn_of_cut_entities
 from unmask.tasks.tagging.module import with_features
 from unmask.tasks.tagging.task import Tagging
-from unmask.tasks.tagging.windows import warn_of_cut_entities
 from unmask.tasks.text.weighting import weigh_labels
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
@@ -126,11 +126,11 @@ def open_inputs(
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
     windows = read_windows(task, "train", train, tokenizer, module)
-    training = concatenate([window.encoded.without_alignment() for window in windows])
-    task.check(training, train)
     if isinstance(task, Tagging):
-        warn_of_cut_entities([(window.examples, window.encoded) for window in windows], train)
+        tokenizer, windows = _cut(task, train, tokenizer, windows, module)
+    training = concatenate([window.encoded.without_alignment() for window in windows])
     del windows  # the examples are not needed any more
+    task.check(training, train)
     fit_loss(settings, task, module, training)
     num_positions = module.encoder.settings.num_positions
     measured = {}
@@ -325,6 +325,23 @@ def read_windows(
         windows = list(encode_windows(task, examples, tokenizer, counts, num_segments, str(file)))
     logger.info("%s: %s (%s)", name, counts.summary(), file)
     return windows
+
+
+def _cut(
+    task: Tagging, train: InputFiles, tokenizer: Tokenizer, windows: list[ExampleSet], module: TaskModule
+) -> tuple[Tokenizer, list[ExampleSet]]:
+    """The tokenizer whose pieces end where entities do, and the training examples as it encodes them."""
+
+    num_segments = module.encoder.settings.type_vocab_size
+    pairs: Windows = [(window.examples, window.encoded) for window in windows]
+
+    def encode(new: Tokenizer) -> Windows:
+        return [(examples, task.encode(examples, new, ExampleCounts(), num_segments)) for examples, _ in pairs]
+
+    if task.settings.cut_pieces:
+        tokenizer, pairs = cut_at_entities(tokenizer, pairs, encode)
+    warn_of_cut_entities(pairs, train)
+    return tokenizer, [ExampleSet(*pair) for pair in pairs]
 
 
 def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Example]:

@@ -125,6 +125,10 @@ class TaskSettings(Settings):
     units: Literal["words", "characters"] | None = None
     """What of a `text` gets a tag; null: words, or, where 5 % of the training file's sentences or more have entities
     that begin or end inside a word, such as Korean names before a particle, and for klue-ner, characters."""
+    cut_pieces: bool = True
+    """True: WordPiece entries inside which entities of the training file begin or end, in more than a tenth of the
+    places where they occur, are matched no more, and text is cut into shorter ones; False: pieces stay as the model
+    was pre-trained with them."""
     document_context: bool = False
     """True: the surrounding sentences fill each row on both sides, up to max_length (BERT, section 5.3)."""
     repair_tags: bool = True
@@ -226,6 +230,7 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "null_threshold": ("qa",),
     "drop_unfound_answers": ("qa",),
     "units": ("tagging",),
+    "cut_pieces": ("tagging",),
     "document_context": ("tagging",),
     "repair_tags": ("tagging",),
     "tagging_head": ("tagging",),

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import MODEL
 from unmask.io.writing import writing
-from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, TextTemplate, json_bytes, read_facts
+from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, Definition, TextTemplate, json_bytes, read_facts
 from unmask.tokenization.directory import SEGMENTER_KEY, read_directory
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
@@ -99,10 +100,12 @@ class TextTokenizer:
         self.pad_id = self.find_role("pad_token")
         self.special_ids = tuple(sorted(facts.special_ids.union(self._id_of_role.values())))
         self.marks_words = self.kind != "bpe"
-        self.continuation = self._continuations(facts.prefix)
+        self._prefix = facts.prefix
+        self.continuation = self._continuations()
 
-    def _continuations(self, prefix: str) -> npt.NDArray[np.bool_]:
+    def _continuations(self) -> npt.NDArray[np.bool_]:
         if self.kind == "wordpiece":
+            prefix = self._prefix
             return np.array([entry.startswith(prefix) and entry != prefix for entry in self.token_strings])
         if self.kind in ("byte_bpe", "sentencepiece"):
             space = SPACE if self.kind == "byte_bpe" else SENTENCEPIECE_SPACE
@@ -245,10 +248,31 @@ class TextTokenizer:
 
     def without_template(self) -> TextTokenizer:
         """The same tokenizer without its post-processor: neither this nor `transformers` adds special tokens."""
-        definition = json.loads(self._files["tokenizer.json"]) | {"post_processor": None}
-        files = self._files | {"tokenizer.json": json_bytes(definition)}
+        return self._changed(json.loads(self._files["tokenizer.json"]) | {"post_processor": None})
+
+    def in_characters(self, index: int) -> list[str]:
+        """The WordPiece entries of one character each that spell an entry; they need not be in the vocabulary."""
+        begins = not self.continuation[index]
+        text = self.token_strings[index].removeprefix("" if begins else self._prefix)
+        return [character if begins and not place else self._prefix + character for place, character in enumerate(text)]
+
+    def without_entries(self, ids: Collection[int]) -> TextTokenizer:
+        """The same WordPiece tokenizer, which matches some entries no more: text is cut into shorter ones there.
+
+        Their ids stay, under names that no text has, so that a model's embeddings keep their places.
+        """
+        definition = json.loads(self._files["tokenizer.json"])
+        entries = [f"[cut {entry}]" if index in ids else entry for index, entry in enumerate(self.token_strings)]
+        definition["model"]["vocab"] = {
+            entries[index]: index for index in sorted(definition["model"]["vocab"].values())
+        }
+        listed = {"vocab.txt": "".join(f"{entry}\n" for entry in entries).encode()}
+        return self._changed(definition, listed if "vocab.txt" in self._files else {})
+
+    def _changed(self, definition: Definition, files: Mapping[str, bytes] = MappingProxyType({})) -> TextTokenizer:
+        changed = self._files | {"tokenizer.json": json_bytes(definition)} | dict(files)
         special_tokens = {role: self.token_strings[index] for role, index in self._id_of_role.items()}
-        return TextTokenizer(files, special_tokens, self.segmenter, self._where)
+        return TextTokenizer(changed, special_tokens, self.segmenter, self._where)
 
     def save(self, directory: Path) -> None:
         """Writes the tokenizer's files into a directory that exists.

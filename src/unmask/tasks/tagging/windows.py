@@ -8,12 +8,10 @@ equal words it is there n times, since otherwise two predicates would give the s
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, takewhile
-from typing import Any
+from itertools import takewhile
 
 import numpy as np
 
@@ -23,12 +21,10 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded, window_bounds
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.tagging.rows import Span, TaggingExample
-from unmask.tasks.tagging.schemes import OUTSIDE, find_entities
+from unmask.tasks.tagging.schemes import OUTSIDE
 from unmask.tokenization.offsets import AlignedText, align
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import assemble
-
-logger = logging.getLogger("unmask")
 
 
 @dataclass(frozen=True)
@@ -204,44 +200,4 @@ def encode_sentences(
         examples=numbers,
         token_columns={"labels": np.array(columns["labels"], dtype=np.int64)},
         alignment={name: np.array(columns[name], dtype=np.int32) for name in ("units", "num_units", "num_outside")},
-    )
-
-
-def warn_of_cut_entities(windows: Iterable[tuple[Sequence[Any], EncodedExamples]], path: object) -> None:
-    """Warns of entities that begin or end among the units of one token: it has one tag, so no output can be right.
-
-    Args:
-        windows: labelled `TaggingExample`s, with what `encode_sentences` made of them.
-        path: of their file.
-    """
-    num_entities, cut = 0, []
-    for examples, rows in windows:
-        inside: list[dict[int, int]] = [{} for _ in examples]  # unit within a token, not its first -> the token's first
-        of_several = np.flatnonzero(rows.alignment["num_units"].astype(np.int32) > 1)
-        numbers = np.repeat(rows.examples, rows.lengths)[of_several].tolist()
-        units = (rows.alignment[name][of_several].tolist() for name in ("units", "num_units"))
-        for number, unit, num_units in zip(numbers, *units, strict=True):
-            inside[number] |= dict.fromkeys(range(unit + 1, unit + num_units), unit)
-        for example, firsts in zip(examples, inside, strict=True):
-            for entity in find_entities(example.tags or ()):
-                num_entities += 1
-                place = next((place for place in (entity.first, entity.end) if place in firsts), None)
-                if place is not None:
-                    end = next(unit for unit in count(place) if firsts.get(unit) != firsts[place])
-                    cut.append(
-                        (example, example.between(entity.first, entity.end), example.between(firsts[place], end))
-                    )
-    if not cut:
-        return
-    example, entity_text, piece = cut[0]
-    logger.warning(
-        "%s: %s of %s entities begin or end inside a piece: no model with this tokenizer can find them, as each piece "
-        "gets one tag (%r at %s, and the piece %r). Take a model whose tokenizer cuts text there, for Korean one of "
-        "morphemes (`unmask tokenizer train --segmenter kiwi`); if the places are wrong, correct them",
-        path,
-        f"{len(cut):,}",
-        f"{num_entities:,}",
-        entity_text,
-        example.source,
-        piece,
     )

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
 
 from unmask.errors import InputError
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.settings import TaskSettings
-from unmask.tasks.tagging.decoding import decode_sentences
 from unmask.tasks.tagging.rows import Span, TaggingExample, split_words
-from unmask.tasks.tagging.schemes import find_entities, to_bio
 from unmask.tasks.tagging.windows import (
     Lead,
     SentenceWindow,
@@ -29,7 +23,6 @@ from unmask.tasks.tagging.windows import (
     find_leads,
     predicate_ids,
     take_context,
-    warn_of_cut_entities,
 )
 from unmask.tokenization.offsets import AlignedText, align
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -56,19 +49,6 @@ def encode(
 ) -> EncodedExamples:
     settings = TaskSettings(name="tagging", max_length=max_length, doc_stride=stride)
     return encode_sentences(examples, LABELS, tokenizer, settings, ExampleCounts(), segments)
-
-
-@contextmanager
-def catching() -> Iterator[list[str]]:
-    """The messages that are logged in a block, also where Hypothesis runs it many times."""
-    told: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("unmask").addHandler(handler)
-    try:
-        yield told
-    finally:
-        logging.getLogger("unmask").removeHandler(handler)
 
 
 def test_first_tokens_answer() -> None:
@@ -250,34 +230,3 @@ def test_predicates_of_several_tokens() -> None:
     assert predicate_ids(aligned, units, 0) == [5, 6]
     assert predicate_ids(aligned, units, 1) == [7]
     assert predicate_ids(aligned, units, 2) == [5, 6, 5, 6]
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("man wlkig"), st.sampled_from(LABELS)), min_size=1, max_size=30))
-def test_entities_that_no_output_can_find_are_counted(tokenizer: TextTokenizer, drawn: list[tuple[str, str]]) -> None:
-    """Against what is found where the model is right at every token."""
-    text = "".join(character for character, _ in drawn)
-    tags, _ = to_bio(["O" if character == " " else tag for character, tag in drawn], "BIO")
-    one = example(text, " ".join(tags), units=[(place, place + 1) for place in range(len(text))])
-    rows = encode([one], tokenizer)
-    right = functional.one_hot(torch.from_numpy(rows.token_columns["labels"]).clamp(min=0), len(LABELS)).float()
-    [prediction] = decode_sentences([one], rows, right, LABELS)
-    true = find_entities(tags)
-    lost = len(set(true) - set(find_entities(prediction["tags"])))
-    with catching() as told:
-        warn_of_cut_entities([([one], rows)], "t.jsonl")
-    beginning = f"t.jsonl: {lost} of {len(true)} entities begin or end inside a piece"
-    assert [message.startswith(beginning) for message in told] == [True] * bool(lost)
-
-
-def test_what_is_cut_is_shown_and_counted_in_all_windows(tokenizer: TextTokenizer) -> None:
-    """`walking` is a piece; a long sentence is read in windows, of which one answers for it."""
-    characters = [(place, place + 1) for place in range(23)]
-    tags = " ".join(["B-X", "O", "O", *["O"] * 12, "B-X", *["I-X"] * 3, "O", "O", "O", "O"])
-    long = example("a man a man a walking a", tags, units=characters)
-    rows = encode([example("a man", "B-X O"), long], tokenizer, 6, 2)
-    with catching() as told:
-        warn_of_cut_entities([([example("a man", "B-X O"), long], rows)], "t.jsonl")
-    [message] = told
-    assert message.startswith("t.jsonl: 1 of 3 entities")
-    assert "('alki' at x:1, and the piece 'walking')" in message
