@@ -29,10 +29,11 @@ from unmask.models.hub.source import ModelSource, open_source
 from unmask.packing.sharing import WHOLE, Share
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
+from unmask.tasks.cutting import cut_pieces, warn_of_hidden
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitPosition, concatenate
+from unmask.tasks.qa.task import QaTask
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
-from unmask.tasks.tagging.cutting import Windows, cut_at_entities, warn_of_cut_entities
 from unmask.tasks.tagging.module import with_features
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.weighting import weigh_labels
@@ -126,7 +127,7 @@ def open_inputs(
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
     windows = read_windows(task, "train", train, tokenizer, module)
-    if isinstance(task, Tagging):
+    if isinstance(task, (Tagging, QaTask)):
         tokenizer, windows = _cut(task, train, tokenizer, windows, module)
     training = concatenate([window.encoded.without_alignment() for window in windows])
     del windows  # the examples are not needed any more
@@ -328,20 +329,17 @@ def read_windows(
 
 
 def _cut(
-    task: Tagging, train: InputFiles, tokenizer: Tokenizer, windows: list[ExampleSet], module: TaskModule
+    task: Tagging | QaTask, train: InputFiles, tokenizer: Tokenizer, windows: list[ExampleSet], module: TaskModule
 ) -> tuple[Tokenizer, list[ExampleSet]]:
-    """The tokenizer whose pieces end where entities do, and the training examples as it encodes them."""
-
-    num_segments = module.encoder.settings.type_vocab_size
-    pairs: Windows = [(window.examples, window.encoded) for window in windows]
-
-    def encode(new: Tokenizer) -> Windows:
-        return [(examples, task.encode(examples, new, ExampleCounts(), num_segments)) for examples, _ in pairs]
-
-    if task.settings.cut_pieces:
-        tokenizer, pairs = cut_at_entities(tokenizer, pairs, encode)
-    warn_of_cut_entities(pairs, train)
-    return tokenizer, [ExampleSet(*pair) for pair in pairs]
+    """The tokenizer whose pieces end where entities and answers do, and the training examples as it encodes them."""
+    examples: list[Any] = [example for window in windows for example in window.examples]
+    texts = list(task.spans(examples))
+    cut = cut_pieces(tokenizer, texts) if task.settings.cut_pieces else tokenizer
+    warn_of_hidden(cut, texts, task.span_name, train)
+    if cut is not tokenizer:
+        num_segments = module.encoder.settings.type_vocab_size
+        windows = list(encode_windows(task, examples, cut, ExampleCounts(), num_segments, str(train)))
+    return cut, windows
 
 
 def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Example]:

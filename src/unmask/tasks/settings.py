@@ -106,6 +106,11 @@ class TaskSettings(Settings):
     doc_stride: int = Field(128, ge=1)
     """Tokens from one window's beginning to the next one's."""
 
+    # Question answering and tagging.
+    cut_pieces: bool = True
+    """True: WordPiece entries that hide where more answers or entities of the training file begin or end than they show
+    are matched no more, and text is cut into shorter ones; False: the model's pieces, as published."""
+
     # Question answering.
     max_question_length: int = Field(64, ge=1)
     """Most tokens of a question; longer ones are cut, and counted."""
@@ -125,10 +130,6 @@ class TaskSettings(Settings):
     units: Literal["words", "characters"] | None = None
     """What of a `text` gets a tag; null: words, or, where 5 % of the training file's sentences or more have entities
     that begin or end inside a word, such as Korean names before a particle, and for klue-ner, characters."""
-    cut_pieces: bool = True
-    """True: WordPiece entries inside which entities of the training file begin or end, in more than a tenth of the
-    places where they occur, are matched no more, and text is cut into shorter ones; False: pieces stay as the model
-    was pre-trained with them."""
     document_context: bool = False
     """True: the surrounding sentences fill each row on both sides, up to max_length (BERT, section 5.3)."""
     repair_tags: bool = True
@@ -230,7 +231,7 @@ FIELDS_OF_KINDS: dict[str, tuple[TaskKind, ...]] = {
     "null_threshold": ("qa",),
     "drop_unfound_answers": ("qa",),
     "units": ("tagging",),
-    "cut_pieces": ("tagging",),
+    "cut_pieces": ("qa", "tagging"),
     "document_context": ("tagging",),
     "repair_tags": ("tagging",),
     "tagging_head": ("tagging",),

@@ -1,4 +1,4 @@
-"""A tagger of Korean text whose pieces hold a name and its particle: it finds the names, and its saved model too."""
+"""Korean text whose pieces hold a name and its particle: entities and answers that end between them are found."""
 
 from __future__ import annotations
 
@@ -34,3 +34,22 @@ def test_names_inside_pieces_are_found_where_they_are_cut(is_cut: bool) -> None:
     spans = [[[one["start"], one["end"], one["label"]] for one in each["entities"]] for each in found]
     right = [each == row["entities"] for each, row in zip(spans, ROWS, strict=True)]
     assert all(right) if is_cut else not any(right)
+
+
+def test_answers_inside_pieces_are_found_exactly() -> None:
+    rows = [
+        {
+            "id": str(n),
+            "question": "무엇?",
+            "context": row["text"],
+            "answers": {"text": [row["text"][:2]], "answer_start": [0]},
+        }
+        for n, row in enumerate(ROWS)
+    ]
+    texts = [row["text"] + " 무엇?" for row in ROWS] * 4
+    model = save_bert(Path("model"), texts, max_position_embeddings=32, initializer_range=0.1)
+    path = write_rows(Path("rows.jsonl"), *rows)
+    unmask.finetune("finetune/qa", [f"init_from={model}", f"data.train={path}", "train.epochs=15", *FAST], out="run")
+    assert "begin or end inside a piece" not in Path("run/log.txt").read_text("utf-8")
+    for row, found in zip(rows, unmask.predict("run", rows), strict=True):
+        assert (found["answer"], found["start"], found["end"]) == (row["context"][:2], 0, 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.decoding import decode_answers
 from unmask.tasks.qa.examples import QaColumns, QaExample, choose_columns, given_answers, read_question
@@ -62,6 +64,7 @@ class QaTask:
     training_file: DataPath | None = None
 
     kind: ClassVar[TaskKind] = "qa"
+    span_name: ClassVar[str] = "answers"
     head_kind: ClassVar[HeadKind] = "question_answering"
     labels: ClassVar[tuple[str, ...]] = ()
     problem_type: ClassVar[None] = None
@@ -123,6 +126,13 @@ class QaTask:
             SettingsError: a question leaves no room for its passage.
         """
         return encode_questions(examples, tokenizer, self.settings, counts, num_segments)
+
+    def spans(self, examples: Iterable[QaExample]) -> Iterator[SpannedText]:
+        """The answers of labelled examples that are learnt: the first of each."""
+        for passage, same in groupby(examples, lambda example: example.context):
+            questions = [example for example in same if example.answers]
+            if questions:
+                yield SpannedText(passage, [(example.answers or ())[0] for example in questions], questions[0].source)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`: at least one window must hold an answer."""

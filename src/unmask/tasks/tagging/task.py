@@ -22,6 +22,7 @@ from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm import BiLstmHead, FeatureHead
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_mean_probability
+from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import check_columns
 from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
@@ -81,6 +82,7 @@ class Tagging:
     without_document: list[str] = field(default_factory=list, compare=False, repr=False)
 
     kind: ClassVar[TaskKind] = "tagging"
+    span_name: ClassVar[str] = "entities"
     head_kind: ClassVar[HeadKind] = "token_classification"
     problem_type: ClassVar[None] = None
     per_token: ClassVar[bool] = True
@@ -234,6 +236,13 @@ class Tagging:
     ) -> EncodedExamples:
         kind = "characters" if self.tags_characters else "words"
         return encode_sentences(examples, self.labels, tokenizer, self.settings, counts, num_segments, kind)
+
+    def spans(self, examples: Iterable[TaggingExample]) -> Iterator[SpannedText]:
+        """The entities of labelled examples."""
+        for example in examples:
+            entities = find_entities(example.tags or ())
+            places = [(example.units[one.first][0], example.units[one.end - 1][1]) for one in entities]
+            yield SpannedText(example.text, places, example.source)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`: at least two tags must occur."""
