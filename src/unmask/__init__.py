@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unmask.finetuning.estimators.estimators import TextClassifier, TextRegressor
     from unmask.finetuning.estimators.text_encoder import TextEncoder
     from unmask.finetuning.run import finetune
+    from unmask.inference.averaging import average_models
     from unmask.inference.evaluation import evaluate
     from unmask.inference.features.extraction import extract_features
     from unmask.inference.features.similarity import embed, similarities
@@ -57,6 +58,7 @@ _HOMES = {
     "TextRegressor": "unmask.finetuning.estimators.estimators",
     "TokenStore": "unmask.store.store",
     "TokenizerSettings": "unmask.tokenization.settings",
+    "average_models": "unmask.inference.averaging",
     "describe": "unmask.info",
     "embed": "unmask.inference.features.similarity",
     "evaluate": "unmask.inference.evaluation",
@@ -86,6 +88,7 @@ __all__ = [
     "TokenStore",
     "TokenizerSettings",
     "__version__",
+    "average_models",
     "describe",
     "embed",
     "evaluate",

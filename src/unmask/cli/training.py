@@ -53,6 +53,18 @@ def checkpoint_command(
     print(save_checkpoint_model(run, out, step, overwrite))
 
 
+@app.command("average")
+def average_command(
+    models: Annotated[list[Path], typer.Argument(help="models that come from one, or their runs")],
+    out: Annotated[Path, typer.Option("--out", help="the model's directory")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the mean of several models' weights as one model: an encoder and its continued pre-training, restarts."""
+    from unmask.inference.averaging import average_models
+
+    print(average_models(models, out, overwrite=overwrite))
+
+
 @app.command("finetune")
 def finetune_command(
     recipe: Annotated[str, typer.Argument(help="a YAML file, or a name such as finetune/sst2")],

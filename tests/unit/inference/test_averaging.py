@@ -1,0 +1,132 @@
+"""The mean of models' weights, and what has none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from support.model_files import edit_config, edit_weights, with_one, without
+from support.untrained import save_bert, save_task_model
+from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.inference.averaging import average_models
+from unmask.inference.mask_filling import fill_mask
+from unmask.tokenization.tokenizer import load_tokenizer
+
+TEXTS = ["the man went to the store", "a dog ran away"] * 4
+BIAS = "cls.predictions.bias"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> list[Path]:
+    """An encoder, and what it might have become."""
+    first = save_bert(tmp_path / "first", TEXTS, masked_lm=True)
+    second = tmp_path / "second"
+    shutil.copytree(first, second)
+    edit_weights(second, lambda weights: {name: tensor + torch.randn_like(tensor) for name, tensor in weights.items()})
+    return [first, second]
+
+
+def weights(directory: Path, name: str = "model.safetensors") -> dict[str, Tensor]:
+    return load_file(directory / name)
+
+
+def test_the_mean_is_a_model_like_the_first(tmp_path: Path, models: list[Path]) -> None:
+    from transformers import AutoTokenizer, BertForMaskedLM
+
+    mean = average_models(models, tmp_path / "mean")
+    first, second = map(weights, models)
+    for name, tensor in weights(mean).items():
+        assert torch.allclose(tensor, (first[name] + second[name]) / 2, atol=1e-7)
+    assert load_tokenizer(mean).fingerprint() == load_tokenizer(models[0]).fingerprint()
+    theirs, tokens = BertForMaskedLM.from_pretrained(mean).eval(), AutoTokenizer.from_pretrained(mean)
+    inputs = tokens("the [MASK] went", return_tensors="pt")
+    with torch.no_grad():
+        expected = theirs(**inputs).logits[0, 2].softmax(-1).max()
+    [found] = fill_mask(mean, "the [MASK] went", 1)
+    assert found["score"] == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_weights_in_bf16_are_added_in_float32(tmp_path: Path, models: list[Path]) -> None:
+    edit_weights(models[1], lambda weights: {name: tensor.bfloat16() for name, tensor in weights.items()})
+    edit_config(models[0], dtype="bfloat16")
+    mean = average_models(models, tmp_path / "mean")
+    first, second = map(weights, models)
+    assert torch.equal(weights(mean)[BIAS], (first[BIAS] + second[BIAS].float()) / 2)
+    assert json.loads((mean / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_one_that_is_named_twice_counts_twice(tmp_path: Path, models: list[Path]) -> None:
+    mean = average_models([*models, models[0]], tmp_path / "mean")
+    first, second = map(weights, models)
+    assert torch.allclose(weights(mean)[BIAS], (2 * first[BIAS] + second[BIAS]) / 3)
+
+
+def test_heads_apart_have_their_mean(tmp_path: Path, models: list[Path]) -> None:
+    settings: dict[str, Any] = {
+        "name": "tagging",
+        "labels": ["O", "B-X", "I-X"],
+        "encoder_top": "bilstm",
+        "bilstm_size": 4,
+    }
+    members = [save_task_model(tmp_path / f"tagger{seed}", models[0], seed=seed, **settings) for seed in (0, 1)]
+    mean = average_models(members, tmp_path / "mean")
+    first, second = (weights(member, "head.safetensors") for member in members)
+    for name, tensor in weights(mean, "head.safetensors").items():
+        assert torch.allclose(tensor, (first[name] + second[name]) / 2)
+
+
+def test_models_that_differ_in_more_than_weights_have_no_mean(tmp_path: Path, models: list[Path]) -> None:
+    first, second = models
+
+    def refused(told: str) -> None:
+        with pytest.raises(ModelError, match=told):
+            average_models(models, tmp_path / "mean")
+        assert not (tmp_path / "mean").exists()
+
+    vector = weights(second)[BIAS]
+    edit_weights(second, without(BIAS))
+    refused(rf"second has another {BIAS} than .*first: expected models that differ in weights alone")
+    edit_weights(second, with_one(BIAS, vector[1:]))
+    refused(f"second has another {BIAS} than")
+    edit_config(second, intermediate_size=7)
+    refused("second has another size than")
+    shutil.copy(first / "config.json", second)
+    path = second / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": None}))
+    refused("second has another tokenizer than")
+    edit_config(second, architectures=["BertModel"])
+    refused("second has another class than")
+    (second / "config.json").unlink()
+    refused("second")
+
+
+def test_classifiers_of_other_labels_have_none(tmp_path: Path, models: list[Path]) -> None:
+    members = [
+        save_task_model(tmp_path / name, models[0], name="classification", labels=[name, "other"])
+        for name in ("a", "b")
+    ]
+    with pytest.raises(ModelError, match=r"b has another set of labels than .*a: expected"):
+        average_models(members, tmp_path / "mean")
+
+
+def test_what_is_written_over(tmp_path: Path, models: list[Path]) -> None:
+    with pytest.raises(SettingsError, match=r"the mean of 1 model\(s\): expected two or more"):
+        average_models(models[:1], tmp_path / "mean")
+    place = tmp_path / "mean"
+    place.mkdir()
+    (place / "letters.txt").write_text("mine")
+    with pytest.raises(OutputError, match="exists"):
+        average_models(models, place)
+    with pytest.raises(OutputError, match="is no model, so --overwrite does not remove it"):
+        average_models(models, place, overwrite=True)
+    assert (place / "letters.txt").read_text() == "mine"
+    first = weights(models[0])[BIAS]
+    average_models(models, models[0], overwrite=True)
+    assert torch.allclose(weights(models[0])[BIAS], (first + weights(models[1])[BIAS]) / 2)
