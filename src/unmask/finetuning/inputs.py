@@ -126,11 +126,12 @@ def open_inputs(
     task = open_task(settings.task, data.columns).fit_to(train)
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
-    windows = read_windows(task, "train", train, tokenizer, module)
+    read = read_examples(task, "train", train)
     if isinstance(task, (Tagging, QaTask)):
-        tokenizer, windows = _cut(task, train, tokenizer, windows, module)
+        tokenizer = _cut(task, read, tokenizer)
+    windows = read.encode(task, tokenizer, module)
     training = concatenate([window.encoded.without_alignment() for window in windows])
-    del windows  # the examples are not needed any more
+    del read, windows  # the examples are not needed any more
     task.check(training, train)
     fit_loss(settings, task, module, training)
     num_positions = module.encoder.settings.num_positions
@@ -138,7 +139,7 @@ def open_inputs(
     for split, file, columns in data.measured():
         with naming_columns(f"data.{split}_columns."):
             its_task = adjusted_task(task, columns, {}, num_positions)
-            measured[split] = read_windows(its_task, split, file, tokenizer, module)
+            measured[split] = read_examples(its_task, split, file).encode(its_task, tokenizer, module)
     batch_size = settings.train.batch_size
     micro_batch_size = settings.train.micro_batch_of(batch_size)
     loader = ExampleLoader(training, settings.seed, batch_size, micro_batch_size, share)
@@ -311,35 +312,44 @@ def _outputs(count: int) -> str:
     return f"{count} output{'' if count == 1 else 's'}"
 
 
-def read_windows(
-    task: Task[Any], name: str, file: InputFiles, tokenizer: Tokenizer, module: TaskModule
-) -> list[ExampleSet]:
-    """Reads and encodes a file, and logs what was repaired or skipped.
+@dataclass(frozen=True)
+class ReadExamples:
+    """The examples of a file, not yet encoded.
 
-    Raises:
-        InputError: it cannot be read as the task requires.
+    Attributes:
+        name: what the log calls them.
+        counts: what was repaired or skipped.
     """
+
+    name: str
+    file: InputFiles
+    examples: list[Any]
+    counts: ExampleCounts
+
+    def encode(self, task: Task[Any], tokenizer: Tokenizer, module: TaskModule) -> list[ExampleSet]:
+        """Encodes them, and logs what was repaired or skipped."""
+        num_segments = module.encoder.settings.type_vocab_size
+        with Progress(f"encoding {self.name}", total=len(self.examples), unit="examples") as progress:
+            examples = _advancing(self.examples, progress)
+            windows = list(encode_windows(task, examples, tokenizer, self.counts, num_segments, str(self.file)))
+        logger.info("%s: %s (%s)", self.name, self.counts.summary(), self.file)
+        return windows
+
+
+def read_examples(task: Task[Any], name: str, file: InputFiles) -> ReadExamples:
+    """Reads a file. Raises InputError if it cannot be read as the task requires."""
     counts = ExampleCounts()
     with Progress(f"reading {name}", unit="examples") as progress:
-        examples = _advancing(task.load(file, counts), progress)
-        num_segments = module.encoder.settings.type_vocab_size
-        windows = list(encode_windows(task, examples, tokenizer, counts, num_segments, str(file)))
-    logger.info("%s: %s (%s)", name, counts.summary(), file)
-    return windows
+        return ReadExamples(name, file, list(_advancing(task.load(file, counts), progress)), counts)
 
 
-def _cut(
-    task: Tagging | QaTask, train: InputFiles, tokenizer: Tokenizer, windows: list[ExampleSet], module: TaskModule
-) -> tuple[Tokenizer, list[ExampleSet]]:
-    """The tokenizer whose pieces end where entities and answers do, and the training examples as it encodes them."""
-    examples: list[Any] = [example for window in windows for example in window.examples]
-    texts = list(task.spans(examples))
-    cut = cut_pieces(tokenizer, texts) if task.settings.cut_pieces else tokenizer
-    warn_of_hidden(cut, texts, task.span_name, train)
-    if cut is not tokenizer:
-        num_segments = module.encoder.settings.type_vocab_size
-        windows = list(encode_windows(task, examples, cut, ExampleCounts(), num_segments, str(train)))
-    return cut, windows
+def _cut(task: Tagging | QaTask, train: ReadExamples, tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer whose pieces end where the entities or answers of the training file do."""
+    texts = list(task.spans(train.examples))
+    is_cut = task.settings.cut_pieces
+    cut = cut_pieces(tokenizer, texts) if is_cut else tokenizer
+    warn_of_hidden(cut, texts, task.span_name, train.file, is_cut=is_cut)
+    return cut
 
 
 def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Example]:

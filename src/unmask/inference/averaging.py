@@ -6,18 +6,34 @@ of it, or restarts of a fine-tuning. Models from different random weights have n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.inference.ensemble import answers_of
 from unmask.io.paths import model_directory
-from unmask.io.writing import write_json, writing_directory
+from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
+from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
+from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
-from unmask.models.hub.source import open_source
+from unmask.models.hub.source import ModelSource, open_source
+from unmask.tokenization.directory import KEPT_FILES
+from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.tokenization.opening import open_tokenizer
+
+MODEL_FILES = (CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS, *KEPT_FILES, WORDS_FILE, SETTINGS_FILE)
+"""All that a model's directory of ours may hold: one with anything else is not replaced."""
+
+_OF_TRAINING = ("hidden_dropout_prob", "embedding_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+"""Settings in which the models may differ: they say nothing of what a model computes when it answers."""
+_CHOSEN = ("thresholds", "null_threshold", "temperature")
+"""What was chosen on a dev file for the weights of one model."""
+
+logger = logging.getLogger("unmask")
 
 
 def average_models(models: Sequence[str | Path], directory: str | Path, *, overwrite: bool = False) -> Path:
@@ -33,57 +49,77 @@ def average_models(models: Sequence[str | Path], directory: str | Path, *, overw
 
     Raises:
         SettingsError: fewer than two models.
-        ModelError: one is no model, or they differ in their sizes, their heads, their labels or their tokenizer.
+        ModelError: one is no model, or they differ in their sizes, their heads, what they answer or their tokenizer.
         OutputError: the directory exists already, or cannot be written.
     """
     directory = Path(directory)
-    found = [model_directory(model) for model in models]
-    if len(found) < 2:
-        raise SettingsError(f"the mean of {len(found)} model(s): expected two or more")
-    if overwrite and directory.exists() and not (directory / CONFIG).is_file():
-        raise OutputError(f"{directory} is no model, so --overwrite does not remove it: choose another name")
-    first = found[0]
-    alike = _sorts(first)
-    for other in found[1:]:
-        for what, value in _sorts(other).items():
+    if len(models) < 2:
+        raise SettingsError(f"the mean of {len(models)} model(s): expected two or more")
+    refuse_existing(directory, overwrite)
+    refuse_foreign(directory, MODEL_FILES, "a model")
+    if directory.exists() and not (directory / CONFIG).is_file():
+        raise OutputError(
+            f"{directory} holds no model ({CONFIG} is missing), so nothing replaces it: choose another name"
+        )
+    sources = [open_source(model_directory(model)) for model in models]
+    first = sources[0]
+    alike = _kinds(first)
+    for source in sources[1:]:
+        for what, value in _kinds(source).items():
             if value != alike[what]:
-                raise ModelError(
-                    f"{other} has another {what} than {first}: expected models that differ in weights alone"
-                )
-    weights = _mean([dict(open_source(model).read()) for model in found], found)
-    heads = [model for model in found if (model / HEAD_WEIGHTS).is_file()]
-    tokenizer = open_tokenizer(first)
+                raise _differs(source, what, first)
+    weights = _mean(sources, [source.weights() for source in sources])
+    head = None
+    if (first.directory / HEAD_WEIGHTS).is_file():
+        head = _mean(sources, [read_head_weights(source.directory) for source in sources])
+    tokenizer = open_tokenizer(first.directory)
     with writing_directory(directory, overwrite) as unfinished:
-        write_json(unfinished / CONFIG, {**open_source(first).config, "dtype": "float32"})
+        write_json(unfinished / CONFIG, _config(sources))
         write_weights(unfinished / WEIGHTS, weights)
-        if heads:
-            write_weights(unfinished / HEAD_WEIGHTS, _mean([read_head_weights(model) for model in heads], heads))
+        if head is not None:
+            write_weights(unfinished / HEAD_WEIGHTS, head)
         tokenizer.save(unfinished)
     return directory
 
 
-def _sorts(model: Path) -> dict[str, Any]:
+def _kinds(source: ModelSource) -> dict[str, Any]:
     """Everything in which the models have to agree, by name."""
-    source = open_source(model)
+    sizes = source.settings.model_dump(exclude=set(_OF_TRAINING))
     return {
         "class": source.class_name,
-        "size": source.settings,
-        "set of labels": source.config.get("id2label"),
-        "kind of head": (model / HEAD_WEIGHTS).is_file(),
-        "tokenizer": open_tokenizer(model).fingerprint(),
+        **{f"size ({name})": value for name, value in sizes.items()},
+        **answers_of(source.directory),
+        "tokenizer": open_tokenizer(source.directory).fingerprint(),
+        "kind of head": (source.directory / HEAD_WEIGHTS).is_file(),
     }
 
 
-def _mean(weights: Sequence[Mapping[str, Tensor]], models: Sequence[Path]) -> dict[str, Tensor]:
-    first = weights[0]
-    for each, model in zip(weights, models, strict=True):
-        shapes = {name: tensor.shape for name, tensor in each.items()}
-        expected = {name: tensor.shape for name, tensor in first.items()}
-        if shapes != expected:
-            name = min(name for name in shapes | expected if shapes.get(name) != expected.get(name))
-            raise ModelError(
-                f"{model} has another {name} than {models[0]}: expected models that differ in weights alone"
-            )
+def _mean(sources: Sequence[ModelSource], weights: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    shapes = [{name: weight.shape for name, weight in each.items() if weight.is_floating_point()} for each in weights]
+    for source, its in zip(sources, shapes, strict=True):
+        if its != shapes[0]:
+            name = min(name for name in its | shapes[0] if its.get(name) != shapes[0].get(name))
+            raise _differs(source, name, sources[0])
     return {
-        name: sum((each[name].float() for each in weights[1:]), first[name].float()) / len(weights) for name in first
+        name: sum((each[name].float() for each in weights[1:]), weights[0][name].float()) / len(weights)
+        for name in shapes[0]
     }
+
+
+def _differs(source: ModelSource, what: str, first: ModelSource) -> ModelError:
+    return ModelError(
+        f"{source.directory} and {first.directory} differ in {what}: expected models that differ in weights alone"
+    )
+
+
+def _config(sources: Sequence[ModelSource]) -> dict[str, Any]:
+    """That of the first, without what was chosen for its weights, and with the length that all have seen."""
+    config = {name: value for name, value in sources[0].config.items() if name != "torch_dtype"} | {"dtype": "float32"}
+    trained = [source.trained_length for source in sources if source.trained_length is not None]
+    if trained:
+        config[TRAINED_LENGTH] = min(trained)
+    task = config.get("unmask_task")
+    if isinstance(task, dict) and (chosen := [name for name in _CHOSEN if task.get(name) is not None]):
+        config["unmask_task"] = {name: value for name, value in task.items() if name not in chosen}
+        logger.warning("%s: left out, for it was chosen on dev for the weights of one model", " and ".join(chosen))
+    return config

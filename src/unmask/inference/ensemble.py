@@ -162,9 +162,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def check_members(models: Sequence[Path]) -> None:
     """Raises ModelError for models that cannot answer together, naming two and how they differ."""
-    first = _answers(models[0])
+    first = answers_of(models[0])
     for model in models[1:]:
-        for what, value in _answers(model).items():
+        for what, value in answers_of(model).items():
             if value != first[what]:
                 raise ModelError(
                     f"{model} and {models[0]} cannot answer together: {what} is {_shown(value)} in the one and "
@@ -185,7 +185,7 @@ def check_tokenizers(models: Sequence[Path]) -> None:
             )
 
 
-def _answers(model: Path) -> dict[str, Any]:
+def answers_of(model: Path) -> dict[str, Any]:
     """Everything in which the members of an ensemble have to agree, by name."""
     config: Mapping[str, Any] = read_config(model)
     task = config.get("unmask_task")

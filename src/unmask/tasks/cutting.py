@@ -60,11 +60,14 @@ def _edges(tokenizer: Tokenizer, texts: Sequence[SpannedText]) -> Iterator[_Edge
     """Of all spans; none where no token covers the character."""
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         some = texts[first : first + _TEXTS_AT_ONCE]
-        for text, aligned in zip(some, align(tokenizer, [one.text for one in some]), strict=True):
+        unique = list(dict.fromkeys(text.text for text in some))
+        aligned_texts = dict(zip(unique, align(tokenizer, unique), strict=True))
+        for text in some:
+            aligned = aligned_texts[text.text]
             for number, (start, end) in enumerate(text.spans):
                 touched = {bisect_right(aligned.starts, character) - 1 for character in (start, end - 1)}
-                for token in touched:
-                    begin, after = (aligned.starts[token], aligned.ends[token]) if token >= 0 else (0, 0)
+                for token in touched.difference([-1]):
+                    begin, after = aligned.starts[token], aligned.ends[token]
                     if after > start and begin < end:
                         is_hidden = begin < start or after > end
                         yield _Edge(text, number, aligned.ids[token], text.text[begin:after], is_hidden)
@@ -96,33 +99,34 @@ def cut_pieces(tokenizer: Tokenizer, texts: Sequence[SpannedText]) -> Tokenizer:
 
 
 def _hiding_entries(tokenizer: TextTokenizer, texts: Sequence[SpannedText]) -> set[int]:
-    """The entries that hide an edge of more spans than they show, and that can be cut anywhere: each of their
-    characters is an entry too."""
+    """The entries that hide an edge of more spans than they show, and that other entries can spell."""
     balance: Counter[int] = Counter()
     for edge in _edges(tokenizer, texts):
         balance[edge.entry] += 1 if edge.is_hidden else -1
-    known = set(tokenizer.token_strings)
-    found = {entry for entry, number in balance.items() if number > 0}.difference(tokenizer.special_ids)
-    return {entry for entry in found if known.issuperset(tokenizer.in_characters(entry))}
+    return {entry for entry, number in balance.items() if number > 0 and tokenizer.can_be_cut(entry)}
 
 
-def warn_of_hidden(tokenizer: Tokenizer, texts: Sequence[SpannedText], what: str, path: object) -> None:
+def warn_of_hidden(
+    tokenizer: Tokenizer, texts: Sequence[SpannedText], what: str, path: object, *, is_cut: bool = True
+) -> None:
     """Warns of spans that begin or end inside a token: no output can be right.
 
     Args:
         what: the spans' name: `entities`.
         path: of the file.
+        is_cut: whether the tokenizer is that of `cut_pieces`.
     """
     hidden = [edge for edge in _edges(tokenizer, texts) if edge.is_hidden]
     if not hidden:
         return
+    advice = "take a model whose tokenizer cuts there, for Korean one of morphemes (--segmenter kiwi)"
+    if not is_cut and not tokenizer.reads_words and tokenizer.kind == "wordpiece":
+        advice = "set task.cut_pieces=true"
     shown = hidden[0]
     start, end = shown.text.spans[shown.span]
     logger.warning(
         "%s: %s of %s %s begin or end inside a piece: no model with this tokenizer can find them exactly (%r at %s, "
-        "and the piece %r). task.cut_pieces=true cuts WordPiece there as far as it can; else take a model whose "
-        "tokenizer does, for Korean one of morphemes (`unmask tokenizer train --segmenter kiwi`); if the places are "
-        "wrong, correct them",
+        "and the piece %r): %s; if the places are wrong, correct them",
         path,
         f"{len({(id(edge.text), edge.span) for edge in hidden}):,}",
         f"{sum(len(text.spans) for text in texts):,}",
@@ -130,4 +134,5 @@ def warn_of_hidden(tokenizer: Tokenizer, texts: Sequence[SpannedText], what: str
         shown.text.text[start:end],
         shown.text.source,
         shown.piece,
+        advice,
     )

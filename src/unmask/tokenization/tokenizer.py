@@ -160,6 +160,15 @@ class TextTokenizer:
         )
 
     @cached_property
+    def _entries(self) -> frozenset[str]:
+        return frozenset(self.token_strings)
+
+    @cached_property
+    def _added_ids(self) -> frozenset[int]:
+        added = json.loads(self._files["tokenizer.json"]).get("added_tokens") or []
+        return frozenset(token["id"] for token in added).union(self.special_ids)
+
+    @cached_property
     def _segment(self) -> Callable[[str], str]:
         return SEGMENTERS[self.segmenter]()
 
@@ -250,16 +259,23 @@ class TextTokenizer:
         """The same tokenizer without its post-processor: neither this nor `transformers` adds special tokens."""
         return self._changed(json.loads(self._files["tokenizer.json"]) | {"post_processor": None})
 
-    def in_characters(self, index: int) -> list[str]:
-        """The WordPiece entries of one character each that spell an entry; they need not be in the vocabulary."""
+    def can_be_cut(self, index: int) -> bool:
+        """Whether a WordPiece entry has several characters, and each of them is an entry too, so that its text is known
+        without it. Added tokens are looked for before the entries, and cannot."""
         begins = not self.continuation[index]
         text = self.token_strings[index].removeprefix("" if begins else self._prefix)
-        return [character if begins and not place else self._prefix + character for place, character in enumerate(text)]
+        parts = [
+            character if begins and not place else self._prefix + character for place, character in enumerate(text)
+        ]
+        return len(text) > 1 and index not in self._added_ids and self._entries.issuperset(parts)
 
     def without_entries(self, ids: Collection[int]) -> TextTokenizer:
         """The same WordPiece tokenizer, which matches some entries no more: text is cut into shorter ones there.
 
         Their ids stay, under names that no text has, so that a model's embeddings keep their places.
+
+        Args:
+            ids: of entries that `can_be_cut`.
         """
         definition = json.loads(self._files["tokenizer.json"])
         entries = [f"[cut {entry}]" if index in ids else entry for index, entry in enumerate(self.token_strings)]

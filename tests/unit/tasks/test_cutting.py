@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,11 +35,11 @@ def catching() -> Iterator[list[str]]:
         logging.getLogger("unmask").removeHandler(handler)
 
 
-def wordpiece_of(entries: list[str]) -> TextTokenizer:
+def wordpiece_of(entries: list[str], *, lowercase: bool = False) -> TextTokenizer:
     vocab = {entry: index for index, entry in enumerate(entries)}
     roles = wordpiece.SPECIAL_TOKENS
-    definition = wordpiece.define(vocab, None, roles, (), bert_normalizer(False, compose=False))
-    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+    definition = wordpiece.define(vocab, None, roles, (), bert_normalizer(lowercase, compose=False))
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercase}
     return TextTokenizer(new_files(definition, roles, config, has_segments=True), roles)
 
 
@@ -96,6 +98,38 @@ def test_an_entry_that_characters_cannot_spell_stays() -> None:
     assert cut_pieces(wordpiece_of([*entries, "##울"]), [spanned("서울은", (1, 2))]) is not tokenizer
 
 
+def test_entries_of_one_character_stay() -> None:
+    """Where accents are stripped, a token's place has its letter and the mark behind it; a span may end between."""
+    entries = [*SPECIAL, "c", "##a", "##f", "##e", "cafe", "##fe"]
+    tokenizer = wordpiece_of(entries, lowercase=True)
+    cut = cut_pieces(tokenizer, [spanned("cafe\u0301", (0, 4))] * 3)
+    assert cut.tokens(cut.encode_batch(["cafe"])[0]) == ["c", "##a", "##f", "##e"]
+
+
+@pytest.mark.parametrize("where", ["in the vocabulary", "behind it"])
+def test_added_tokens_stay(where: str, tmp_path: Path) -> None:
+    """They are looked for before the entries, so that they would be matched again."""
+    KOREAN.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    definition = json.loads(path.read_text("utf-8"))
+    index = KOREAN.token_strings.index("서울은")
+    if where == "behind it":
+        definition["model"]["vocab"] = {
+            entry: number for entry, number in definition["model"]["vocab"].items() if entry != "서울은"
+        } | {"[left out]": index}
+        index = KOREAN.vocab_size
+    added = {"id": index, "content": "서울은", "single_word": False, "lstrip": False, "rstrip": False}
+    definition["added_tokens"].append({**added, "normalized": False, "special": False})
+    path.write_text(json.dumps(definition), "utf-8")
+    (tmp_path / "vocab.txt").unlink()
+    tokenizer = load_tokenizer(tmp_path)
+    texts = [spanned("서울은 크다", (0, 2))]
+    assert cut_pieces(tokenizer, texts) is tokenizer
+    with catching() as told:
+        warn_of_hidden(tokenizer, texts, "places", "t.jsonl")
+    assert "1 of 1 places" in told[0]
+
+
 def test_other_kinds_of_tokenizers_are_left_as_they_are_and_the_spans_counted() -> None:
     tokenizer = trained(["lovely walking"] * 9, kind="byte_bpe", vocab_size=300)
     texts = [spanned("a walking", (3, 7)), spanned("walking", (0, 7))]
@@ -133,9 +167,8 @@ def test_no_entry_that_can_be_cut_hides_more_spans_than_it_shows(
             hidden.update(aligned.ids[token] for token in inside)
             shown.update(aligned.ids[token] for token in touched - inside)
             num_lost += bool(inside)
-    known = set(KOREAN.token_strings)
     for entry, number in hidden.items():
-        if known.issuperset(KOREAN.in_characters(entry)) and entry not in KOREAN.special_ids:
+        if KOREAN.can_be_cut(entry):
             assert number <= shown[entry]
     with catching() as told:
         warn_of_hidden(tokenizer, texts, "places", "t.jsonl")

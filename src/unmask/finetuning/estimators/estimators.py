@@ -37,22 +37,20 @@ from unmask.finetuning.estimators.inputs import (
 from unmask.finetuning.inputs import build_module, fit_loss
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
+from unmask.inference.averaging import MODEL_FILES
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import encode_windows, run_module
 from unmask.io.paths import model_directory
 from unmask.io.rows import Row
 from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
-from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
-from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
+from unmask.models.hub.files import CONFIG
 from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import ExampleLoader, concatenate
 from unmask.tasks.table import open_task
 from unmask.tasks.text.multi_label import MultiLabelClassification
-from unmask.tokenization.directory import KEPT_FILES
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
-from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.training.device import Compute, choose_compute
 from unmask.training.divergence import BadStep
 from unmask.training.eager import EagerStepper
@@ -60,9 +58,6 @@ from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.state import StepResult, TrainState
 from unmask.training.steps import Learner
-
-_MODEL_FILES = (CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS, *KEPT_FILES, WORDS_FILE, SETTINGS_FILE)
-"""All that `save` may replace: a run's directory, for one, has to stay."""
 
 
 @dataclass(eq=False, repr=False)
@@ -331,7 +326,7 @@ class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
 def _check_place(directory: Path, overwrite: bool) -> None:
     """Refuses a directory that `FinetuningEstimator.save` must not replace."""
     refuse_existing(directory, overwrite, "choose another name, or pass overwrite=True to replace a model")
-    refuse_foreign(directory, _MODEL_FILES, "a model")
+    refuse_foreign(directory, MODEL_FILES, "a model")
     if directory.exists() and any(directory.iterdir()) and not (directory / CONFIG).is_file():
         raise OutputError(
             f"{directory} holds no model ({CONFIG} is missing), so nothing replaces it: choose another name"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
@@ -129,10 +128,9 @@ class QaTask:
 
     def spans(self, examples: Iterable[QaExample]) -> Iterator[SpannedText]:
         """The answers of labelled examples that are learnt: the first of each."""
-        for passage, same in groupby(examples, lambda example: example.context):
-            questions = [example for example in same if example.answers]
-            if questions:
-                yield SpannedText(passage, [(example.answers or ())[0] for example in questions], questions[0].source)
+        for example in examples:
+            if example.answers:
+                yield SpannedText(example.context, example.answers[:1], example.source)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
         """See `Task`: at least one window must hold an answer."""

@@ -154,7 +154,7 @@ REPAIRED: dict[str, tuple[str, str, str, list[str], str]] = {
     "and that are not cut": ("tagging", "t.jsonl",
      lines(tagged("Ada ran", (0, 3, "PER")), tagged("paper", (0, 4, "X"))), ["task.cut_pieces=false"],
      "warning: t.jsonl: 1 of 2 entities begin or end inside a piece: no model with this tokenizer can find them "
-     "exactly ('pape' at t.jsonl:2, and the piece 'paper')"),
+     "exactly ('pape' at t.jsonl:2, and the piece 'paper'): set task.cut_pieces=true; if"),
 }  # fmt: skip
 
 

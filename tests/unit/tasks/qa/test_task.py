@@ -225,3 +225,16 @@ def test_inputs_to_be_answered() -> None:
     assert counts.empty == 1
     with pytest.raises(InputError, match=r"x:1: no column 'context': expected question and context; there"):
         task.read(Row({"question": "?"}, "x:1"))
+
+
+def test_answers_that_are_learnt_have_their_own_places(tmp_path: Path) -> None:
+    """Questions without an answer have none; questions of one passage are told apart."""
+    path = write_rows(tmp_path / "all.jsonl", *SEVERAL, *NONE)
+    task = qa_task(unanswerable=True)
+    found = list(task.spans(examples_of(task, path)[0]))
+    assert [(one.text[slice(*one.spans[0])], one.source) for one in found] == [
+        ("a red kite", f"{path}:1"),
+        ("blue", f"{path}:2"),
+        ("오래된 집이", f"{path}:3"),
+        ("할머니가", f"{path}:4"),
+    ]
