@@ -203,7 +203,7 @@ def inspect_ours(tuning: Tuning) -> tuple[float, tuple[int, ...], dict[str, floa
     """Our seconds of tokenization, our lengths, and our losses on the first batch in eval mode, by precision."""
     import torch
 
-    from unmask.finetuning.inputs import read_windows
+    from unmask.finetuning.inputs import read_examples
     from unmask.inference.predictor import load_predictor
     from unmask.tasks.encoded import concatenate
 
@@ -218,8 +218,8 @@ def inspect_ours(tuning: Tuning) -> tuple[float, tuple[int, ...], dict[str, floa
             concatenate(
                 [
                     window.encoded.without_alignment()
-                    for window in read_windows(
-                        predictor.task, part, str(tuning.file(part)), predictor.tokenizer, predictor.module
+                    for window in read_examples(predictor.task, part, str(tuning.file(part))).encode(
+                        predictor.task, predictor.tokenizer, predictor.module
                     )
                 ]
             )
