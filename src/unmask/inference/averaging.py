@@ -13,20 +13,15 @@ from typing import Any
 
 from torch import Tensor
 
-from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.errors import ModelError, SettingsError
 from unmask.inference.ensemble import answers_of
+from unmask.inference.model_place import check_place
 from unmask.io.paths import model_directory
-from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
-from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
+from unmask.io.writing import write_json, writing_directory
 from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
 from unmask.models.hub.source import ModelSource, open_source
-from unmask.tokenization.directory import KEPT_FILES
-from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.tokenization.opening import open_tokenizer
-
-MODEL_FILES = (CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS, *KEPT_FILES, WORDS_FILE, SETTINGS_FILE)
-"""All that a model's directory of ours may hold: one with anything else is not replaced."""
 
 _OF_TRAINING = ("hidden_dropout_prob", "embedding_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 """Settings in which the models may differ: they say nothing of what a model computes when it answers."""
@@ -55,12 +50,7 @@ def average_models(models: Sequence[str | Path], directory: str | Path, *, overw
     directory = Path(directory)
     if len(models) < 2:
         raise SettingsError(f"the mean of {len(models)} model(s): expected two or more")
-    refuse_existing(directory, overwrite)
-    refuse_foreign(directory, MODEL_FILES, "a model")
-    if directory.exists() and not (directory / CONFIG).is_file():
-        raise OutputError(
-            f"{directory} holds no model ({CONFIG} is missing), so nothing replaces it: choose another name"
-        )
+    check_place(directory, overwrite)
     sources = [open_source(model_directory(model)) for model in models]
     first = sources[0]
     alike = _kinds(first)

@@ -37,13 +37,12 @@ from unmask.finetuning.estimators.inputs import (
 from unmask.finetuning.inputs import build_module, fit_loss
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
-from unmask.inference.averaging import MODEL_FILES
+from unmask.inference.model_place import check_place
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import encode_windows, run_module
 from unmask.io.paths import model_directory
 from unmask.io.rows import Row
-from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
-from unmask.models.hub.files import CONFIG
+from unmask.io.writing import writing_directory
 from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
@@ -116,7 +115,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         check_is_fitted(self)
         place, fitted = Path(directory), self.predictor_
         try:
-            _check_place(place, overwrite)
+            check_place(place, overwrite, "choose another name, or pass overwrite=True to replace a model")
             with writing_directory(place.resolve(), overwrite) as unfinished:  # resolved: a link stays a link
                 save_finetuned(fitted.module, fitted.task, fitted.tokenizer, unfinished, self._trained_length)
         except OSError as error:  # such as a folder that even the system's owner cannot make
@@ -321,16 +320,6 @@ class TextRegressor(RegressorMixin, FinetuningEstimator):  # type: ignore[misc]
     def predict(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
         """(texts,) one value each; raises as `TextClassifier.predict`."""
         return self._outputs(X).squeeze(-1).double().numpy()
-
-
-def _check_place(directory: Path, overwrite: bool) -> None:
-    """Refuses a directory that `FinetuningEstimator.save` must not replace."""
-    refuse_existing(directory, overwrite, "choose another name, or pass overwrite=True to replace a model")
-    refuse_foreign(directory, MODEL_FILES, "a model")
-    if directory.exists() and any(directory.iterdir()) and not (directory / CONFIG).is_file():
-        raise OutputError(
-            f"{directory} holds no model ({CONFIG} is missing), so nothing replaces it: choose another name"
-        )
 
 
 def _stop(state: TrainState, bad: BadStep) -> NoReturn:
