@@ -17,6 +17,7 @@ from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
+from unmask.tasks.pairs import scorers
 from unmask.tasks.pairs.scorers import score_sentences
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -76,6 +77,22 @@ def test_pseudo_log_likelihoods(tmp_path: Path, architecture: str, kind: str, pl
     expected = [expected_score(model, tokenizer, sentence, pll != "original") for sentence in SENTENCES]
     np.testing.assert_allclose(found, expected, atol=1e-3)
     assert len({round(score, 2) for score in found}) == len(SENTENCES)
+
+
+def test_batches_on_several_threads_score_as_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_masked_lm(tmp_path, "modernbert", "byte_bpe")
+    scorer = open_scorer(tmp_path)
+    monkeypatch.setitem(scorers.BATCH_TOKENS, "cpu", 40)  # several batches of these few sentences
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for num_threads in (1, 3):
+            torch.set_num_threads(num_threads)
+            found.append(score_sentences(scorer, SENTENCES))
+            assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(threads)
+    np.testing.assert_array_equal(*found)
 
 
 def test_log_likelihoods_from_left_to_right(tmp_path: Path) -> None:
