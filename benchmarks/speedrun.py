@@ -10,7 +10,8 @@ accuracy on minimal pairs (BLiMP) along the way, held-out loss, and scores after
 Minutes are those of training: evaluations and saving do not count. Each `--change NAME=KEY=VALUE` trains the first
 recipe once more, with that key changed. The peer is a BERT of BERT-Mini's size, trained by the Trainer on masked blocks
 of 128 tokens as in `transformers`' example for masked language models: texts joined and cut, 15 % of the tokens masked
-anew in each epoch, AdamW, a rate that falls linearly; its rate and batch are those of `pretrain/bert_mini`.
+anew in each epoch, AdamW, a rate that falls linearly; its rate and batch are those of `pretrain/bert_mini`, and it
+computes in bf16 where our side does.
 Finished work is kept under --out, and the same call continues where it stopped. docs/speedrun.md has what came out.
 """
 
@@ -108,6 +109,7 @@ def train_peer(given: Namespace, data: Path) -> None:
     from unmask.inference.pairs import open_scorer
     from unmask.tasks.pairs.comparing import compare_pairs
     from unmask.tasks.pairs.reading import read_paradigms, sample
+    from unmask.training.device import choose_compute
 
     run = given.out / "runs" / f"{PEER}-0"
     if (run / ALL_PAIRS).exists():
@@ -158,6 +160,7 @@ def train_peer(given: Namespace, data: Path) -> None:
             save_strategy="no",
             report_to=[],
             use_cpu=not torch.cuda.is_available(),
+            bf16=choose_compute().dtype == torch.bfloat16,
         )
         Trainer(model=model, args=arguments, train_dataset=dataset, data_collator=collator, callbacks=callbacks).train()
 
