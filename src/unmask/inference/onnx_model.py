@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from unmask.batch import Batch, LossTerm
 from unmask.errors import ModelError, SettingsError
@@ -25,6 +26,8 @@ from unmask.training.device import Compute
 
 ONNX, HIDDEN = "model.onnx", "last_hidden_state"
 """The file of a directory, and the output that models which are not fine-tuned have."""
+_QUANTIZER = "onnx.quantize"
+"""What ONNX Runtime says of itself in the graphs that it puts into 8 bits."""
 
 
 def is_onnx(directory: Path) -> bool:
@@ -87,14 +90,29 @@ class OnnxGraph:
         self.outputs: tuple[str, ...] = tuple(each.name for each in self._session.get_outputs())
         self._options = import_module("onnxruntime").RunOptions()
         self._options.only_execute_path_to_fetches = True  # hidden states without the logits of a vocabulary
+        # In 8 bits the values of a batch share one range: a row's answer would depend on the rows beside it.
+        self._is_by_row = self._session.get_modelmeta().producer_name == _QUANTIZER
 
     def run(self, batch: Batch, outputs: Sequence[str]) -> tuple[list[Tensor], Tensor]:
         """Some outputs for padded rows, and where these have tokens: (sequences, longest) bool."""
         ids, mask, segments = padded_rows(batch)
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
         given = {name: rows for name, rows in given.items() if name in self._inputs}
-        found = self._session.run(list(outputs), given, self._options)
-        return [torch.from_numpy(each) for each in found], torch.from_numpy(mask.astype(bool))
+        has_token = mask.astype(bool)
+        if not self._is_by_row:
+            found = self._session.run(list(outputs), given, self._options)
+            return [torch.from_numpy(each) for each in found], torch.from_numpy(has_token)
+        rows = [
+            self._session.run(
+                list(outputs), {name: each[[row], :length] for name, each in given.items()}, self._options
+            )
+            for row, length in enumerate(batch.lengths)
+        ]
+        # Values of tokens are as many as a row has, and are padded; all others have one shape.
+        padded = [
+            pad_sequence([torch.from_numpy(row[0]) for row in its], batch_first=True) for its in zip(*rows, strict=True)
+        ]
+        return padded, torch.from_numpy(has_token)
 
 
 class OnnxEncoder(nn.Module):

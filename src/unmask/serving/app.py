@@ -19,7 +19,7 @@ from unmask.serving.guards import Guards
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel
 from unmask.serving.pages import add_pages
-from unmask.serving.service import ClientLeft, Refused, Service
+from unmask.serving.service import ClientLeft, Refused, Service, too_many
 from unmask.serving.settings import Limits
 
 logger = logging.getLogger("unmask")
@@ -78,7 +78,7 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(ModelError)
     async def model_error(request: Request, error: ModelError) -> Response:
         logger.error("%s: %s", request.url.path, error)  # it names places of this machine
-        return _failure(500, "the model cannot be used; the server's log says why", "model")
+        return _failure(404, "the model cannot be used any more; the server's log says why", "model_not_found")
 
     @app.exception_handler(TooMuch)
     async def too_much(request: Request, error: TooMuch) -> Response:
@@ -93,12 +93,17 @@ def _answer_errors(app: FastAPI) -> None:
         first: dict[str, Any] = error.errors()[0]
         if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
             return _failure(422, "the body is not read as JSON: send the header content-type: application/json")
+        if first["type"] == "json_invalid":
+            what = str(first["ctx"]["error"]).lower()
+            return _failure(400, f"the body is not JSON: at character {first['loc'][-1] + 1:,}, {what}")
+        if first["type"] == "too_many":
+            return _failure(413, too_many(**first["ctx"]))
         return _failure(422, _sentence(first["loc"], first["msg"].removeprefix("Value error, ")))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         known = {
-            400: "the body cannot be read: expected JSON in UTF-8, nested less deep",
+            400: "the body cannot be read: expected JSON in UTF-8, nested less deep, with shorter numbers",
             404: "no such address: /docs lists all",
             405: "this address is asked with another method: see /docs",
         }

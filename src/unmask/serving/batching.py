@@ -31,7 +31,7 @@ class Busy(Exception):  # noqa: N818  an answer to a client, not a fault
 
 
 class TooMuch(Exception):  # noqa: N818
-    """One request has more tokens than may wait in all."""
+    """One request has more tokens than may wait in all, or than can be computed in its time."""
 
 
 class TooSlow(Exception):  # noqa: N818
@@ -67,11 +67,16 @@ class Work:
     left_out: list[int]
 
 
+_TELLING_TOKENS = 512
+"""A batch of fewer says little of how long a larger one takes: most of its time is the same for any."""
+
+
 @dataclass(eq=False)
 class _Job:
     work: Work
     future: asyncio.Future[Any]
     arrived: float
+    seconds: float  # that it will take, as far as is known
 
     def finish(self, result: Any) -> None:
         """Hands the result, or an exception, over to the loop that waits for it."""
@@ -97,7 +102,8 @@ class Batcher:
         self._condition = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._tokens = 0  # of those that wait
-        self._rate = 0.0  # tokens a second, of late
+        self._rates: dict[Computes, float] = {}  # tokens a second, of late
+        self._began = self._ends = 0.0  # the batch that is computed, the latter as far as is known; 0: there is none
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="unmask-models", daemon=True)
         self._thread.start()
@@ -106,8 +112,8 @@ class Batcher:
         """The result of some work.
 
         Raises:
-            Busy: too much waits.
-            TooMuch: it alone is more than may wait.
+            Busy: too much waits, or is being computed.
+            TooMuch: it alone is more than may wait, or than can be computed in time.
             TooSlow: it was not computed in `Limits.timeout_s`.
             Stopping: the server is being stopped.
         """
@@ -115,21 +121,30 @@ class Batcher:
             raise TooMuch(
                 f"{work.tokens:,} tokens to compute: a request has at most {most:,}: send fewer, or shorter inputs"
             )
-        job = _Job(work, asyncio.get_running_loop().create_future(), time.monotonic())
+        timeout_s, now = self._limits.timeout_s, time.monotonic()
         with self._condition:
             if self._is_closed:
                 raise Stopping("the server is being stopped")
-            wait_s = self._tokens / self._rate if self._rate else 0.0
-            is_long = self._tokens + work.tokens > most or wait_s > self._limits.timeout_s / 2
-            if self._waiting and is_long:  # turned away at once rather than given up late
+            rate = self._rates.get(work.use)
+            job = _Job(work, asyncio.get_running_loop().create_future(), now, work.tokens / rate if rate else 0.0)
+            if job.seconds > timeout_s:
+                raise TooMuch(
+                    f"{work.tokens:,} tokens to compute take about {job.seconds:.0f} s here, and a request is given "
+                    f"up after {timeout_s:g} s: send fewer, or shorter inputs"
+                )
+            wait_s = sum(each.seconds for each in self._waiting)
+            if self._began:  # where nothing is known of it, it is taken to last as long again as it has lasted
+                wait_s += max(self._ends - now, now - self._began)
+            # Turned away at once rather than given up late.
+            if self._tokens + work.tokens > most or wait_s > timeout_s / 2:
                 raise Busy(max(1, round(wait_s)))
             self._waiting.append(job)
             self._tokens += work.tokens
             self._condition.notify()
         try:
-            return await asyncio.wait_for(job.future, self._limits.timeout_s)
+            return await asyncio.wait_for(job.future, timeout_s)
         except TimeoutError:
-            raise TooSlow(f"not answered within {self._limits.timeout_s:g} s: send fewer or shorter inputs") from None
+            raise TooSlow(f"not answered within {timeout_s:g} s: send fewer or shorter inputs") from None
         finally:
             with self._condition:
                 if job in self._waiting:  # it is too late, or the client has left
@@ -151,12 +166,15 @@ class Batcher:
 
     def _run(self) -> None:
         while batch := self._take():
-            started = time.monotonic()
             for job in batch:
-                self._metrics.queued(started - job.arrived)
+                self._metrics.queued(self._began - job.arrived)
             self._answer(batch)
-            took, tokens = time.monotonic() - started, sum(job.work.tokens for job in batch)
-            self._rate += (tokens / max(took, 1e-6) - self._rate) * (0.2 if self._rate else 1.0)
+            took, tokens = time.monotonic() - self._began, sum(job.work.tokens for job in batch)
+            with self._condition:
+                self._began = 0.0
+                if tokens >= _TELLING_TOKENS:
+                    use, rate = batch[0].work.use, tokens / max(took, 1e-6)
+                    self._rates[use] = 0.8 * self._rates.get(use, rate) + 0.2 * rate
             self._metrics.computed(len(batch), tokens, took)
 
     def _take(self) -> list[_Job]:
@@ -177,6 +195,8 @@ class Batcher:
                     rest.append(job)
             self._waiting = rest
             self._tokens = sum(job.work.tokens for job in rest)
+            self._began = time.monotonic()
+            self._ends = self._began + sum(job.seconds for job in batch)
             return batch
 
     def _answer(self, batch: Sequence[_Job]) -> None:

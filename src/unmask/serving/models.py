@@ -79,8 +79,11 @@ class ServedModel:
 
     @cached_property
     def steps(self) -> list[int]:
-        """Of the checkpoints of the run that made the model; of many, as many as fit into the memory set aside."""
+        """Of the checkpoints of the run that made the model, as they were at the server's start; of many, as many as
+        fit into the memory set aside. Empty if there are none."""
         steps = list_steps(self.directory.parent / "checkpoints")
+        if not steps:
+            return []
         size = sum(path.stat().st_size for path in self.directory.glob("*.safetensors"))
         most = max(2, min(MOST_CHECKPOINTS, CHECKPOINT_BYTES // max(1, size)))
         return sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, most)})
@@ -169,12 +172,11 @@ def _looks(model: ServedModel) -> tuple[str, ...]:
     attends = found is not None and not found[0].is_recurrent
     run = model.directory.parent
     is_of_run = model.directory.name == MODEL and (run / "recipe.yaml").is_file()
-    has_checkpoints = is_of_run and bool(list_steps(run / "checkpoints"))
     looks = {
         "attention": attends,
         "token-scores": "pairs" in model.endpoints,
         "layers": main == "fill-mask" and attends,
-        "checkpoints": main == "fill-mask" and has_checkpoints,
+        "checkpoints": main == "fill-mask" and is_of_run and bool(model.steps),
         "words": main == "classify",
         "spans": main == "answer",
     }

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from unmask.serving.settings import MOST_INPUTS
 
 _DEEPEST = 64
 """Levels of what a row holds beside its texts; pydantic writes some 250."""
+_MOST_KEYS = 100
+"""Of an object that names what a request asks for; each that does not exist would be an error of its own."""
 
 
 def _checked(value: Any) -> Any:
@@ -46,6 +51,38 @@ def _input(value: Any) -> dict[str, Any]:
     return fields
 
 
+def _few(value: Any) -> Any:
+    """Looked at before what the list holds, which takes long where it holds much."""
+    if isinstance(value, list) and len(value) > MOST_INPUTS:
+        raise PydanticCustomError("too_many", "over {most} inputs", {"number": len(value), "most": MOST_INPUTS})
+    return value
+
+
+def _texts(value: Any) -> Any:
+    """One error for all of them, where a union's would be one for each text and each form."""
+    for text in _few(value) if isinstance(value, list) else [value]:
+        if not isinstance(text, str):
+            raise ValueError("expected a text, or a list of texts (token ids are those of another tokenizer)")
+        _checked(text)
+    return value
+
+
+def _texts_or_pairs(value: Any) -> Any:
+    for each in _few(value) if isinstance(value, list) else [value]:
+        _texts(each)
+    return value
+
+
+Item = TypeVar("Item")
+Inputs = Annotated[list[Item], Field(min_length=1, fail_fast=True), BeforeValidator(_few)]
+_TEXT = {"type": "string"}
+_LIST = {"type": "array", "items": _TEXT}
+Texts = Annotated[Any, AfterValidator(_texts), WithJsonSchema({"anyOf": [_TEXT, _LIST]})]
+"""A text, or a list of texts."""
+TextsOrPairs = Annotated[
+    Any, AfterValidator(_texts_or_pairs), WithJsonSchema({"anyOf": [_TEXT, _LIST, {"type": "array", "items": _LIST}]})
+]
+
 Text = Annotated[str, AfterValidator(_checked)]
 Fields = Annotated[
     Any, AfterValidator(_input), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}], "title": "Input"})
@@ -58,6 +95,13 @@ class Shape(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_keys(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > _MOST_KEYS:
+            raise ValueError(f"{len(value):,} keys: /docs lists those that exist")
+        return value
+
 
 class Schema(Shape):
     """Unknown keys are refused, so that a misspelt one is not silently ignored."""
@@ -68,11 +112,11 @@ class Schema(Shape):
 class TaskRequest(Schema):
     """Inputs of a fine-tuned model: a text by itself, or the fields that `unmask predict` reads."""
 
-    inputs: list[Fields] = Field(min_length=1)
+    inputs: Inputs[Fields]
 
 
 class TextsRequest(Schema):
-    inputs: list[Text] = Field(min_length=1)
+    inputs: Inputs[Text]
 
 
 class MaskRequest(TextsRequest):
@@ -92,13 +136,13 @@ class TextPair(Schema):
 
 
 class SimilarityRequest(Schema):
-    inputs: list[TextPair] = Field(min_length=1)
+    inputs: Inputs[TextPair]
     layers: str = "last"
     pool: str = "mean"
 
 
 class GenerateRequest(Schema):
-    inputs: list[Text] = Field(min_length=1, description="prompts")
+    inputs: Inputs[Text] = Field(description="prompts")
     num_tokens: int = Field(50, ge=0, description="how many to add")
     temperature: float = Field(1.0, ge=0, allow_inf_nan=False, description="0 takes the likeliest token")
     top_k: int = Field(0, ge=0, description="draw among so many of the likeliest; 0: among all")
@@ -112,7 +156,7 @@ class MinimalPair(Schema):
 
 
 class PairsRequest(Schema):
-    inputs: list[MinimalPair] = Field(min_length=1)
+    inputs: Inputs[MinimalPair]
 
 
 class Answer(BaseModel):
@@ -148,7 +192,7 @@ class Failure(BaseModel):
 class OpenAIEmbeddings(Shape):
     """OpenAI's `/v1/embeddings`."""
 
-    input: Text | list[Text] = Field(description="texts; lists of token ids are another tokenizer's and are refused")
+    input: Texts = Field(description="texts; lists of token ids are another tokenizer's and are refused")
     model: str
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1, description="keep the first so many, and divide by the length again")
@@ -158,7 +202,7 @@ class OpenAIEmbeddings(Shape):
 class EmbedRequest(Shape):
     """text-embeddings-inference's `/embed`; `model` is ours, for a server of several."""
 
-    inputs: Text | list[Text]
+    inputs: Texts
     normalize: bool = True
     truncate: bool = Field(False, description="makes no difference: long texts are read in windows")
     model: str | None = None
@@ -167,7 +211,7 @@ class EmbedRequest(Shape):
 class PredictRequest(Shape):
     """text-embeddings-inference's `/predict`: a text, a pair, or a list whose items are lists of one or two texts."""
 
-    inputs: Text | list[Text] | list[list[Text]]
+    inputs: TextsOrPairs
     raw_scores: Literal[False] = False
     truncate: bool = True
     model: str | None = None
@@ -175,7 +219,7 @@ class PredictRequest(Shape):
 
 class SimilarInputs(Shape):
     source_sentence: Text
-    sentences: list[Text] = Field(min_length=1)
+    sentences: Inputs[Text]
 
 
 class TeiSimilarityRequest(Shape):
@@ -188,6 +232,6 @@ class TeiSimilarityRequest(Shape):
 class TokenizeRequest(Shape):
     """text-embeddings-inference's `/tokenize`."""
 
-    inputs: Text | list[Text]
+    inputs: Texts
     add_special_tokens: bool = True
     model: str | None = None

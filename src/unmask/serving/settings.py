@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_INPUTS = 512
+"""Of a request."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -15,7 +18,7 @@ class Limits:
         inputs: the most inputs of a request.
         batch_tokens: the most tokens that are computed at once, but for a single request that has more.
         queue_tokens: the most tokens that wait; over that a request is turned away (429), as where those that wait
-            would take half of `timeout_s`.
+            and those that are computed would take half of `timeout_s`.
         timeout_s: seconds from a request's arrival until it is given up (503); a client has as many for a request's
             headers, for its body, and to take the answer.
         new_tokens: the most tokens that a left-to-right model adds in a request.
@@ -23,7 +26,7 @@ class Limits:
 
     body_bytes: int = 8 * 2**20
     bodies_bytes: int = 2**28
-    inputs: int = 512
+    inputs: int = MOST_INPUTS
     batch_tokens: int = 8192
     queue_tokens: int = 2**18
     timeout_s: float = 30.0

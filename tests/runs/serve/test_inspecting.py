@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,17 @@ def test_one_checkpoint_fills_masks_as_the_model_does(learning: TestClient) -> N
         assert each["scores"] == pytest.approx([one["score"] for one in filled], abs=1e-5)
     refused = ask(learning, "run", "fill-mask", 422, step=3, **asked)
     assert "no checkpoint of step 3 here: there are 2, 4, 6" in refused["error"]["message"]
+
+
+def test_checkpoints_that_are_removed_while_they_are_served(run_of_checkpoints: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(run_of_checkpoints, tmp_path / "run")
+    app = build_app(open_models([f"run={run}"], "fp32"))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        shutil.rmtree(run / "checkpoints")
+        assert client.get("/v1/models").json()["data"][0]["steps"] == [2, 4, 6]
+        told = client.post("/v1/models/run/checkpoints", json={"text": "the [MASK] is blue ."})
+        assert (told.status_code, "no checkpoint of this model's run can be read" in told.text) == (422, True)
+    app.service.batcher.close()
 
 
 def test_a_model_without_checkpoints_says_so(client: TestClient) -> None:

@@ -10,11 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from unmask.errors import SettingsError
 from unmask.serving.app import build_app
 from unmask.serving.models import ServedModel, open_models
+from unmask.serving.schemas import (
+    EmbedRequest,
+    FeaturesRequest,
+    OpenAIEmbeddings,
+    PredictRequest,
+    TaskRequest,
+    TokenizeRequest,
+)
 from unmask.serving.server import check_address
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -57,7 +66,13 @@ def is_well(client: TestClient) -> bool:
         (CLASSIFY, {"inputs": [{"text": "a", "more": nested(900)}]}, 422, "in each other: expected at most 64 levels"),
         (CLASSIFY, b'{"inputs": ["\xff"]}', 400, "the body cannot be read: expected JSON in UTF-8"),
         (CLASSIFY, b"[" * 100_000, 400, "nested less deep"),
-        (CLASSIFY, b'{"inputs"', 422, "."),
+        (CLASSIFY, b'{"inputs"', 400, "the body is not JSON: at character 10, expecting ':' delimiter"),
+        (CLASSIFY, b"hello", 400, "the body is not JSON: at character 1, expecting value"),
+        (CLASSIFY, {"inputs": [7] * 513}, 413, "513 inputs: a request has at most 512: send several"),
+        (CLASSIFY, {"inputs": ["a"], **{f"key{number}": 1 for number in range(100)}}, 422, "the body: 101 keys: /docs"),
+        ("/embed", {"inputs": ["a"] * 513}, 413, "513 inputs: a request has at most 512: send several"),
+        ("/predict", {"inputs": [["a"]] * 513}, 413, "513 inputs: a request has at most 512: send several"),
+        ("/predict", {"inputs": [["a"], [7]]}, 422, "expected a text, or a list of texts"),
         (CLASSIFY, b"", 422, "."),
         (CLASSIFY, [1], 422, "."),
         (FILL, {"inputs": ["a dull paper"]}, 422, r"input 1: no \[MASK\] in 'a dull paper'"),
@@ -79,7 +94,7 @@ def is_well(client: TestClient) -> bool:
         ("/v1/models/encoder/classify", {"inputs": ["a"]}, 409, "is not for classify: it answers at .*/features"),
         ("/v1/models/nobody/classify", {"inputs": ["a"]}, 404, "no model 'nobody' here: there are causal"),
         ("/v1/embeddings", {"model": "nobody", "input": "a"}, 404, "no model 'nobody'"),
-        ("/v1/embeddings", {"model": "encoder", "input": [1, 2]}, 422, "Input should be a valid string"),
+        ("/v1/embeddings", {"model": "encoder", "input": [1, 2]}, 422, r"input: expected a text, .*\(token ids are"),
         ("/v1/embeddings", {"model": "encoder", "input": []}, 422, "no texts"),
         ("/v1/embeddings", {"model": "encoder", "input": "a", "dimensions": 10**6}, 422, "dimensions is 1000000"),
         ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "an input of 3 texts"),
@@ -96,6 +111,25 @@ def test_what_cannot_be_answered_is_told(path: str, body: Any, status: int, mess
     assert re.search(message, error["message"]), error["message"]
     assert "Traceback" not in told.text
     assert is_well(client)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": [7] * 300_000},
+        {"inputs": ["a"] * 300_000},
+        {"inputs": [["a", 7]] * 150_000},
+        {"inputs": "a", **{f"key{number}": 1 for number in range(200_000)}},
+    ],
+)
+@pytest.mark.parametrize("path", [CLASSIFY, FEATURES, "/embed", "/predict", "/tokenize", "/v1/embeddings"])
+def test_a_body_of_many_wrong_values_makes_one_error(path: str, body: Any) -> None:
+    """Each error is an object, and building them stops the whole server."""
+    shapes = {CLASSIFY: TaskRequest, FEATURES: FeaturesRequest, "/embed": EmbedRequest, "/predict": PredictRequest}
+    shape = {**shapes, "/tokenize": TokenizeRequest, "/v1/embeddings": OpenAIEmbeddings}[path]
+    with pytest.raises(ValidationError) as raised:
+        shape.model_validate({**body, "input": body["inputs"], "model": "encoder"})
+    assert raised.value.error_count() <= 3
 
 
 def test_a_body_that_is_not_called_json(client: TestClient) -> None:

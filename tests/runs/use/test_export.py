@@ -173,11 +173,23 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
         assert client.get("/v1/models").json()["data"][0]["uses"] == ["classify"]
         asked = client.post("/v1/models/small/classify", json={"inputs": ["Ada wrote a warm paper"]})
         assert asked.status_code == 200, asked.text
-        [expected] = load_predictor("small")([Row({"text": "Ada wrote a warm paper"}, "here")])
-        assert asked.json()["predictions"] == [expected]
+        texts = ["Ada wrote a warm paper", "a dull paper", "Ada wrote it and nobody read it but the warm sun of Berlin"]
+        together = client.post("/v1/models/small/classify", json={"inputs": texts}).json()["predictions"]
+        assert together[0] == asked.json()["predictions"][0], "whatever is beside it"
+        predictor = load_predictor("small")
+        assert together == [next(iter(predictor([Row({"text": text}, "here")]))) for text in texts]
     app.service.batcher.close()  # type: ignore[attr-defined]
     code, _, errors = unmask("predict", "small", "classification.jsonl", "--precision", "bf16")
     assert (code, "leave --precision out" in errors) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["tagging", "qa", "choice"])
+def test_int8_answers_each_row_by_itself(unmask: Command, task_models: Any, check: Any, name: str) -> None:
+    words = ("export", task_models.runs / name, "--check", check(name), "--out", "small", "--format", "onnx-int8")
+    assert unmask(*words, "--max-loss", 100).code == 0
+    predictor = load_predictor("small")
+    rows = [Row(fields, "here") for fields in map(json.loads, Path(check(name)).read_text().splitlines()[:4])]
+    assert list(predictor(rows)) == [next(iter(predictor([row]))) for row in rows]
 
 
 def test_what_is_too_much_worse_is_not_written(

@@ -97,20 +97,60 @@ def test_over_the_limit_a_request_is_turned_away_at_once() -> None:
     assert answers[1].retry_after_s >= 1
 
 
+def with_rate(batcher: Batcher, use: Doubling, rate: float) -> None:
+    batcher._rates[use] = rate
+
+
 def test_who_would_be_answered_too_late_is_turned_away() -> None:
-    """A batch takes a microsecond at least, so a thousand million tokens take a thousand seconds."""
+    """25 seconds of work wait, then 5."""
+    use, other = Doubling(), Doubling()
+    with batching(queue_tokens=10**10) as batcher:
+        for tokens, expected in ((2500, Busy), (500, 2)):
+            with_rate(batcher, use, 100.0)
+            works = [use.work(2, tokens), other.work(1)]
+            _, last = asyncio.run(
+                behind_a_gate(use, batcher, lambda works=works: [batcher.compute(work) for work in works])  # type: ignore[misc]
+            )
+            assert (type(last) if isinstance(last, Busy) else last) == expected
+            assert not isinstance(last, Busy) or last.retry_after_s == pytest.approx(25, abs=1)
+
+
+def test_what_is_being_computed_counts_as_what_waits() -> None:
     use = Doubling()
+    with batching(timeout_s=0.4) as batcher:
 
-    async def crowd(batcher: Batcher) -> list[Any]:
-        await batcher.compute(use.work(1))
-        tokens = (10**9, 1)
-        return await behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(2, each)) for each in tokens])
+        async def ask() -> tuple[Any, Any]:
+            use.gate.clear()
+            first = asyncio.ensure_future(batcher.compute(use.work(1)))
+            assert await asyncio.to_thread(use.began.wait, 10)
+            await asyncio.sleep(0.25)  # nothing is known of it, but that it has taken over half of the time
+            [late] = await asyncio.gather(batcher.compute(use.work(2)), return_exceptions=True)
+            use.gate.set()
+            return await first, late
 
-    with batching(queue_tokens=10**10, timeout_s=30) as batcher:
-        answered, turned_away = asyncio.run(crowd(batcher))
-    assert answered == 4, "an idle queue takes it, whatever its size"
+        answered, turned_away = asyncio.run(ask())
+    assert answered == 2
     assert isinstance(turned_away, Busy)
-    assert turned_away.retry_after_s >= 1000
+
+
+def test_one_request_that_cannot_be_computed_in_its_time_is_refused_at_once() -> None:
+    use = Doubling()
+    told = "3,100 tokens to compute take about 31 s here, and a request is given up after 30 s"
+    with batching() as batcher:
+        with_rate(batcher, use, 100.0)
+        with pytest.raises(TooMuch, match=told):
+            asyncio.run(batcher.compute(use.work(1, 3100)))
+        assert asyncio.run(batcher.compute(use.work(1, 2900))) == 2, "this one is in time"
+    assert use.batches == [[1]]
+
+
+def test_small_batches_say_nothing_of_large_ones() -> None:
+    use = Doubling()
+    with batching() as batcher:
+        asyncio.run(batcher.compute(use.work(1, 511)))
+        assert use not in batcher._rates
+        asyncio.run(batcher.compute(use.work(1, 512)))
+    assert batcher._rates[use] > 0
 
 
 def test_one_request_of_more_than_may_wait_is_refused() -> None:
