@@ -156,9 +156,9 @@ def _print_pairs(every: list[dict[str, Any]], checkpoints: bool) -> None:
     if checkpoints:
         for each in every:
             print(f"step {each['step']:>9,}  {each['metrics']['accuracy']:5.1f}")
-    mean, num_paradigms = results["metrics"], len(results["paradigms"])
-    print(f"{results['n']:,} pairs in {num_paradigms} paradigms; a coin gives 50.0")
-    for name, figures in results["paradigms"].items():
+    mean, n, paradigms = results["metrics"], results["n"], results["paradigms"]
+    print(f"{n:,} pair{'s' * (n != 1)} in {len(paradigms)} paradigm{'s' * (len(paradigms) != 1)}; a coin gives 50.0")
+    for name, figures in paradigms.items():
         print(f"  {name:<56} {figures['accuracy']:5.1f}  ({figures['low']:.1f} to {figures['high']:.1f})")
     for name, percent in results["terms"].items():
         print(f"  {name + ', mean':<56} {percent:5.1f}")

@@ -93,7 +93,7 @@ def open_module(settings: PretrainRecipe, directory: Path, compute: Compute, wor
     assert isinstance(run.module, nn.Module)
     compute.place(run.module)
     counts = count_targets(run.store, run.tokenizer)
-    return Opened(run, counts, evaluator(run, run.objective.floors(counts, run.held_out), compute))
+    return Opened(run, counts, evaluator(settings, run, run.objective.floors(counts, run.held_out), compute))
 
 
 def joined_again(run: PretrainingInputs, settings: PretrainRecipe, directory: Path) -> PretrainingInputs:

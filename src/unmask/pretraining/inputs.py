@@ -234,8 +234,9 @@ def find_tokenizer(start: Start, directory: Path) -> Path | None:
     model = start.source.directory
     keys = [f"tokenizer.{name}" for name in type(given).model_fields if name in given.model_fields_set]
     if keys:
+        they_are = "it is" if len(keys) == 1 else "they are"
         raise SettingsError(
-            f"{', '.join(keys)}: they are for a new tokenizer, whose entries would not be those of "
+            f"{', '.join(keys)}: {they_are} for a new tokenizer, whose entries would not be those of "
             f"init_from={settings.init_from}: give tokenizer={model}, the model's own, or one that `unmask tokenizer "
             f"extend {model} --words FILE --out DIR` has made of it"
         )

@@ -6,14 +6,17 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 
 from unmask.batch import Batch
+from unmask.config import build_settings, merge, parse_overrides
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.objectives.settings import CAUSAL_SHARE, GENERATOR
+from unmask.packing.settings import PAIRED
 from unmask.pretraining.inputs import PretrainingInputs
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tasks.pairs.comparing import compare_pairs
@@ -59,7 +62,7 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
 
 
 def evaluator(
-    run: PretrainingInputs, floors: Sequence[Floor], compute: Compute
+    settings: PretrainRecipe, run: PretrainingInputs, floors: Sequence[Floor], compute: Compute
 ) -> Callable[[], dict[str, float]] | None:
     """A function that measures the run's module: on held-out text, on minimal pairs, or both; None where there is
     neither. A held-out loss that is at its floor is reported once.
@@ -71,7 +74,7 @@ def evaluator(
     if not run.held_out and not run.pairs:
         return None
     scorer = _scorer(run, compute) if run.pairs else None
-    plateau = Plateau(floors, run.objective.vocabulary_terms)
+    plateau = Plateau(floors, run.objective.vocabulary_terms, plateau_advice(settings))
 
     def evaluate() -> dict[str, float]:
         figures = measure(run.objective, run.module, run.held_out, compute)
@@ -130,9 +133,11 @@ class Plateau:
     Args:
         floors: of the run.
         terms: the loss terms over the vocabulary; the first is looked at.
+        advice: settings for another run, as `plateau_advice` gives them.
     """
 
-    def __init__(self, floors: Sequence[Floor], terms: Sequence[str]) -> None:
+    def __init__(self, floors: Sequence[Floor], terms: Sequence[str], advice: Sequence[str]) -> None:
+        self._advice = " ".join([*advice, "and" if advice else "", "a lower optimizer.learning_rate"])
         values = {floor.label: floor for floor in floors if floor.is_loss and floor.term == terms[0]}
         self._floor = values.get(SHOWN, values.get(UNIGRAM))
         self._since: float | None = None
@@ -150,12 +155,38 @@ class Plateau:
             self._is_reported = True
             logger.warning(
                 "for %.0f %% of the run, loss/%s on held-out text has stayed within %s of %.3f, the loss of %s: no "
-                "context is learnt yet. What shortened this on small models (docs/guides/pretraining-systems.md): "
-                "optimizer.name=muon, model.architecture=modernbert, objective.causal_share=.5, "
-                "objective.output_bias=log_frequency, a lower optimizer.learning_rate, schedule.name=wsd",
+                "context is learnt yet. What shortened this on small models (docs/guides/pretraining-systems.md) and "
+                "this recipe lacks, of which each may need those before it: %s",
                 100 * (progress - self._since),
                 floor.term,
                 _CLOSE_NATS,
                 floor.value,
                 floor.what,
+                self._advice,
             )
+
+
+def plateau_advice(settings: PretrainRecipe) -> list[str]:
+    """What shortened a plateau on small models and a recipe neither has nor refuses: `key=value` words, of which each
+    may need those before it."""
+    objective, packing, is_new = settings.objective, settings.packing, settings.init_from is None
+    is_paired = packing.format in PAIRED
+    is_open = {
+        "objective.sentence_objective=none": objective.pair_objective != "none",
+        "packing.short_sequence_prob=0": is_paired and "short_sequence_prob" in packing.model_fields_set,
+        "packing.format=full_sentences": is_paired,
+        "model.architecture=modernbert": is_new and settings.model.architecture != "modernbert",
+        "objective.discriminator_after=.4": getattr(objective, "discriminator_after", None) == 0,
+        "objective.causal_share=.5": getattr(objective, "causal_share", None) == 0,
+        "objective.output_bias=log_frequency": is_new and objective.output_bias == "zero",
+        "optimizer.name=muon": settings.optimizer.name == "adamw",
+        "schedule.name=wsd": settings.schedule.name != "wsd",
+    }
+    values, advice = {**settings.as_written(), "packing": packing.model_dump(exclude_unset=True)}, []
+    for word in (word for word, is_wanted in is_open.items() if is_wanted):
+        changed = merge(values, parse_overrides([word]))
+        with suppress(SettingsError):
+            build_settings(PretrainRecipe, changed, "advice")
+            values = changed
+            advice.append(word)
+    return advice

@@ -88,7 +88,10 @@ def _load(cls: type[Recipe], name: str, overrides: Overrides) -> Recipe:
     values = read_settings_file(path)
     base_name = values.pop("base", None)
     if base_name is not None:
-        values = merge(_without_other_names(_read_base(path, base_name), values), values, ALTERNATIVES)
+        base = _without_other_names(_read_base(path, base_name), values)
+        if values.get("init_from") is not None and isinstance(base.get("tokenizer"), Mapping):
+            del base["tokenizer"]  # how to train one: the model has its own
+        values = merge(base, values, ALTERNATIVES)
     given = parse_overrides(overrides)
     if "base" in given:
         raise SettingsError(

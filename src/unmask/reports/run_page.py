@@ -70,8 +70,8 @@ def write_report(run_directory: Path) -> Path:
     titles = {key: _title(key, positive_label) for key in figures}
 
     try:
-        parts = parts_of(recipe, rows)
-    except (AttributeError, KeyError, TypeError) as error:
+        parts, rate = parts_of(recipe, rows), _rate_title(recipe)
+    except (AttributeError, KeyError, TypeError, ZeroDivisionError) as error:
         raise InputError(f"{recipe_path} is not the recipe of a run: take it out of the run directory") from error
 
     session = sessions[-1] if sessions else {}
@@ -83,7 +83,7 @@ def write_report(run_directory: Path) -> Path:
         above=session.get("recipe"),
         command=shlex.join(session.get("command", [])),
         tiles=_tiles(rows, num_parameters, {titles[key]: value for key, value in figures.items()}),
-        **_curves(rows, floors, parts),
+        **_curves(rows, floors, parts, rate),
         results=[(titles[key], number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
         reliability=calibration and _reliability(calibration),
@@ -194,10 +194,22 @@ def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, int]:
     return {name: step for name, step in begun.items() if step < steps[-1]}
 
 
+def _rate_title(recipe: Mapping[str, Any]) -> str:
+    """What the learning rate of the rows is called: under Muon that of AdamW, of which Muon's is a multiple."""
+    optimizer = recipe.get("optimizer", {})
+    if optimizer.get("name") != "muon" or not optimizer.get("muon_learning_rate"):
+        return "Learning rate"
+    times = optimizer["muon_learning_rate"] / optimizer["learning_rate"]
+    return f"Learning rate of AdamW; Muon's is {number(times)} times as high"
+
+
 def panels(
-    rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float] | None = None
+    rows: Sequence[Row],
+    floors: Mapping[str, Mapping[str, float]],
+    parts: Mapping[str, float] | None = None,
+    rate: str = "Learning rate",
 ) -> list[Panel]:
-    """Every figure for which the rows have points, the loss first."""
+    """Every figure for which the rows have points, the loss first; `rate` is the title of the learning rate's."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     losses = ["loss", *(key for key in keys if key.startswith("loss/"))]
     if len(losses) > 1 and all(sum(key in row for key in losses[1:]) < 2 for row in rows):
@@ -210,10 +222,12 @@ def panels(
         its_floors = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
         title = "Loss" if key == "loss" else f"{_in_words(key.removeprefix('loss/'))} loss"
         title += "" if held_out in keys else " in training"
+        if key == "loss" and len(losses) > 1:
+            title += f": weighted sum of {', '.join(_words(each.removeprefix('loss/')) for each in losses[1:])}"
         found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), its_floors))
     for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
         found.append(Panel(_in_words(key), nothing, Series.of(rows, key), floors.get(key, {})))
-    found.append(Panel("Learning rate", Series.of(rows, "learning_rate"), nothing, is_noisy=False))
+    found.append(Panel(rate, Series.of(rows, "learning_rate"), nothing, is_noisy=False))
     found.append(Panel("Gradient norm before clipping", Series.of(rows, "gradient_norm"), nothing))
     found.append(Panel("Tokens per second", Series.of(rows, "tokens_per_s"), nothing))
     last_step = max((row["step"] for row in rows), default=0)
@@ -221,13 +235,13 @@ def panels(
 
 
 def _curves(
-    rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float]
+    rows: Sequence[Row], floors: Mapping[str, Mapping[str, float]], parts: Mapping[str, float], rate: str
 ) -> dict[str, Any]:
     """The figures, of which the first has the whole width, and the values of what was logged only once.
 
     Of these there are training values alone: held-out values are among the results.
     """
-    found = panels(rows, floors, parts)
+    found = panels(rows, floors, parts, rate)
     drawn = [panel for panel in found if panel.is_curve]
     once = [panel for panel in found if not panel.is_curve and panel.training.is_drawable]
     return {
@@ -283,8 +297,11 @@ def _facts(rows: Sequence[Row], num_parameters: float | None) -> Iterator[tuple[
     yield "Steps", f"{rows[-1]['step']:,}" if rows else ""
     yield "Tokens", human_count(training[-1]["tokens"]) if training else ""
     yield "Time training", human_duration(seconds) if training else ""
-    loss = Series.of(rows, "loss")
-    yield "Training loss", number(loss.last) if loss.is_drawable else ""
+    terms = [key for key in training[-1] if key.startswith("loss/")] if training else []
+    for key in terms if len(terms) > 1 else ["loss"]:  # their sum is to be compared with nothing
+        loss = Series.of(rows, key)
+        title = "Training loss" if key == "loss" else _in_words(f"training_{key.removeprefix('loss/')}_loss")
+        yield title, number(loss.last) if loss.is_drawable else ""
 
 
 def _settings(recipe: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
@@ -323,5 +340,10 @@ def _title(key: str, positive_label: str | None) -> str:
 
 def _in_words(key: str) -> str:
     """A key as a person says it: `eval/nsp_accuracy` is "Held-out NSP accuracy"."""
-    words = " ".join(WORDS.get(word, word) for word in key.replace("/", " ").replace("_", " ").split(" "))
+    words = _words(key)
     return words[:1].upper() + words[1:]
+
+
+def _words(key: str) -> str:
+    """As `_in_words`, for the middle of a sentence."""
+    return " ".join(WORDS.get(word, word) for word in key.replace("/", " ").replace("_", " ").split(" "))

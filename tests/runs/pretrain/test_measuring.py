@@ -12,8 +12,10 @@ from support.runs import weight_bytes
 from unmask.errors import InputError
 from unmask.inference.pairs import evaluate_pairs
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
-from unmask.pretraining.measuring import Plateau
+from unmask.pretraining.measuring import Plateau, plateau_advice
 from unmask.pretraining.run import pretrain
+from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.names import known_recipes
 from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -91,10 +93,60 @@ FLOORS = [
 def test_a_loss_that_stands_at_its_floor_is_reported_once(
     losses: list[float], warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plateau = Plateau(FLOORS, ("mlm",))
+    plateau = Plateau(FLOORS, ("mlm",), ["optimizer.name=muon"])
     with caplog.at_level(logging.WARNING, "unmask"):
         for number, loss in enumerate(losses):
             plateau.look({"mlm_loss": loss}, progress=0.1 + 0.09 * number)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == warns
     assert all("within 0.05 of 6.000, the loss of knowing what is shown" in message for message in messages)
+    assert all(message.endswith(": optimizer.name=muon and a lower optimizer.learning_rate") for message in messages)
+
+
+NO_PAIRS = ["objective.sentence_objective=none", "packing.format=full_sentences"]
+BODY, CAUSAL, BIAS = "model.architecture=modernbert", "objective.causal_share=.5", "objective.output_bias=log_frequency"
+OPTIMIZING = ["optimizer.name=muon", "schedule.name=wsd"]
+
+ADVICE: dict[str, list[str]] = {
+    "bert_mini": [*NO_PAIRS, BODY, CAUSAL, BIAS, *OPTIMIZING],
+    "bert_sop_tiny": [*NO_PAIRS, BODY, CAUSAL, BIAS, *OPTIMIZING],
+    "roberta_mini": [BODY, CAUSAL, BIAS, *OPTIMIZING],
+    "spanbert_mini": [BODY, BIAS, *OPTIMIZING],
+    "modern_mini": [],
+    "electra_tiny": [],
+    "electra_joint_mini": ["objective.discriminator_after=.4", CAUSAL, BIAS, *OPTIMIZING],
+    "electra_two_stage_base": [BIAS, *OPTIMIZING],
+    "gpt1_mini": [BIAS, *OPTIMIZING],
+    "elmo_mini": [BIAS, "schedule.name=wsd"],
+    "continued": [CAUSAL, *OPTIMIZING],
+    "continued_night": [CAUSAL, "schedule.name=wsd"],
+}
+
+
+def beside(name: str) -> list[str]:
+    """What a recipe does not say itself."""
+    is_continued = "init_from=" in known_recipes()[name].read_text("utf-8")
+    return ["store=S", "init_from=M"] if is_continued else ["store=S"]
+
+
+@pytest.mark.parametrize(("recipe", "advice"), ADVICE.items(), ids=ADVICE)
+def test_what_is_advised_on_a_plateau_is_new_to_the_recipe(recipe: str, advice: list[str]) -> None:
+    assert plateau_advice(load_pretrain_recipe(f"pretrain/{recipe}", beside(f"pretrain/{recipe}"))) == advice
+
+
+@pytest.mark.parametrize("name", sorted(name for name in known_recipes() if name.startswith("pretrain/")))
+def test_a_recipe_takes_all_that_is_advised_on_a_plateau(name: str) -> None:
+    advice = plateau_advice(load_pretrain_recipe(name, beside(name)))
+    assert plateau_advice(load_pretrain_recipe(name, [*beside(name), *advice])) == []
+
+
+def test_advice_for_a_recipe_that_says_everything_is_taken_too() -> None:
+    """As a run's own recipe does."""
+    settings = load_pretrain_recipe("pretrain/bert_mini", ["store=S", "packing.short_sequence_prob=.1"])
+    advice = [NO_PAIRS[0], "packing.short_sequence_prob=0", NO_PAIRS[1], BODY, CAUSAL, BIAS, *OPTIMIZING]
+    assert plateau_advice(settings) == advice
+
+
+def test_advice_on_a_plateau_leaves_out_what_a_setting_refuses() -> None:
+    settings = load_pretrain_recipe("pretrain/bert_mini", ["store=S", "objective.sentence_weight=2"])
+    assert plateau_advice(settings) == [BIAS, *OPTIMIZING]

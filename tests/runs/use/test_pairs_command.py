@@ -44,6 +44,11 @@ def test_a_page_of_one_model_has_no_curve(whole: Path, pairs: Path, tmp_path: Pa
     assert "Over the run" not in (tmp_path / "pairs.html").read_text(encoding="utf-8")
 
 
+def test_one_paradigm_is_not_several(whole: Path, tmp_path: Path, unmask: Command) -> None:
+    finished = unmask("evaluate", whole, "--pairs", write_rows(tmp_path / "pairs.jsonl", ROWS[0]))
+    assert "1 pair in 1 paradigm; a coin" in finished.output
+
+
 def test_a_page_that_cannot_be_written_loses_no_figure(
     whole: Path, pairs: Path, tmp_path: Path, unmask: Command
 ) -> None:

@@ -110,10 +110,11 @@ def test_a_whole_run(tmp_path: Path) -> None:
     headings = ["Curves", "Results", "Sample predictions", "Settings", "Environment"]
     assert re.findall("<h2>(.*?)</h2>", text) == headings
     tiles = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
-    # 200 thousand tokens at 500 a second are 400 seconds; the loss is the mean of the last four of 200 rows.
-    loss = number(sum(9.0 / step for step in range(197, 201)) / 4)
+    # 200 thousand tokens at 500 a second are 400 seconds; the losses are the means of the last four of 200 rows.
+    mlm, nsp = (number(sum(first / step for step in range(197, 201)) / 4) for first in (8.5, 0.5))
     assert tiles == {
-        "Parameters": "4.4M", "Steps": "200", "Tokens": "200k", "Time training": "6 min 40 s", "Training loss": loss,
+        "Parameters": "4.4M", "Steps": "200", "Tokens": "200k", "Time training": "6 min 40 s", "Training MLM loss": mlm,
+        "Training NSP loss": nsp,
         "Held-out loss": "0.05", "Held-out MLM loss": "0.04", "Held-out NSP accuracy": "0.625", "Dev.f1": "0.875",
     }  # fmt: skip
     assert "unmask pretrain bert_tiny &#39;corpus=my text&#39; --resume" in text
@@ -218,7 +219,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
         *(("samples.json", "[3]"), ("samples.json", '[{"text": "x"}]'), ("samples.json", '[{"text": ["x"]}]')),
         *(("results.json", "[]"), ("results.json", "{"), ("results.json", '{"floors": 3}')),
         *(("metrics.jsonl", '{"step": 1, "loss": "x"}\n'), ("environment.json", "[]")),
-        ("recipe.yaml", "train: {steps: 5}\nphases: [1, 2]"),
+        *(("recipe.yaml", "train: {steps: 5}\nphases: [1, 2]"), ("recipe.yaml", "optimizer: 3")),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str | bytes) -> None:
@@ -249,7 +250,7 @@ def test_the_stages_of_a_run_have_no_common_loss() -> None:
     assert all(panel.parts == {"second stage": 4} for panel in found)
     assert all(panel.last_step == 6 for panel in found)
     together = stage_row(2, "generator") | stage_row(2, "discriminator")
-    assert panels([together], {})[0].title == "Loss in training"
+    assert panels([together], {})[0].title == "Loss in training: weighted sum of generator, discriminator"
     assert parts_of({}, [together]) == {}
 
 
@@ -270,6 +271,27 @@ def test_where_a_phase_begins(budget: dict[str, Any], expected: dict[str, int]) 
     recipe = {"train": budget, "phases": [{"until": 0.9, "max_length": 128}, {"until": 1, "max_length": 512}]}
     rows = [{"step": step, "tokens": step * 100} for step in range(10, 51, 10)]
     assert parts_of(recipe, rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "title"),
+    [
+        ("{name: muon, learning_rate: 0.002, muon_learning_rate: 0.005}", "of AdamW; Muon's is 2.5 times as high"),
+        ("{name: muon, learning_rate: 0.002, muon_learning_rate: null}", ""),
+        ("{name: adamw, learning_rate: 0.002, muon_learning_rate: null}", ""),
+    ],
+)
+def test_the_learning_rate_of_a_run_with_two_is_named(tmp_path: Path, optimizer: str, title: str) -> None:
+    directory = run_directory(tmp_path / "run", [training_row(1), training_row(2)])
+    write(directory / "recipe.yaml", f"optimizer: {optimizer}\n")
+    text, _ = report_of(directory)
+    assert f"<b>Learning rate {title}".strip() + "</b>" in text.replace("&#39;", "'")
+
+
+def test_the_loss_of_a_last_part_with_one_term_is_one_figure(tmp_path: Path) -> None:
+    rows = [stage_row(2, "lm") | stage_row(2, "mlm"), stage_row(4, "mlm")]
+    text, _ = report_of(run_directory(tmp_path / "run", [row | {"tokens_per_s": 5.0} for row in rows]))
+    assert re.findall("<dt>(Training .*?)</dt>", text) == ["Training loss"]
 
 
 def test_a_part_of_the_run_is_a_line_in_every_figure(tmp_path: Path) -> None:
@@ -294,7 +316,8 @@ def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
     results = {"floors": {"loss/nsp": {"chance": math.log(2)}}}
     text, _ = report_of(run_directory(tmp_path / "run", rows, results=results))
     legends = dict(re.findall("<figcaption><b>(.*?)</b>(.*?)</figcaption>", text))
-    assert legends.pop("Loss") == '<span class="key training">training</span><span class="key held-out">held-out</span>'
+    both = '<span class="key training">training</span><span class="key held-out">held-out</span>'
+    assert legends.pop("Loss: weighted sum of MLM, NSP") == both
     nsp = '<span class="key training">training</span><span class="key floor">chance 0.6931</span>'
     assert legends.pop("NSP loss in training") == nsp
     assert set(legends.values()) == {""}
@@ -317,7 +340,7 @@ def test_the_last_evaluation_has_every_metric_once() -> None:
 def test_a_final_figure_takes_the_place_of_the_held_out_one_of_its_name(tmp_path: Path) -> None:
     rows = [training_row(1), {"step": 1, "eval/mlm_loss": 3.0}]
     text, _ = report_of(run_directory(tmp_path / "run", rows, results={"mlm_loss": 2.5}))
-    tiles = re.findall("<dt>(.*MLM loss)</dt><dd>(.*?)</dd>", text.replace("<div>", "\n"))
+    tiles = re.findall("<dt>(Held-out MLM loss)</dt><dd>(.*?)</dd>", text.replace("<div>", "\n"))
     assert tiles == [("Held-out MLM loss", "2.5")]
 
 

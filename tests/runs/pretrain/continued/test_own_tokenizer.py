@@ -13,6 +13,7 @@ import yaml
 from support.continued import run_two_steps
 from support.runs import weight_bytes
 from unmask.errors import SettingsError
+from unmask.pretraining.inputs import find_tokenizer
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
@@ -88,19 +89,31 @@ def test_a_run_that_had_trained_a_tokenizer_goes_on_with_it(
 
 @pytest.mark.usefixtures("without_work")
 @pytest.mark.parametrize(
-    ("words", "keys"),
+    ("words", "told"),
     [
-        (["tokenizer.vocab_size=200"], "tokenizer.vocab_size"),
-        (["tokenizer.lowercase=true", "tokenizer.kind=wordpiece"], "tokenizer.kind, tokenizer.lowercase"),
+        (["tokenizer.vocab_size=200"], "tokenizer.vocab_size: it is"),
+        (["tokenizer.lowercase=true", "tokenizer.kind=wordpiece"], "tokenizer.kind, tokenizer.lowercase: they are"),
     ],
 )
 def test_how_to_train_a_tokenizer_means_nothing_beside_a_model(
-    words: list[str], keys: str, recipe: str, bert: Path, tiny_text: Path, tmp_path: Path
+    words: list[str], told: str, recipe: str, bert: Path, tiny_text: Path, tmp_path: Path
 ) -> None:
-    told = rf"^{keys}: they are for a new tokenizer, .*: give tokenizer={bert}, the model's own, or one that"
-    with pytest.raises(SettingsError, match=told):
+    message = rf"^{told} for a new tokenizer, .*: give tokenizer={bert}, the model's own, or one that"
+    with pytest.raises(SettingsError, match=message):
         pretrain(recipe, [f"corpus={tiny_text}", f"init_from={bert.parent}", *words], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["pretrain/afternoon_deeper", "pretrain/continued_night"])
+def test_a_recipe_that_continues_leaves_out_how_its_base_trains_a_tokenizer(
+    name: str, tiny_store: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    words = [f"store={tiny_store}", "device=cpu", "train.steps=1", "train.batch_size=4"]
+    model = pretrain("pretrain/modern_mini", words, out=tmp_path / "first")
+    words = [f"corpus={tiny_text}", f"init_from={model}"]
+    assert find_tokenizer(open_start(load_pretrain_recipe(name, words)), tmp_path / "run") == model
+    with pytest.raises(SettingsError, match=r"^tokenizer\.vocab_size: it is for a new tokenizer"):
+        find_tokenizer(open_start(load_pretrain_recipe(name, [*words, "tokenizer.vocab_size=200"])), tmp_path / "run")
 
 
 @pytest.mark.usefixtures("without_work")
