@@ -21,6 +21,7 @@ from unmask.io.writing import write_json, writing_directory
 from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
 from unmask.models.hub.source import ModelSource, open_source
+from unmask.objectives.settings import GENERATOR
 from unmask.tokenization.opening import open_tokenizer
 
 _OF_TRAINING = ("hidden_dropout_prob", "embedding_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
@@ -32,7 +33,8 @@ logger = logging.getLogger("unmask")
 
 
 def average_models(models: Sequence[str | Path], directory: str | Path, *, overwrite: bool = False) -> Path:
-    """Writes the mean of models' weights, as float32, with the configuration and the tokenizer of the first.
+    """Writes the mean of models' weights, as float32, with the configuration and the tokenizer of the first; of ELECTRAs
+    also that of their generators, if all have theirs.
 
     Args:
         models: at least two of one kind, or the runs that made them; one that is named twice counts twice.
@@ -51,7 +53,16 @@ def average_models(models: Sequence[str | Path], directory: str | Path, *, overw
     if len(models) < 2:
         raise SettingsError(f"the mean of {len(models)} model(s): expected two or more")
     check_place(directory, overwrite)
-    sources = [open_source(model_directory(model)) for model in models]
+    directories = [model_directory(model) for model in models]
+    folders = [Path(), *([Path(GENERATOR)] if all((each / GENERATOR).is_dir() for each in directories) else [])]
+    with writing_directory(directory, overwrite) as unfinished:
+        for folder in folders:
+            _write_mean([each / folder for each in directories], unfinished / folder)
+    return directory
+
+
+def _write_mean(directories: Sequence[Path], out: Path) -> None:
+    sources = [open_source(directory) for directory in directories]
     first = sources[0]
     alike = _kinds(first)
     for source in sources[1:]:
@@ -62,14 +73,12 @@ def average_models(models: Sequence[str | Path], directory: str | Path, *, overw
     head = None
     if (first.directory / HEAD_WEIGHTS).is_file():
         head = _mean(sources, [read_head_weights(source.directory) for source in sources])
-    tokenizer = open_tokenizer(first.directory)
-    with writing_directory(directory, overwrite) as unfinished:
-        write_json(unfinished / CONFIG, _config(sources))
-        write_weights(unfinished / WEIGHTS, weights)
-        if head is not None:
-            write_weights(unfinished / HEAD_WEIGHTS, head)
-        tokenizer.save(unfinished)
-    return directory
+    out.mkdir(exist_ok=True)
+    write_json(out / CONFIG, _config(sources))
+    write_weights(out / WEIGHTS, weights)
+    if head is not None:
+        write_weights(out / HEAD_WEIGHTS, head)
+    open_tokenizer(first.directory).save(out)
 
 
 def _kinds(source: ModelSource) -> dict[str, Any]:

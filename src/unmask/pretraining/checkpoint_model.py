@@ -65,7 +65,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
             optimizer = build_optimizer(module, settings.optimizer)
             average = WeightAverage(optimizer, decay)
             load_optimizer(checkpoint, optimizer)
-            average.use(checkpoint.step)
+            average.use()
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     phase = checkpoint.state["position"].get("phase", 0)

@@ -187,7 +187,7 @@ def run_session(
     if state.best is not None:
         return restore_best(module, state.best)
     if average is not None:
-        average.use(state.step)
+        average.use()
     return session.last_evaluation
 
 
@@ -344,7 +344,7 @@ class Session:
         state.evaluated_step = state.step
         if self.evaluate is None:
             return
-        with self.average.used(state.step) if self.average is not None else nullcontext():
+        with self.average.used() if self.average is not None else nullcontext():
             self._evaluate_weights(state, self.evaluate)
 
     def _evaluate_weights(self, state: TrainState, evaluate: Callable[[], dict[str, float]]) -> None:

@@ -82,6 +82,20 @@ def test_heads_apart_have_their_mean(tmp_path: Path, models: list[Path]) -> None
         assert torch.allclose(tensor, (first[name] + second[name]) / 2)
 
 
+def test_a_generator_beside_each_has_its_mean_too(tmp_path: Path, models: list[Path]) -> None:
+    """As pre-training leaves an ELECTRA; one without its generator makes a mean without one."""
+    for model in models:
+        shutil.copytree(model, tmp_path / "copy")
+        (tmp_path / "copy").rename(model / "generator")
+    mean = average_models(models, tmp_path / "mean")
+    first, second = (weights(model / "generator") for model in models)
+    for name, tensor in weights(mean / "generator").items():
+        assert torch.allclose(tensor, (first[name] + second[name]) / 2, atol=1e-7)
+    assert load_tokenizer(mean / "generator").fingerprint() == load_tokenizer(models[0]).fingerprint()
+    shutil.rmtree(models[1] / "generator")
+    assert not (average_models(models, tmp_path / "other") / "generator").exists()
+
+
 def test_models_that_differ_in_more_than_weights_have_no_mean(tmp_path: Path, models: list[Path]) -> None:
     first, second = models
 

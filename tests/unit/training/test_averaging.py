@@ -47,10 +47,29 @@ def test_means_beside_every_optimizer(name: Any) -> None:
             its.zero_grad()
         seen.append(module.blocks[0].weight.detach().clone())
     assert torch.equal(module.blocks[0].weight, plain.blocks[0].weight), "training is the same"
-    with average.used(4):
+    with average.used():
         torch.testing.assert_close(module.blocks[0].weight.detach(), mean_of(seen))
         torch.testing.assert_close(module.unused.detach(), torch.ones(2))
     assert torch.equal(module.blocks[0].weight, seen[-1])
+
+
+def test_what_is_trained_later_has_a_mean_of_its_own_steps() -> None:
+    """As ELECTRA's discriminator, which begins after its generator with that one's weights in place of its own."""
+    early, late = nn.Parameter(torch.ones(2)), nn.Parameter(torch.full((2,), 100.0))
+    optimizer = torch.optim.SGD([early, late], 0.1)
+    average = WeightAverage(optimizer, DECAY)
+    seen: dict[nn.Parameter, list[Tensor]] = {early: [], late: []}
+    for step in range(6):
+        trained = early if step < 3 else late
+        optimizer.zero_grad()
+        if step == 3:
+            late.data.copy_(early.data)
+        trained.pow(2).sum().backward()
+        optimizer.step()
+        seen[trained].append(trained.detach().clone())
+    average.use()
+    for parameter, weights in seen.items():
+        torch.testing.assert_close(parameter.detach(), mean_of(weights))
 
 
 def test_a_captured_step_that_is_not_taken_does_not_count() -> None:
