@@ -11,7 +11,9 @@ import torch
 import transformers
 from torch.nn import functional
 
+from support.model_files import edit_config
 from support.sizes import small
+from unmask.errors import InputError
 from unmask.inference.pairs import open_scorer
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import MaskedLMHead
@@ -77,6 +79,13 @@ def test_pseudo_log_likelihoods(tmp_path: Path, architecture: str, kind: str, pl
     expected = [expected_score(model, tokenizer, sentence, pll != "original") for sentence in SENTENCES]
     np.testing.assert_allclose(found, expected, atol=1e-3)
     assert len({round(score, 2) for score in found}) == len(SENTENCES)
+
+
+def test_a_text_that_is_no_sentence_is_refused_before_it_takes_hours(tmp_path: Path) -> None:
+    save_masked_lm(tmp_path, "modernbert", "byte_bpe")
+    edit_config(tmp_path, max_position_embeddings=8192)
+    with pytest.raises(InputError, match=r"'they they .*: 604 tokens, and at most 512 are read: expected a sentence"):
+        score_sentences(open_scorer(tmp_path), ["they " * 300])
 
 
 def test_batches_on_several_threads_score_as_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

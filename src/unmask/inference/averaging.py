@@ -33,8 +33,8 @@ logger = logging.getLogger("unmask")
 
 
 def average_models(models: Sequence[str | Path], directory: str | Path, *, overwrite: bool = False) -> Path:
-    """Writes the mean of models' weights, as float32, with the configuration and the tokenizer of the first; of ELECTRAs
-    also that of their generators, if all have theirs.
+    """Writes the mean of models' weights, as float32, with the configuration and the tokenizer of the first; and so of
+    the generators beside ELECTRAs, if all have theirs.
 
     Args:
         models: at least two of one kind, or the runs that made them; one that is named twice counts twice.

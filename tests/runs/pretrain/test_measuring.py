@@ -62,7 +62,7 @@ def test_a_sentence_that_is_too_short_is_refused_first(tiny_recipe: Path, tiny_s
     ("text", "message"),
     [
         ("one line\n", "1 lines: expected pairs"),
-        ("a\nb\n" + "word " * 60 + "\nother words\n", "and the model reads 32: expected a sentence"),
+        ("a\nb\n" + "word " * 60 + "\nother words\n", "and at most 32 are read: expected a sentence"),
     ],
 )
 def test_pairs_that_cannot_be_compared_are_refused_first(

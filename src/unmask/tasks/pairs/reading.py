@@ -1,7 +1,8 @@
 """Reading minimal pairs: two sentences that differ in one point of grammar (Warstadt et al. 2020, BLiMP).
 
 Three layouts: BLiMP's `.jsonl`; Zorro's `.txt` (Huebner et al. 2021), a wrong line before each right one; and a table
-with the columns `sentence_good` and `sentence_bad`. A file is a paradigm, unless its rows name theirs (`UID`).
+with the columns `sentence_good` and `sentence_bad`, or `good` and `bad`, or without names, the right sentence first. A
+file is a paradigm, unless its rows name theirs (`UID`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from unmask.tasks.rows import checked_text
 logger = logging.getLogger("unmask")
 
 GOOD, BAD = "sentence_good", "sentence_bad"
+_NAMES = ((GOOD, BAD), ("good", "bad"), ("1", "2"))
+"""Of the columns; the last are those of a table without a header."""
 
 _KINDS = (*FORMATS, ".txt")
 _NO_PAIRS = re.compile(r"\.|(readme|licen[cs]e|notice)\b", re.IGNORECASE)
@@ -133,15 +136,16 @@ def _read(file: InputFiles, faults: RowFaults) -> Iterator[_Placed]:
     suffix, packed = file.suffixes
     stem = file.path.name.removesuffix(packed).removesuffix(suffix)
     for row in _zorro_rows(file) if suffix == ".txt" else read_rows(file):
-        missing = [name for name in (GOOD, BAD) if name not in row]
-        if missing:
+        names = next((names for names in _NAMES if all(name in row for name in names)), None)
+        if names is None:
             raise InputError(
-                f"{row.source}: no {missing[0]}: expected the columns {GOOD} and {BAD}, as BLiMP's files have them, or "
-                "a .txt in which a wrong sentence comes before each right one"
+                f"{row.source}: the columns are {', '.join(row.fields)}: expected {GOOD} and {BAD}, as BLiMP's files "
+                "have them, or good and bad; --header none takes two columns without names, the right sentence first; in a .txt a "
+                "wrong sentence comes before each right one"
             )
         name, term = (str(row.fields.get(key) or "").strip() for key in ("UID", "linguistics_term"))
         try:
-            pair = MinimalPair(_sentence(row, GOOD, "right"), _sentence(row, BAD, "wrong"))
+            pair = MinimalPair(_sentence(row, names[0], "right"), _sentence(row, names[1], "wrong"))
         except InputError as error:
             faults.add(error)
         else:

@@ -40,6 +40,9 @@ from unmask.tokenization.tokenizer import TextTokenizer
 PllMode = Literal["original", "word-left-to-right"]
 """What is masked beside the token that is scored: nothing, or the rest of its word to the right."""
 
+_LONGEST = 512
+"""Tokens of what is called a sentence; a masked model reads it once for each of its tokens."""
+
 Scores = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Part = TypeVar("Part")
@@ -98,7 +101,7 @@ class MaskedScorer:
     mode: PllMode = "original"
 
     def encode(self, sentences: Sequence[str]) -> list[Ids]:
-        return _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
+        return _encode(self.tokenizer, sentences, min(_LONGEST, self.encoder.settings.num_positions))
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
@@ -311,7 +314,7 @@ def _encode(tokenizer: TextTokenizer, sentences: Sequence[str], limit: int) -> l
 def _check_lengths(sentences: Sequence[str], encoded: Sequence[Ids], limit: int, least: int) -> None:
     for sentence, ids in zip(sentences, encoded, strict=True):
         if len(ids) > limit:
-            raise InputError(f"{sentence[:60]!r}: {len(ids)} tokens, and the model reads {limit}: expected a sentence")
+            raise InputError(f"{sentence[:60]!r}: {len(ids)} tokens, and at most {limit} are read: expected a sentence")
         if len(ids) < least:
             raise InputError(f"{sentence[:60]!r}: too few tokens to score: expected a sentence")
 

@@ -45,6 +45,14 @@ def test_a_sample_is_spread_over_each_paradigm(tmp_path: Path) -> None:
     assert [pair.good[-1] for pair in more.pairs] == ["0", "1", "3", "5", "6", "8"]
 
 
+def test_a_table_of_ones_own(tmp_path: Path) -> None:
+    expected = (MinimalPair("He eats.", "He eat."),)
+    named = write(tmp_path / "named.csv", "bad,good\nHe eat.,He eats.\n")
+    assert read_paradigms(named)[0].pairs == expected
+    nameless = write(tmp_path / "nameless.tsv", "He eats.\tHe eat.\n")
+    assert read_paradigms(InputFiles((nameless,), TableSettings(header="none")))[0].pairs == expected
+
+
 def test_korean_files_of_windows_are_read_with_their_encoding(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_bytes("sentence_good,sentence_bad\n책을 읽는다.,책를 읽는다.\n".encode("cp949"))
@@ -59,8 +67,12 @@ def test_korean_files_of_windows_are_read_with_their_encoding(tmp_path: Path) ->
         ("a.txt", "", "there is nothing in it"),
         ("a.txt", "wrong\n\n", "a.txt:1: the right sentence is empty"),
         ("a.csv", "sentence_good,sentence_bad\nSame.,Same.\n", "a.csv:2: both sentences are 'Same.'"),
-        ("a.csv", "good,bad\nA.,B.\n", "a.csv:2: no sentence_good: expected the columns sentence_good and"),
-        ("a.jsonl", '{"sentence_good": "A."}\n', "a.jsonl:1: no sentence_bad"),
+        (
+            "a.csv",
+            "left,right\nA.,B.\n",
+            "a.csv:2: the columns are left, right: expected sentence_good and sentence_bad",
+        ),
+        ("a.jsonl", '{"sentence_good": "A."}\n', "a.jsonl:1: the columns are sentence_good: expected"),
         ("a.jsonl", '{"sentence_good": 5, "sentence_bad": "B."}\n', "a.jsonl:1: sentence_good is 5: expected a text"),
         ("a.jsonl", '{"sentence_good": "A.", "sentence_bad": "\\ud83d"}\n', "sentence_bad holds half of a surrogate"),
         ("a.pdf", "x", "unknown kind of file"),
