@@ -140,8 +140,8 @@ def _read(file: InputFiles, faults: RowFaults) -> Iterator[_Placed]:
         if names is None:
             raise InputError(
                 f"{row.source}: the columns are {', '.join(row.fields)}: expected {GOOD} and {BAD}, as BLiMP's files "
-                "have them, or good and bad; --header none takes two columns without names, the right sentence first; in a .txt a "
-                "wrong sentence comes before each right one"
+                "have them, or good and bad; --header none takes two columns without names, the right sentence first; in "
+                "a .txt a wrong sentence comes before each right one"
             )
         name, term = (str(row.fields.get(key) or "").strip() for key in ("UID", "linguistics_term"))
         try:
