@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.tasks.base import Task
 
 
-def certainty(prediction: dict[str, Any]) -> float:
+def certainty(prediction: dict[str, Any], thresholds: Mapping[str, float] = MappingProxyType({})) -> float:
     """How sure a model is of a prediction, from 0 to 1: the probability of its label or choice; of several labels that
-    of the decision which is nearest to even."""
+    of the least sure decision, where a probability at its label's threshold counts as even.
+
+    Args:
+        thresholds: of labels; .5 for those without.
+    """
     probabilities = prediction["probabilities"]
     if "labels" in prediction:
-        return float(min(max(each, 1 - each) for each in probabilities.values()))
+        return min(_sureness(each, thresholds.get(label, 0.5)) for label, each in probabilities.items())
     return float(max(probabilities.values() if isinstance(probabilities, dict) else probabilities))
+
+
+def _sureness(probability: float, threshold: float) -> float:
+    """1/2 at the threshold, 1 at the probabilities 0 and 1, and in a straight line between."""
+    is_there = probability >= threshold
+    room = 1 - threshold if is_there else threshold
+    return 0.5 + 0.5 * abs(probability - threshold) / room if room else 1.0
 
 
 @dataclass(frozen=True)
@@ -50,23 +62,22 @@ class Deciding:
                 f"{option} is for labels and choices, and the model's task is {task.settings.name}: leave it out"
             )
 
-    def __call__(self, predictions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def __call__(
+        self, predictions: Iterable[dict[str, Any]], thresholds: Mapping[str, float] = MappingProxyType({})
+    ) -> Iterator[dict[str, Any]]:
         """The predictions with what was decided; to choose the least certain, all are read first, and only those chosen
-        are kept in memory."""
+        are kept in memory. `thresholds` as for `certainty`."""
         if self.most_uncertain is not None:
-            predictions = self._least_certain(predictions, self.most_uncertain)
+            order = count()  # of equally uncertain ones the earlier comes first
+            keyed = ((certainty(prediction, thresholds), next(order), prediction) for prediction in predictions)
+            predictions = [prediction for _, _, prediction in heapq.nsmallest(self.most_uncertain, keyed)]
         for prediction in predictions:
             if self.abstain_below is None:
                 yield prediction
                 continue
-            has_abstained = certainty(prediction) < self.abstain_below
+            has_abstained = certainty(prediction, thresholds) < self.abstain_below
             named = [name for name in ("label", "labels", "choice") if name in prediction and has_abstained]
             yield {**prediction, **dict.fromkeys(named), "abstained": has_abstained}
-
-    def _least_certain(self, predictions: Iterable[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-        order = count()  # of equally uncertain ones the earlier comes first
-        keyed = ((certainty(prediction), next(order), prediction) for prediction in predictions)
-        return [prediction for _, _, prediction in heapq.nsmallest(most, keyed)]
 
 
 ALWAYS = Deciding()

@@ -117,8 +117,8 @@ def weigh_tokens(predictor: Predictor, fields: Any, method: str, most_tokens: in
         InputError: the text is too long, or read in windows; or the model is an ensemble, reads words or pairs in both
             orders, has no `[MASK]`, or computes in bf16, in which no gradient is taken.
     """
-    task = predictor.task
-    encoded = task.encode(list(task.read_all([fields])), predictor.tokenizer, ExampleCounts(), predictor.num_segments)
+    task, counts = predictor.task, ExampleCounts()
+    encoded = task.encode(list(task.read_all([fields])), predictor.tokenizer, counts, predictor.num_segments)
     encoder = predictor.module.encoder
     tokenizer = predictor.tokenizer
     if predictor.others or isinstance(predictor.module, EnsembleModule):
@@ -129,6 +129,8 @@ def weigh_tokens(predictor: Predictor, fields: Any, method: str, most_tokens: in
         raise InputError("this text is read in several rows, windows or both orders of a pair: give a shorter one")
     if len(encoded.input_ids) > most_tokens:
         raise InputError(f"the text has {len(encoded.input_ids):,} tokens: up to {most_tokens} can be weighed")
+    if counts.num_cut:
+        raise InputError(f"the model reads {len(encoded.input_ids):,} tokens of this text: give a shorter one")
     if tokenizer.mask_id is None:
         raise InputError("the model has no [MASK] to hide tokens behind")
     if method != "erasure" and predictor.compute.dtype != torch.float32:

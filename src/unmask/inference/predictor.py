@@ -268,7 +268,9 @@ def predict_file(
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
     rows = read_task_inputs(path, predictor.task, format)
-    return deciding(predictor(rows if columns.id is None else having_field(rows, columns.id)))
+    given = predictor.task.settings.thresholds
+    predictions = predictor(rows if columns.id is None else having_field(rows, columns.id))
+    return deciding(predictions, given if isinstance(given, dict) else {})
 
 
 def write_predictions(

@@ -20,6 +20,12 @@ def test_certainty_is_that_of_the_decision() -> None:
     assert certainty(label(0.7)) == 0.7
     assert certainty({"choice": 1, "probabilities": [0.2, 0.5, 0.3]}) == 0.5
     assert certainty({"labels": ["a"], "probabilities": {"a": 0.9, "b": 0.4, "c": 0.01}}) == 0.6
+    several = {"labels": [], "probabilities": {"a": 0.3, "b": 0.1}}
+    assert certainty(several, {"a": 0.32}) == pytest.approx(0.53125), "just under its threshold"
+    assert certainty(several, {"a": 0.3}) == 0.5
+    assert certainty({"labels": ["a"], "probabilities": {"a": 1.0}}, {"a": 1.0}) == 1
+    [kept] = Deciding(abstain_below=0.6)([several], {"a": 0.32})
+    assert kept["abstained"]
 
 
 def test_below_the_threshold_there_is_no_decision() -> None:

@@ -111,6 +111,9 @@ def test_an_ensemble_has_no_one_inside(classifier: Predictor) -> None:
         weigh_tokens(several, row, "erasure")
     with pytest.raises(InputError, match="the text has 4 tokens: up to 3 can be weighed"):
         weigh_tokens(classifier, row, "erasure", 3)
+    long = Row({"text": "she wrote " * 40}, "here")
+    with pytest.raises(InputError, match="the model reads 32 tokens of this text: give a shorter one"):
+        weigh_tokens(classifier, long, "erasure")
 
 
 def test_chances_of_spans_are_of_the_window_that_answers(tmp_path: Path) -> None:

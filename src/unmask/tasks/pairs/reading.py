@@ -139,9 +139,9 @@ def _read(file: InputFiles, faults: RowFaults) -> Iterator[_Placed]:
         names = next((names for names in _NAMES if all(name in row for name in names)), None)
         if names is None:
             raise InputError(
-                f"{row.source}: the columns are {', '.join(row.fields)}: expected {GOOD} and {BAD}, as BLiMP's files "
-                "have them, or good and bad; --header none takes two columns without names, the right sentence first; in "
-                "a .txt a wrong sentence comes before each right one"
+                f"{row.source}: the columns are {', '.join(row.fields)}: expected {GOOD} and {BAD}, as in BLiMP's "
+                "files, or good and bad; --header none takes two columns without names, the right sentence first; in a "
+                ".txt a wrong sentence comes before each right one"
             )
         name, term = (str(row.fields.get(key) or "").strip() for key in ("UID", "linguistics_term"))
         try:
