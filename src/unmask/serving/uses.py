@@ -31,6 +31,7 @@ from unmask.serving.batching import Work
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.pairs.scorers import MaskedScorer, SentenceScorer, score_sentences
+from unmask.tasks.text.text_task import TextTask
 
 Fields = Mapping[str, Any]
 
@@ -53,6 +54,12 @@ class TaskUse:
     def labels(self) -> tuple[str, ...]:
         """Of the task; empty if it has none."""
         return tuple(self.predictor.task.labels)
+
+    @property
+    def columns(self) -> list[list[str]]:
+        """The names of the texts of an input: one way of writing it, or several; empty if it is no text or pair."""
+        task = self.predictor.task
+        return [list(layout.texts) for layout in task.files.layouts] if isinstance(task, TextTask) else []
 
     def read(self, inputs: Sequence[Fields]) -> Work:
         """Tokenizes inputs, each by itself, so that it is known of each how much is left out.
