@@ -115,9 +115,20 @@ class MaskFiller:
             text, ids, places, [(start, end) for token, start, end in tokens if token == tokenizer.mask_id]
         )
 
+    def find_tokens(self, words: Iterable[str]) -> list[int]:
+        """The ids of all tokens that read as one of some words, blanks around them aside; a word may have none."""
+        wanted = {word.strip() or word for word in words}
+        texts = (self.tokenizer.decode([token]) for token in range(self.tokenizer.vocab_size))
+        return [token for token, text in enumerate(texts) if (text.strip() or text) in wanted]
+
     @torch.inference_mode()
-    def answer(self, texts: Sequence[MaskedText], top_k: int = 5) -> list[list[dict[str, Any]]]:
+    def answer(
+        self, texts: Sequence[MaskedText], top_k: int = 5, among: Sequence[int] | None = None
+    ) -> list[list[dict[str, Any]]]:
         """What `fill_mask` returns, for each of some texts, which are read together.
+
+        Args:
+            among: ids; all of these tokens are the answers, in place of the `top_k` likeliest.
 
         Raises:
             InputError: `top_k` is no number of answers.
@@ -129,12 +140,14 @@ class MaskFiller:
         start = num_tokens = 0
         for end, text in enumerate(texts):
             if end > start and num_tokens + len(text.ids) > _BATCH_TOKENS:
-                answers += self._answer(texts[start:end], top_k)
+                answers += self._answer(texts[start:end], top_k, among)
                 start, num_tokens = end, 0
             num_tokens += len(text.ids)
-        return answers + self._answer(texts[start:], top_k)
+        return answers + self._answer(texts[start:], top_k, among)
 
-    def _answer(self, texts: Sequence[MaskedText], top_k: int) -> list[list[dict[str, Any]]]:
+    def _answer(
+        self, texts: Sequence[MaskedText], top_k: int, among: Sequence[int] | None
+    ) -> list[list[dict[str, Any]]]:
         batch = pack([text.ids for text in texts])
         starts = batch.bounds.tolist()
         places = [start + place for start, text in zip(starts, texts, strict=False) for place in text.places]
@@ -145,7 +158,11 @@ class MaskFiller:
         probabilities = torch.softmax(logits, -1)  # (masks, vocabulary)
         if not probabilities.isfinite().all():
             raise ModelError(NOT_FINITE)
-        scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
+        if among is None:
+            scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
+        else:
+            scores, order = probabilities[:, list(among)].sort(descending=True)
+            tokens = torch.tensor(among, dtype=torch.int64)[order]
         best = zip(scores.tolist(), tokens.tolist(), strict=True)
         return [self._describe(text, [next(best) for _ in text.places]) for text in texts]
 

@@ -15,7 +15,7 @@ from unmask.inference.features.similarity import unit_length
 from unmask.serving.batching import Work
 from unmask.serving.endpoints import FAILURES, example, service_of
 from unmask.serving.schemas import EmbedRequest, OpenAIEmbeddings, PredictRequest, TeiSimilarityRequest, TokenizeRequest
-from unmask.serving.service import Refused
+from unmask.serving.service import Refused, Service
 from unmask.serving.uses import Reading
 
 router = APIRouter(responses=FAILURES)
@@ -69,17 +69,25 @@ async def embed(request: Request, body: Annotated[EmbedRequest, example(inputs=[
 @router.post("/predict", summary="Labels with scores, as text-embeddings-inference gives them")
 async def predict(request: Request, body: Annotated[PredictRequest, example(inputs="a fine film")]) -> list[Any]:
     service = service_of(request)
-    model = service.model(body.model, "classify")
     is_batch = not isinstance(body.inputs, str) and any(isinstance(each, list) for each in body.inputs)
     given: list[Any] = list(body.inputs) if is_batch else [body.inputs]
     service.check_number(len(given))
     rows = [_fields([each] if isinstance(each, str) else list(each)) for each in given]
+    model = service.model(_reader(service, rows) if body.model is None else body.model, "classify")
     answers, _ = await service.compute(request, lambda: model.use("task").read(rows))
     scored = [
         sorted(({"score": score, "label": label} for label, score in each["probabilities"].items()), key=_by_score)
         for each in answers
     ]
     return scored if is_batch else scored[0]
+
+
+def _reader(service: Service, rows: list[dict[str, str]]) -> str | None:
+    """The first model that labels as many texts at once as each row has."""
+    lengths = {len(row) for row in rows}
+    labelling = (each for each in service.models.values() if "classify" in each.endpoints)
+    reading = (each.name for each in labelling if lengths <= {len(texts) for texts in each.task.columns})
+    return next(reading, None)
 
 
 def _by_score(scored: dict[str, Any]) -> float:

@@ -114,7 +114,7 @@ async def fill_mask(
 ) -> Answer:
     def read(use: Any) -> Work:
         filler = use if body.step is None else _at_step(use, body.step)
-        work: Work = filler.read(body.inputs, body.top_k)
+        work: Work = filler.read(body.inputs, body.top_k, body.targets)
         return work
 
     endpoint, its_use = ("fill-mask", "masks") if body.step is None else ("checkpoints", "checkpoints")

@@ -61,6 +61,10 @@ class MaskLookRequest(LookRequest):
     top_k: int = Field(5, ge=1, le=20)
 
 
+class CheckpointsRequest(MaskLookRequest):
+    targets: list[Text] = Field([], description="words whose tokens are the answers, in place of the top_k likeliest")
+
+
 class WordsRequest(Schema):
     input: Fields
     method: Literal["erasure", "integrated_gradients"] = "erasure"
@@ -149,19 +153,22 @@ async def token_scores(
 
 @router.post("/{name}/checkpoints", summary="What each checkpoint of the model's run puts in place of the first [MASK]")
 async def checkpoints(
-    request: Request, name: str, body: Annotated[MaskLookRequest, example(text="The sky is [MASK] .")]
+    request: Request, name: str, body: Annotated[CheckpointsRequest, example(text="The sky is [MASK] .")]
 ) -> Any:
     def look(uses: Any) -> dict[str, Any]:
         answers = []
+        one = next(iter(uses.values()))  # all have one tokenizer
+        among = one.filler.find_tokens(body.targets) if body.targets else None
         for step, use in uses.items():
             masked = use.filler.encode(body.text)
             _check_length(masked.ids)
-            [found] = use.filler.answer([masked], body.top_k)
+            [found] = use.filler.answer([masked], body.top_k, among)
+            first = [each for each in found if not each.get("mask")]
             answers.append(
                 {
                     "step": step,
-                    "tokens": [each["token_str"] for each in found[: body.top_k]],
-                    "scores": [each["score"] for each in found[: body.top_k]],
+                    "tokens": [each["token_str"] for each in first],
+                    "scores": [each["score"] for each in first],
                 }
             )
         return {"checkpoints": answers}

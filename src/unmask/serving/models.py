@@ -117,6 +117,8 @@ class ServedModel:
         if self.endpoints[0] in TASK_ENDPOINTS.values():
             entry["task"] = self.task.kind
             entry["labels"] = list(self.task.labels)
+            if self.task.columns:
+                entry["columns"] = self.task.columns
         if "fill-mask" in self.endpoints:
             entry["mask_token"] = self.masks.mask_token
         if "checkpoints" in self.endpoints:

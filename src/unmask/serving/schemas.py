@@ -121,6 +121,7 @@ class TextsRequest(Schema):
 
 class MaskRequest(TextsRequest):
     top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
+    targets: list[Text] = Field([], description="words whose tokens are the answers, in place of the top_k likeliest")
     step: int | None = Field(None, description="of a checkpoint of the model's run, to ask it and not the model")
 
 

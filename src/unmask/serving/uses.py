@@ -31,6 +31,7 @@ from unmask.serving.batching import Work
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.pairs.scorers import MaskedScorer, SentenceScorer, score_sentences
+from unmask.tasks.text.text_task import TextTask
 
 Fields = Mapping[str, Any]
 
@@ -53,6 +54,12 @@ class TaskUse:
     def labels(self) -> tuple[str, ...]:
         """Of the task; empty if it has none."""
         return tuple(self.predictor.task.labels)
+
+    @property
+    def columns(self) -> list[list[str]]:
+        """The names of the texts of an input: one way of writing it, or several; empty if it is no text or pair."""
+        task = self.predictor.task
+        return [list(layout.texts) for layout in task.files.layouts] if isinstance(task, TextTask) else []
 
     def read(self, inputs: Sequence[Fields]) -> Work:
         """Tokenizes inputs, each by itself, so that it is known of each how much is left out.
@@ -89,18 +96,26 @@ class MaskUse:
         tokenizer = self.filler.tokenizer
         return tokenizer.token_strings[tokenizer.mask_id]
 
-    def read(self, texts: Sequence[str], top_k: int) -> Work:
-        """Raises InputError for a text without a mask, or that is too long, and for too many answers."""
-        read = [self.filler.encode(text, f"input {number}") for number, text in enumerate(texts, start=1)]
-        if (answers := top_k * sum(len(text.places) for text in read)) > _MOST_ANSWERS:
-            raise InputError(
-                f"{answers:,} answers, top_k for each mask: a request has at most {_MOST_ANSWERS:,}: lower top_k, "
-                "or send fewer masks"
-            )
-        return Work(self, top_k, read, sum(len(text.ids) for text in read), [0] * len(read))
+    def read(self, texts: Sequence[str], top_k: int, targets: Sequence[str] = ()) -> Work:
+        """Of the `targets`, if there are any, in place of the `top_k` likeliest tokens.
 
-    def compute(self, options: int, payloads: Sequence[list[MaskedText]]) -> list[list[list[dict[str, Any]]]]:
-        answers = iter(self.filler.answer(list(chain.from_iterable(payloads)), options))
+        Raises:
+            InputError: a text has no mask, or is too long, or there are too many answers.
+        """
+        among = tuple(self.filler.find_tokens(targets)) if targets else None
+        most = top_k if among is None else len(among)
+        read = [self.filler.encode(text, f"input {number}") for number, text in enumerate(texts, start=1)]
+        if (answers := most * sum(len(text.places) for text in read)) > _MOST_ANSWERS:
+            raise InputError(
+                f"{answers:,} answers, {most:,} for each mask: a request has at most {_MOST_ANSWERS:,}: lower top_k, "
+                "or send fewer masks or targets"
+            )
+        return Work(self, (top_k, among), read, sum(len(text.ids) for text in read), [0] * len(read))
+
+    def compute(
+        self, options: tuple[int, tuple[int, ...] | None], payloads: Sequence[list[MaskedText]]
+    ) -> list[list[list[dict[str, Any]]]]:
+        answers = iter(self.filler.answer(list(chain.from_iterable(payloads)), *options))
         return [list(islice(answers, len(texts))) for texts in payloads]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,17 @@ def run_of_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words += ["model.num_hidden_layers=2", "model.num_attention_heads=2", "model.intermediate_size=32", "device=cpu"]
     pretrain("pretrain/modern_tiny", words, out=place / "run")
     return place / "run"
+
+
+@pytest.fixture(scope="session")
+def labellers(model_directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """`single` labels a text, `pair` a premise with its hypothesis."""
+    pair = tmp_path_factory.mktemp("labellers") / "pair"
+    shutil.copytree(model_directories["classification"] / "model", pair)
+    config = json.loads((pair / "config.json").read_text("utf-8"))
+    config["unmask_task"]["columns"] = {"text_a": "premise", "text_b": "hypothesis", "label": "label"}
+    (pair / "config.json").write_text(json.dumps(config), "utf-8")
+    return {"single": model_directories["classification"], "pair": pair}
 
 
 @pytest.fixture(scope="session")

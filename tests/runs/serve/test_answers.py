@@ -214,6 +214,21 @@ def test_the_shapes_of_text_embeddings_inference(client: TestClient, model_direc
     )
 
 
+@pytest.mark.parametrize("order", [("single", "pair"), ("pair", "single")])
+def test_predict_takes_the_first_model_that_reads_as_many_texts(order: Any, labellers: Directories) -> None:
+    app = build_app(open_models([f"{name}={labellers[name]}" for name in order], "fp32"))
+    with TestClient(app) as client:
+        columns = {each["id"]: each["columns"] for each in client.get("/v1/models").json()["data"]}
+        assert columns == {"single": [["text"]], "pair": [["premise", "hypothesis"], ["text_a", "text_b"]]}
+        for model, inputs in {"single": [["a paper"], ["a dull one"]], "pair": [["a paper", "a dull one"]]}.items():
+            expected = ask(client, "/predict", inputs=inputs, model=model)
+            assert ask(client, "/predict", inputs=inputs) == expected
+        refused = client.post("/predict", json={"inputs": [["a"], ["a", "b"]]})
+        assert refused.status_code == 422
+        assert "no column" in refused.json()["error"]["message"]
+    app.service.batcher.close()
+
+
 def test_it_tells_what_it_has(client: TestClient) -> None:
     models = {one["id"]: one for one in client.get("/v1/models").json()["data"]}
     assert models["classification"] == client.get("/v1/models/classification").json()

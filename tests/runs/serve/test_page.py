@@ -118,6 +118,13 @@ def of_masks(run_of_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
+def of_labels(labellers: dict[str, Path]) -> Iterator[str]:
+    """A server of a model that labels a text, and of one that labels a pair."""
+    with serving(open_models([f"{name}={path}" for name, path in labellers.items()], "fp32")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
     program = shutil.which("chromium") or shutil.which("google-chrome")
@@ -245,6 +252,73 @@ def test_samples_have_the_mask_of_the_model(of_masks: str, browser: Any) -> None
     expect_value(page.get_by_label("Text", exact=True), "He was born in the <mask> of London .")
     page.locator('nav a[href="#learning"]').click()
     expect_value(page.get_by_label("Text", exact=True), "The king and the [MASK] went to London .")
+    page.close()
+
+
+def test_a_word_outside_the_likeliest_is_drawn_as_likely_as_it_is(of_masks: str, browser: Any) -> None:
+    def few(route: Any) -> None:
+        """Unless words are asked for, two words of each checkpoint, which the others do not have among theirs."""
+        found = route.fetch().json()["checkpoints"]
+        if "targets" not in route.request.post_data_json:
+            for number, each in enumerate(found):
+                for part in ("tokens", "scores"):
+                    each[part] = each[part][2 * number : 2 * number + 2]
+        route.fulfill(json={"checkpoints": found})
+
+    page = browser.new_page()
+    page.route("**/checkpoints", few)
+    page.goto(f"{of_masks}/#learning?text=she+wrote+a+[MASK]+.")
+    page.locator(".answer polyline").first.wait_for()
+    heights = """() => [...document.querySelectorAll(".answer polyline")].flatMap((line) =>
+      line.getAttribute("points").split(" ").map((point) => Number(point.split(",")[1])))"""
+    assert max(page.evaluate(heights)) < 214, "the height of 0"
+    page.goto("about:blank")
+    page.goto(f"{of_masks}/#fill?model=run&other=roberta")
+    shown = page.locator(".answer[aria-busy=false] svg")
+    shown.get_by_text("not one of its tokens").first.wait_for()
+    assert shown.get_by_text("0.0 %").count() == 0
+    page.close()
+
+
+def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{of_labels}/#classes")
+    shown, model = page.locator(".answer[aria-busy=false] svg").first, page.locator("select").first
+    shown.wait_for()
+    expect_value(model, "single")
+    page.get_by_label("Second text").fill("A man is asleep .")
+    expect_value(model, "pair")
+    for sample, name in {"praise": "single", "a pair": "pair", "blame": "single"}.items():
+        page.get_by_role("button", name=sample).click()
+        expect_value(model, name)
+        shown.wait_for()
+        assert page.get_by_role("alert").count() == 0
+    page.close()
+
+
+@pytest.mark.parametrize(("panel", "use"), [("classes", "classify"), ("entities", "tag"), ("answers", "answer")])
+def test_what_is_cut_is_told(address: str, browser: Any, panel: str, use: str) -> None:
+    def cut(route: Any) -> None:
+        route.fulfill(json={**route.fetch().json(), "truncated": True, "tokens_left_out": [1234]})
+
+    page = browser.new_page()
+    page.goto(f"{address}/#{panel}")
+    page.locator(".answer svg").first.wait_for()
+    assert page.get_by_text("Too long").count() == 0
+    page.route(f"**/{use}", cut)
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("Too long for this model: 1,234 tokens were not read.", exact=True).wait_for()
+    page.close()
+
+
+@pytest.mark.parametrize(("lead", "told"), [(0.034, "0.034"), (0.25, "0.25"), (7.25, "7.3"), (123.45, "123.5")])
+def test_a_small_lead_has_digits(address: str, browser: Any, lead: float, told: str) -> None:
+    page = browser.new_page()
+    scores = iter([-1, -1 - lead])
+    answer = {"tokens": ["cats"]}
+    page.route("**/token-scores", lambda route: route.fulfill(json={**answer, "scores": [next(scores)]}))
+    page.goto(f"{address}/#pairs")
+    page.get_by_text(f"It prefers the first, by {told}", exact=True).wait_for()
     page.close()
 
 

@@ -65,6 +65,18 @@ def test_a_text_cut_into_morphemes_stays_as_it_was_written(tmp_path: Path) -> No
     assert words_in_place(model, "나는 [MASK]에  간다.")["집"] == "나는 집에  간다."
 
 
+def test_words_that_are_asked_for_have_the_scores_of_the_whole_list(tmp_path: Path) -> None:
+    model = save_masked_lm(tmp_path / "model", "roberta", ["a man isn't walking, the man talks"] * 9)
+    filler = MaskFiller(model)
+    text = filler.encode("the <mask> talks <mask>")
+    every = filler.answer([text], 10**6)[0]
+    asked = ["man", " t", "absent"]  # tokens that begin a word have its blank
+    expected = [answer for answer in every if answer["token_str"].strip() in ("man", "t")]
+    assert filler.answer([text], 1, filler.find_tokens(asked)) == [expected]
+    assert {answer["mask"] for answer in expected} == {0, 1}
+    assert filler.answer([text], 1, filler.find_tokens(["absent"])) == [[]]
+
+
 def test_refused(tiny_model: Path, tmp_path: Path) -> None:
     filler = MaskFiller(tiny_model)
     with pytest.raises(InputError, match=r"no \[MASK\] in 'a man': put \[MASK\] where a word is wanted"):

@@ -26,12 +26,14 @@ async function ask(path, body) {
   return reply;
 }
 
-/** The models here: `id`, `uses`, and of fine-tuned ones `task` and `labels`. */
+/** The models here: `id`, `uses`, and of fine-tuned ones `task`, `labels` and, where they read texts, `columns`. */
 export const listModels = async () => (await ask("/v1/models")).data;
 
 /** The answer of one use of a model. */
 export const askModel = (model, use, body) => ask(`/v1/models/${encodeURIComponent(model)}/${use}`, body);
 
-/** The only prediction of a use that takes a list of inputs. */
-export const predict = async (model, use, input, more = {}) =>
-  (await askModel(model, use, { inputs: [input], ...more })).predictions[0];
+/** The only prediction of a use that takes a list of inputs, `found`, and how many tokens were not read, `leftOut`. */
+export async function predict(model, use, input, more = {}) {
+  const reply = await askModel(model, use, { inputs: [input], ...more });
+  return { found: reply.predictions[0], leftOut: reply.tokens_left_out[0] };
+}

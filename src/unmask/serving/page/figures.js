@@ -19,7 +19,10 @@ function fit(value, wide, size = 15) {
   return `${kept}…`;
 }
 
-export const percent = (share) => (share >= 0.0995 ? `${Math.round(share * 100)} %` : `${(share * 100).toPrecision(2)} %`);
+export function percent(share) {
+  if (share && share < 1e-5) return "< 0.001 %";
+  return `${share >= 0.0995 ? Math.round(share * 100) : (share * 100).toPrecision(2)} %`;
+}
 
 const text = (x, y, value, more = {}) =>
   html`<text x=${x} y=${y} fill="var(--ink)" font-size="15" ...${more}>${value}</text>`;
@@ -30,7 +33,7 @@ function frame(width, height, label, content) {
     font-family="system-ui, 'Noto Sans', 'Noto Sans CJK KR', sans-serif">${content}</svg>`;
 }
 
-/** Rows of `{label, values}`, each value in 0..1 with a bar; `names` say what the values are where there are several. */
+/** Rows of `{label, values}`, each value in 0..1 with a bar, or a word in place of one; `names` say what the values are where there are several. */
 export function bars(rows, width, label, names = []) {
   const inks = ["var(--training)", "var(--held-out)"];
   const left = Math.min(width / 2.5, Math.max(60, ...rows.map((row) => widthOf(row.label))) + 14);
@@ -50,8 +53,9 @@ export function bars(rows, width, label, names = []) {
   const drawn = rows.map((row, number) => {
     const y = top + number * step;
     return html`<g><title>${row.label}</title>${text(left - 10, y + step / 2 + 4, fit(row.label, left - 14), { "text-anchor": "end" })}
-      ${row.values.map((value, place) => html`
-        <rect x=${left} y=${y + 5 + place * (thick + 2)} height=${thick} width=${Math.max(1, value * scale)} rx="2" fill=${inks[place]} />
+      ${row.values.map((value, place) => typeof value === "string"
+        ? text(left, y + 4 + place * (thick + 2) + thick / 2 + 5, value, { "font-size": 12, fill: "var(--muted)" })
+        : html`<rect x=${left} y=${y + 5 + place * (thick + 2)} height=${thick} width=${Math.max(1, value * scale)} rx="2" fill=${inks[place]} />
         ${text(left + value * scale + 6, y + 4 + place * (thick + 2) + thick / 2 + 5, percent(value), { "font-size": 12, fill: "var(--muted)" })}`)}</g>`;
   });
   return frame(width, top + rows.length * step + 4, label, html`${legend}${drawn}`);

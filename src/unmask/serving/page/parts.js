@@ -4,21 +4,20 @@ import { useEffect, useRef } from "./vendor/hooks.js";
 import { predict } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
-import { has, idOf, modelsFor, nameOf, panel, withMask } from "./state.js";
+import { has, idOf, modelsFor, nameOf, panel, readersOf, withMask } from "./state.js";
 
 /** How wide a figure may be, in CSS pixels. */
 export const width = signal(680);
 
-/** The model, or checkpoint, that a field names, or the first model that has the use. */
-export function chosen(model, use) {
-  const there = modelsFor(use).map((each) => each.id);
-  return there.includes(idOf(model.value)) ? model.value : (there[0] ?? "");
+/** The model, or checkpoint, that a field names, or the first model that has the use, for so many texts at once. */
+export function chosen(model, use, texts = 1) {
+  return has(idOf(model.value), use) ? model.value : (readersOf(use, texts)[0]?.id ?? "");
 }
 
 /** A choice of a model; with `steps`, of a checkpoint of its run too. */
-export function ModelChoice({ model, use, label = "Model", none, steps }) {
+export function ModelChoice({ model, use, label = "Model", none, steps, texts }) {
   const there = modelsFor(use).flatMap(({ id, steps: its }) => [id, ...(steps && its ? its.map((step) => `${id}@${step}`) : [])]);
-  const value = none && !model.value ? "" : chosen(model, use);
+  const value = none && !model.value ? "" : chosen(model, use, texts);
   return html`<label class="choice">${label}
     <select value=${value} onChange=${(event) => (model.value = event.target.value)}>
       ${none ? html`<option value="">${none}</option>` : ""}
@@ -56,20 +55,22 @@ export function BlankBox({ field, label, model, use }) {
  * cannot read the text gives way to the one that knows most of it. */
 export function Samples({ samples, fields, model, use, run }) {
   const put = async (values) => {
-    model.value = await bestReader(chosen(model, use), use, Object.values(values).join(" "));
+    model.value = await bestReader(chosen(model, use), use, Object.values(values).filter(Boolean));
     for (const [name, value] of Object.entries(values)) fields[name].value = withMask(value, model.value);
     run();
   };
   return html`<p class="samples">Try ${samples.map(([name, values]) => html`<button type="button" onClick=${() => put(values)}>${name}</button>`)}</p>`;
 }
 
-/** The model with the fewest unknown tokens in a text; `current` if no other has fewer. */
-async function bestReader(current, use, text) {
-  const names = [current, ...modelsFor(use).map((each) => each.id).filter((id) => id !== idOf(current))];
+/** Of the models that read so many texts at once, the one with the fewest unknown tokens; `current` if no other has
+ * fewer. */
+async function bestReader(current, use, texts) {
+  const ids = readersOf(use, texts.length).map((each) => each.id);
+  const names = [...(ids.includes(idOf(current)) ? [current] : []), ...ids.filter((id) => id !== idOf(current))];
   const unknown = await Promise.all(names.map(async (name) => {
-    if (!has(idOf(name), "tokenize")) return name === current ? 0 : Infinity;
-    const { tokens } = await predict(idOf(name), "tokenize", withMask(text, name));
-    return tokens.filter((token) => /^[[<]unk[\]>]$/i.test(token)).length;
+    if (!has(idOf(name), "tokenize")) return name === names[0] ? 0 : Infinity;
+    const { found } = await predict(idOf(name), "tokenize", withMask(texts.join(" "), name));
+    return found.tokens.filter((token) => /^[[<]unk[\]>]$/i.test(token)).length;
   }));
   return names[unknown.indexOf(Math.min(...unknown))];
 }
@@ -106,7 +107,9 @@ export function Panel({ title, about, answer, children, show, action = "Show" })
     <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys}>${children}
       <button class="main" disabled=${waiting}>${waiting ? "…" : action}</button></form>
     <div class="answer" aria-live="polite" aria-busy=${Boolean(waiting)}>
-      ${error ? html`<p class="error" role="alert">${error}</p>` : value ? show(value) : ""}
+      ${error ? html`<p class="error" role="alert">${error}</p>` : value ? html`${value.leftOut
+        ? html`<p class="cut">Too long for this model: ${value.leftOut.toLocaleString("en")} ${value.leftOut === 1 ? "token was" : "tokens were"} not read.</p>`
+        : ""}${show(value)}` : ""}
     </div></section>`;
 }
 

@@ -23,6 +23,13 @@ export function field(panelId, name, initial) {
 /** The models that have a use. */
 export const modelsFor = (use) => models.value.filter((model) => model.uses.includes(use));
 
+/** Of the models that have a use, those that read so many texts at once, where the use is to label them and some do. */
+export function readersOf(use, texts) {
+  const there = modelsFor(use);
+  const reading = there.filter(({ columns }) => columns?.some((names) => names.length === texts));
+  return use === "classify" && reading.length ? reading : there;
+}
+
 /** A choice is a model's id, or that of a checkpoint of its run: `id@step`. */
 export const idOf = (choice) => choice.split("@")[0];
 export const nameOf = (choice) => choice.replace(/@(\d+)$/, (_, step) => `, step ${Number(step).toLocaleString("en")}`);

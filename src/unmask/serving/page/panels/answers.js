@@ -18,9 +18,9 @@ const SAMPLES = [
 const answer = answering(async () => {
   const its = chosen(model, "answer");
   const asked = { question: question.value, context: context.value };
-  const found = await predict(its, "answer", asked);
+  const read = await predict(its, "answer", asked);
   const spans = has(its, "spans") ? await askModel(its, "spans", asked).catch(() => null) : null;
-  return { found, spans, context: [...context.value] };
+  return { ...read, spans, context: [...context.value] };
 });
 
 function show({ found, spans, context }) {

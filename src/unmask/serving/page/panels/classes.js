@@ -3,7 +3,7 @@ import { askModel, predict } from "../api.js";
 import { bars, flow } from "../figures.js";
 import { html } from "../html.js";
 import { answering, Choice, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
-import { field, has } from "../state.js";
+import { field, has, models } from "../state.js";
 
 const model = field("classes", "model", "");
 const text = field("classes", "text", "a gripping , beautifully acted film");
@@ -17,17 +17,23 @@ const SAMPLES = [
   ["한국어", { text: "정말 재미있게 본 영화입니다", second: "" }],
 ];
 
-/** The fields as the model reads them: one text, or two under the names that its message asks for. */
-const input = () => (second.value ? { text_a: text.value, text_b: second.value, premise: text.value, hypothesis: second.value } : text.value);
+const texts = () => (second.value ? [text.value, second.value] : [text.value]);
+
+/** The texts under the names that a model reads; under the usual ones where it reads another number of texts. */
+function input(its) {
+  const { columns } = models.value.find((each) => each.id === its);
+  const names = [...columns, ["text"], ["text_a", "text_b"]].find((each) => each.length === texts().length);
+  return Object.fromEntries(texts().map((each, place) => [names[place], each]));
+}
 
 const answer = answering(async () => {
-  const its = chosen(model, "classify");
-  const found = await predict(its, "classify", input());
-  if (method.value === "none" || !has(its, "words")) return { found };
+  const its = chosen(model, "classify", texts().length);
+  const read = await predict(its, "classify", input(its));
+  if (method.value === "none" || !has(its, "words")) return read;
   try {
-    return { found, words: await askModel(its, "words", { input: input(), method: method.value }) };
+    return { ...read, words: await askModel(its, "words", { input: input(its), method: method.value }) };
   } catch (error) {
-    return { found, note: error.message };
+    return { ...read, note: error.message };
   }
 });
 
@@ -57,7 +63,7 @@ export const classes = {
     about="The label of a text, how probable each is, and which words carried it: hidden one at a time, or by integrated gradients.">
     <${TextBox} field=${text} label="Text" rows="2" />
     <${TextBox} field=${second} label="Second text, for models of pairs" />
-    <${ModelChoice} model=${model} use="classify" />
+    <${ModelChoice} model=${model} use="classify" texts=${texts().length} />
     <${Choice} field=${method} label="Words" options=${[["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"], ["none", "no"]]} />
     <${Samples} samples=${SAMPLES} model=${model} use="classify" fields=${{ text, second }} run=${answer.run} />
   <//>`,

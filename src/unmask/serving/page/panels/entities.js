@@ -15,7 +15,7 @@ const SAMPLES = [
 const INKS = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--wrong)", "var(--floor)"];
 
 const answer = answering(async () => ({
-  found: await predict(chosen(model, "tag"), "tag", { text: text.value }),
+  ...(await predict(chosen(model, "tag"), "tag", { text: text.value })),
   text: [...text.value], // the server counts characters, not halves of them
 }));
 

@@ -17,23 +17,24 @@ const SAMPLES = [
 ];
 
 const answer = answering(async () => {
-  const ask = (its, words) => {
+  // Some tokenizers begin a word with its space; the same word of two models is one row.
+  const ask = async ([its, text], more) => {
     const step = its.split("@")[1];
-    return predict(idOf(its), "fill-mask", withMask(words, its), { top_k: 200, ...(step && { step: Number(step) }) });
+    const { found } = await predict(idOf(its), "fill-mask", withMask(text, its), { ...more, ...(step && { step: Number(step) }) });
+    return found.filter((one) => !one.mask).map((one) => ({ word: one.token_str.trim() || one.token_str, score: one.score }));
   };
   const first = chosen(model, "fill-mask");
   const asked = [[first, text.value]];
   if (other.value && other.value !== first) asked.push([other.value, text.value]);
   else if (edited.value) asked.push([first, edited.value]);
-  const found = await Promise.all(asked.map(([its, words]) => ask(its, words)));
-  // Some tokenizers begin a word with its space; the same word of two models is one row.
-  const ofFirstMask = found.map((each) => each.filter((one) => !one.mask).map((one) => ({ word: one.token_str.trim() || one.token_str, score: one.score })));
   const isEdited = asked.length > 1 && asked[1][0] === first;
   const names = isEdited ? ["the text", "edited"] : asked.map(([its]) => nameOf(its));
-  const words = [...new Set(ofFirstMask.flatMap((each) => each.slice(0, asked.length > 1 ? 8 : 12).map((one) => one.word)))];
-  const rows = words.map((word) => ({
-    label: word,
-    values: ofFirstMask.map((each) => each.find((one) => one.word === word)?.score ?? 0),
+  const likeliest = await Promise.all(asked.map((one) => ask(one, { top_k: asked.length > 1 ? 8 : 12 })));
+  const words = [...new Set(likeliest.flat().map((one) => one.word))];
+  const scored = asked.length > 1 ? await Promise.all(asked.map((one) => ask(one, { targets: words }))) : likeliest;
+  const rows = words.map((label) => ({
+    label,
+    values: scored.map((each) => each.find((one) => one.word === label)?.score ?? "not one of its tokens"),
   }));
   return { names, rows };
 });

@@ -15,29 +15,26 @@ const SAMPLES = [
   ["한국어", { text: "그는 서울에서 [MASK] ." }],
 ];
 
-const answer = answering(() => {
+/** Also the words that are among the first at the end or at the beginning, with their probabilities at every step. */
+const answer = answering(async () => {
   const its = chosen(model, "checkpoints");
-  return askModel(its, "checkpoints", { text: withMask(text.value, its), top_k: 20 });
+  const ask = async (more) => (await askModel(its, "checkpoints", { text: withMask(text.value, its), ...more })).checkpoints;
+  const checkpoints = await ask({ top_k: 8 });
+  const words = [...new Set([...checkpoints.at(-1).tokens.slice(0, 3), ...checkpoints[0].tokens.slice(0, 2)])];
+  const scored = await ask({ targets: words });
+  const followed = words.map((name) => ({ name, values: scored.map((each) => each.scores[each.tokens.indexOf(name)]) }));
+  return { checkpoints, followed };
 });
 
-/** The words that are among the first three at the end or at the beginning, with their probabilities at every step. */
-function followed(checkpoints) {
-  const words = [...checkpoints.at(-1).tokens.slice(0, 3), ...checkpoints[0].tokens.slice(0, 2)];
-  return [...new Set(words)].map((name) => ({
-    name,
-    values: checkpoints.map((each) => each.scores[each.tokens.indexOf(name)] ?? 0),
-  }));
-}
-
-function show({ checkpoints }) {
+function show({ checkpoints, followed }) {
   const place = Math.max(0, Math.min(Math.trunc(at.value), checkpoints.length - 1));
   const now = checkpoints[place];
-  const rows = now.tokens.slice(0, 8).map((label, number) => ({ label, values: [now.scores[number]] }));
+  const rows = now.tokens.map((label, number) => ({ label, values: [now.scores[number]] }));
   return html`
     <label class="slider">Checkpoint: step ${now.step.toLocaleString("en")}
       <input type="range" min="0" max=${checkpoints.length - 1} value=${place} onInput=${(event) => (at.value = Number(event.target.value))} /></label>
     <${Figure} title="The likeliest words at this checkpoint">${bars(rows, width.value, "The likeliest words")}<//>
-    <${Figure} title="How likely words have become">${lines(checkpoints.map((each) => each.step), followed(checkpoints), place, width.value, "Probabilities by step")}<//>`;
+    <${Figure} title="How likely words have become">${lines(checkpoints.map((each) => each.step), followed, place, width.value, "Probabilities by step")}<//>`;
 }
 
 export const learning = {

@@ -31,7 +31,8 @@ function show(found) {
     gap: 4,
   }));
   const preferred = sums[0] > sums[1] ? "first" : "second";
-  const verdict = sums[0] === sums[1] ? "Both are equally likely" : `It prefers the ${preferred}, by ${Math.abs(sums[0] - sums[1]).toFixed(1)}`;
+  const lead = Math.abs(sums[0] - sums[1]);
+  const verdict = !lead ? "Both are equally likely" : `It prefers the ${preferred}, by ${lead < 10 ? lead.toPrecision(2) : lead.toFixed(1)}`;
   return html`<p class="big">${verdict}</p>
     ${found.map((each, place) => html`<${Figure} title=${`${place ? "Second" : "First"} sentence: ${sums[place].toFixed(1)}`}>${flow(pieces(each), width.value, "How likely each token is")}<//>`)}`;
 }

@@ -18,7 +18,7 @@ const INKS = ["var(--training)", "var(--held-out)"];
 const answer = answering(async () => {
   const names = [chosen(model, "tokenize"), ...(other.value ? [other.value] : [])];
   const found = await Promise.all(names.map((name) => predict(name, "tokenize", text.value)));
-  return names.map((name, place) => ({ name, ...found[place] }));
+  return names.map((name, place) => ({ name, ...found[place].found }));
 });
 
 const show = (found) => found.map(({ name, tokens, ids }) => html`<${Figure} title=${`${name}: ${tokens.length} tokens`}>
