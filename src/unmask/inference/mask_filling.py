@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,15 @@ class MaskFiller:
 
     def find_tokens(self, words: Iterable[str]) -> list[int]:
         """The ids of all tokens that read as one of some words, blanks around them aside; a word may have none."""
-        wanted = {word.strip() or word for word in words}
-        texts = (self.tokenizer.decode([token]) for token in range(self.tokenizer.vocab_size))
-        return [token for token, text in enumerate(texts) if (text.strip() or text) in wanted]
+        return sorted({token for word in words for token in self._tokens_by_word.get(word.strip() or word, ())})
+
+    @cached_property
+    def _tokens_by_word(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for token in range(self.tokenizer.vocab_size):
+            text = self.tokenizer.decode([token])
+            found.setdefault(text.strip() or text, []).append(token)
+        return found
 
     @torch.inference_mode()
     def answer(

@@ -74,7 +74,9 @@ async def predict(request: Request, body: Annotated[PredictRequest, example(inpu
     service.check_number(len(given))
     rows = [_fields([each] if isinstance(each, str) else list(each)) for each in given]
     model = service.model(_reader(service, rows) if body.model is None else body.model, "classify")
-    answers, _ = await service.compute(request, lambda: model.use("task").read(rows))
+    answers, work = await service.compute(request, lambda: model.use("task").read(rows))
+    if not body.truncate and (left_out := sum(work.left_out)):
+        raise Refused(422, f"{left_out:,} tokens would not be read: send shorter inputs, or truncate=true", "too_long")
     scored = [
         sorted(({"score": score, "label": label} for label, score in each["probabilities"].items()), key=_by_score)
         for each in answers

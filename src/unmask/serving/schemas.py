@@ -121,7 +121,9 @@ class TextsRequest(Schema):
 
 class MaskRequest(TextsRequest):
     top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
-    targets: list[Text] = Field([], description="words whose tokens are the answers, in place of the top_k likeliest")
+    targets: Annotated[list[Text], BeforeValidator(_few)] = Field(
+        [], fail_fast=True, description="words whose tokens are the answers, in place of the top_k likeliest"
+    )
     step: int | None = Field(None, description="of a checkpoint of the model's run, to ask it and not the model")
 
 
@@ -214,7 +216,7 @@ class PredictRequest(Shape):
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
-    truncate: bool = True
+    truncate: bool = Field(True, description="false refuses a text of which tokens would not be read")
     model: str | None = None
 
 

@@ -72,6 +72,8 @@ def is_well(client: TestClient) -> bool:
         (CLASSIFY, {"inputs": ["a"], **{f"key{number}": 1 for number in range(100)}}, 422, "the body: 101 keys: /docs"),
         ("/embed", {"inputs": ["a"] * 513}, 413, "513 inputs: a request has at most 512: send several"),
         ("/predict", {"inputs": [["a"]] * 513}, 413, "513 inputs: a request has at most 512: send several"),
+        ("/predict", {"inputs": "a " * 90, "truncate": False, "model": "classification"}, 422, "tokens would not be"),
+        (FILL, {"inputs": ["[MASK]"], "targets": ["a"] * 513}, 413, "513 inputs: a request has at most 512"),
         ("/predict", {"inputs": [["a"], [7]]}, 422, "expected a text, or a list of texts"),
         (CLASSIFY, b"", 422, "."),
         (CLASSIFY, [1], 422, "."),
