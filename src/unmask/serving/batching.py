@@ -67,7 +67,7 @@ class Work:
     left_out: list[int]
 
 
-_TELLING_TOKENS = 512
+_LARGE_BATCH = 512
 """A batch of fewer says little of how long a larger one takes: most of its time is the same for any."""
 
 
@@ -172,7 +172,7 @@ class Batcher:
             took, tokens = time.monotonic() - self._began, sum(job.work.tokens for job in batch)
             with self._condition:
                 self._began = 0.0
-                if tokens >= _TELLING_TOKENS:
+                if tokens >= _LARGE_BATCH:
                     use, rate = batch[0].work.use, tokens / max(took, 1e-6)
                     self._rates[use] = 0.8 * self._rates.get(use, rate) + 0.2 * rate
             self._metrics.computed(len(batch), tokens, took)
