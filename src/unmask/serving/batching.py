@@ -102,7 +102,7 @@ class Batcher:
         self._condition = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._tokens = 0  # of those that wait
-        self._rates: dict[Computes, float] = {}  # tokens a second, of late
+        self._rates: dict[Computes, float] = {}  # tokens a second, of late; 0: not known yet
         self._began = self._ends = 0.0  # the batch that is computed, the latter as far as is known; 0: there is none
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="unmask-models", daemon=True)
@@ -174,7 +174,8 @@ class Batcher:
                 self._began = 0.0
                 if tokens >= _LARGE_BATCH:
                     use, rate = batch[0].work.use, tokens / max(took, 1e-6)
-                    self._rates[use] = 0.8 * self._rates.get(use, rate) + 0.2 * rate
+                    before = self._rates.get(use)  # none for its first, which also makes what later ones use
+                    self._rates[use] = 0.0 if before is None else 0.8 * (before or rate) + 0.2 * rate
             self._metrics.computed(len(batch), tokens, took)
 
     def _take(self) -> list[_Job]:

@@ -144,13 +144,15 @@ def test_one_request_that_cannot_be_computed_in_its_time_is_refused_at_once() ->
     assert use.batches == [[1]]
 
 
-def test_small_batches_say_nothing_of_large_ones() -> None:
-    use = Doubling()
+def test_small_batches_and_the_first_say_nothing_of_later_ones() -> None:
+    use, found = Doubling(), []
     with batching() as batcher:
-        asyncio.run(batcher.compute(use.work(1, 511)))
-        assert use not in batcher._rates
-        asyncio.run(batcher.compute(use.work(1, 512)))
-    assert batcher._rates[use] > 0
+        for tokens in (511, 512, 511, 512):
+            asyncio.run(batcher.compute(use.work(1, tokens)))
+            asyncio.run(batcher.compute(Doubling().work(1)))  # after it, the rate is noted
+            found.append(batcher._rates.get(use))
+    assert found[:3] == [None, 0, 0]
+    assert found[3]
 
 
 def test_one_request_of_more_than_may_wait_is_refused() -> None:
