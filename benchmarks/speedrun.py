@@ -42,7 +42,7 @@ PROBED = 30
 
 TASKS: dict[str, tuple[str, list[str]]] = {
     "stsb": ("pearson", ["optimizer.learning_rate=3e-4", "train.epochs=5"]),
-    "mrpc": ("accuracy", ["optimizer.learning_rate=2e-4", "train.epochs=4"]),
+    "mrpc": ("accuracy", ["optimizer.learning_rate=1e-4", "train.epochs=2"]),
     "sst2": ("accuracy", ["optimizer.learning_rate=2e-4", "train.epochs=2"]),
     "wikigold": ("overall_f1", ["optimizer.learning_rate=3e-4", "train.batch_size=16", "train.epochs=8"]),
     "squad1": ("f1", ["optimizer.learning_rate=3e-4", "train.epochs=4"]),
@@ -120,11 +120,10 @@ def train_peer(given: Namespace, data: Path) -> None:
         vocab_size=len(tokenizer), hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024
     )
     model = BertForMaskedLM(config)
-    rows = peer_rows(given.store, tokenizer.cls_token_id, tokenizer.sep_token_id)
+    dataset = PeerRows(given.store, tokenizer.cls_token_id, tokenizer.sep_token_id)
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
     paradigms = read_paradigms(given.pairs or data / PAIRS)
     few = sample(paradigms, given.pairs_sample)
-    dataset = [{"input_ids": row} for row in rows]
     curve: list[dict[str, float]] = []
 
     class Measure(TrainerCallback):  # type: ignore[misc]
@@ -178,17 +177,26 @@ def train_peer(given: Namespace, data: Path) -> None:
     (run / ALL_PAIRS).write_text(json.dumps(results), encoding="utf-8")
 
 
-def peer_rows(store: Path, cls: int, sep: int) -> list[list[int]]:
+class PeerRows:
     """Blocks of the store's tokens, as the example script cuts them, each between `[CLS]` and `[SEP]`."""
-    import numpy as np
 
-    from unmask.store.store import TokenStore
+    def __init__(self, store: Path, cls: int, sep: int) -> None:
+        import numpy as np
 
-    opened, size = TokenStore(store), LENGTH - 2
-    joined = np.concatenate(
-        [opened.tokens(index, 0, int(length)) for index, length in enumerate(opened.sizes()[0])]
-    ).astype(np.int64)
-    return [[cls, *joined[at : at + size].tolist(), sep] for at in range(0, len(joined) - size, size)]
+        from unmask.store.store import TokenStore
+
+        opened = TokenStore(store)
+        self._tokens = np.concatenate(
+            [opened.tokens(index, 0, int(length)) for index, length in enumerate(opened.sizes()[0])]
+        )
+        self._ends = [cls], [sep]
+
+    def __len__(self) -> int:
+        return len(self._tokens) // (LENGTH - 2)
+
+    def __getitem__(self, number: int) -> dict[str, list[int]]:
+        start, (first, last) = number * (LENGTH - 2), self._ends
+        return {"input_ids": [*first, *self._tokens[start : start + LENGTH - 2].tolist(), *last]}
 
 
 def finetune(given: Namespace, data: Path) -> None:

@@ -10,6 +10,7 @@ import hmac
 import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -99,6 +100,8 @@ class Guards:
                     "unauthorized",
                 )
             elif int(headers.get(b"content-length", b"0")) > self._limits.body_bytes:
+                if headers.get(b"connection", b"").lower() == b"close":
+                    await self._pass_over(receive)
                 await _refuse(send_with_headers, 413, self._too_large, "too_large")
             else:
                 await self._app(scope, receive_limited, send_with_headers)
@@ -106,6 +109,13 @@ class Guards:
             self._held_bytes -= size
             if is_counted:
                 self._metrics.answered(_endpoint(scope["path"]), status, time.monotonic() - started)
+
+    async def _pass_over(self, receive: Receive) -> None:
+        """Reads a body and forgets it: closed while the client still sends, the connection would lose the answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.timeout_s):
+                while (await receive()).get("more_body", False):
+                    pass
 
     @property
     def _too_large(self) -> str:
@@ -138,7 +148,7 @@ def failure_body(message: str, code: str | None = None) -> bytes:
 
 
 async def _refuse(send: Send, status: int, message: str, code: str) -> None:
-    """The connection stays: closed while the client still sends its body, it would lose the answer."""
+    """The connection stays, as the client has asked, for it may still send its body."""
     body = failure_body(message, code)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:

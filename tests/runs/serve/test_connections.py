@@ -173,6 +173,15 @@ def test_a_body_of_100_mb_is_refused_and_the_next_request_answered(is_chunked: b
     connection.close()
 
 
+def test_who_closes_after_the_answer_gets_it(served: Served) -> None:
+    """As Python's `urllib`, which sends all of the body before it reads."""
+    head = f"POST {TOKENIZE} HTTP/1.1\r\nconnection: close\r\ncontent-length: 20000000\r\n\r\n"
+    with served.connect() as connection:
+        connection.sendall(head.encode() + b" " * 20_000_000)
+        assert told_of(read_all(connection))[0] == 413
+    assert served.ask() == 200
+
+
 def test_an_answer_that_is_not_read_is_dropped(served: Served) -> None:
     """What is not sent is 10 MB here: more than the system takes over."""
     body = json.dumps({"inputs": ["a " * 500_000]}).encode()
