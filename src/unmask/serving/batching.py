@@ -16,6 +16,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torch.nn.modules.module import register_module_forward_pre_hook
+
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Limits
 
@@ -31,11 +33,15 @@ class Busy(Exception):  # noqa: N818  an answer to a client, not a fault
 
 
 class TooMuch(Exception):  # noqa: N818
-    """One request has more tokens than may wait in all, or than can be computed in its time."""
+    """One request has more tokens than may wait in all."""
 
 
 class TooSlow(Exception):  # noqa: N818
     """A request was not answered in its time."""
+
+
+class Abandoned(Exception):  # noqa: N818
+    """Nobody waits any more for what is being computed."""
 
 
 class Stopping(Exception):  # noqa: N818
@@ -67,16 +73,11 @@ class Work:
     left_out: list[int]
 
 
-_LARGE_BATCH = 512
-"""A batch of fewer says little of how long a larger one takes: most of its time is the same for any."""
-
-
 @dataclass(eq=False)
 class _Job:
     work: Work
     future: asyncio.Future[Any]
     arrived: float
-    seconds: float  # that it will take, as far as is known
 
     def finish(self, result: Any) -> None:
         """Hands the result, or an exception, over to the loop that waits for it."""
@@ -102,9 +103,12 @@ class Batcher:
         self._condition = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._tokens = 0  # of those that wait
-        self._rates: dict[Computes, float] = {}  # tokens a second, of late; 0: not known yet
-        self._began = self._ends = 0.0  # the batch that is computed, the latter as far as is known; 0: there is none
+        self._rate = 0.0  # tokens a second, of late
+        self._computed: Sequence[_Job] = ()
+        self._began: float | None = None  # that is, what is computed
         self._is_closed = False
+        # Whenever a part of a model is called, so that a text of minutes ends with the wait for it.
+        self._hook = register_module_forward_pre_hook(self._stop_if_abandoned)
         self._thread = threading.Thread(target=self._run, name="unmask-models", daemon=True)
         self._thread.start()
 
@@ -112,8 +116,8 @@ class Batcher:
         """The result of some work.
 
         Raises:
-            Busy: too much waits, or is being computed.
-            TooMuch: it alone is more than may wait, or than can be computed in time.
+            Busy: too much waits, or what is being computed has taken long.
+            TooMuch: it alone is more than may wait.
             TooSlow: it was not computed in `Limits.timeout_s`.
             Stopping: the server is being stopped.
         """
@@ -121,30 +125,22 @@ class Batcher:
             raise TooMuch(
                 f"{work.tokens:,} tokens to compute: a request has at most {most:,}: send fewer, or shorter inputs"
             )
-        timeout_s, now = self._limits.timeout_s, time.monotonic()
+        job = _Job(work, asyncio.get_running_loop().create_future(), time.monotonic())
         with self._condition:
             if self._is_closed:
                 raise Stopping("the server is being stopped")
-            rate = self._rates.get(work.use)
-            job = _Job(work, asyncio.get_running_loop().create_future(), now, work.tokens / rate if rate else 0.0)
-            if job.seconds > timeout_s:
-                raise TooMuch(
-                    f"{work.tokens:,} tokens to compute take about {job.seconds:.0f} s here, and a request is given "
-                    f"up after {timeout_s:g} s: send fewer, or shorter inputs"
-                )
-            wait_s = sum(each.seconds for each in self._waiting)
-            if self._began:  # where nothing is known of it, it is taken to last as long again as it has lasted
-                wait_s += max(self._ends - now, now - self._began)
-            # Turned away at once rather than given up late.
-            if self._tokens + work.tokens > most or wait_s > timeout_s / 2:
-                raise Busy(max(1, round(wait_s)))
+            wait_s = self._tokens / self._rate if self._rate else 0.0
+            if self._began is not None:  # it is taken to last as long again as it has lasted
+                wait_s += time.monotonic() - self._began
+            if self._tokens + work.tokens > most or wait_s > self._limits.timeout_s / 2:
+                raise Busy(max(1, round(wait_s)))  # at once, rather than given up late
             self._waiting.append(job)
             self._tokens += work.tokens
             self._condition.notify()
         try:
-            return await asyncio.wait_for(job.future, timeout_s)
+            return await asyncio.wait_for(job.future, self._limits.timeout_s)
         except TimeoutError:
-            raise TooSlow(f"not answered within {timeout_s:g} s: send fewer or shorter inputs") from None
+            raise TooSlow(f"not answered within {self._limits.timeout_s:g} s: send fewer or shorter inputs") from None
         finally:
             with self._condition:
                 if job in self._waiting:  # it is too late, or the client has left
@@ -163,19 +159,16 @@ class Batcher:
             self._is_closed = True
             self._condition.notify()
         self._thread.join()
+        self._hook.remove()
 
     def _run(self) -> None:
         while batch := self._take():
+            started = time.monotonic()
             for job in batch:
-                self._metrics.queued(self._began - job.arrived)
+                self._metrics.queued(started - job.arrived)
             self._answer(batch)
-            took, tokens = time.monotonic() - self._began, sum(job.work.tokens for job in batch)
-            with self._condition:
-                self._began = 0.0
-                if tokens >= _LARGE_BATCH:
-                    use, rate = batch[0].work.use, tokens / max(took, 1e-6)
-                    before = self._rates.get(use)  # none for its first, which also makes what later ones use
-                    self._rates[use] = 0.0 if before is None else 0.8 * (before or rate) + 0.2 * rate
+            took, tokens = time.monotonic() - started, sum(job.work.tokens for job in batch)
+            self._rate += (tokens / max(took, 1e-6) - self._rate) * (0.2 if self._rate else 1.0)
             self._metrics.computed(len(batch), tokens, took)
 
     def _take(self) -> list[_Job]:
@@ -196,13 +189,12 @@ class Batcher:
                     rest.append(job)
             self._waiting = rest
             self._tokens = sum(job.work.tokens for job in rest)
-            self._began = time.monotonic()
-            self._ends = self._began + sum(job.seconds for job in batch)
             return batch
 
     def _answer(self, batch: Sequence[_Job]) -> None:
         """Computes a batch; where that fails, each by itself, so that one request's fault is no other's."""
         work = batch[0].work
+        self._computed, self._began = batch, time.monotonic()
         try:
             results = list(work.use.compute(work.options, [job.work.payload for job in batch]))
             assert len(results) == len(batch), "one for each request"
@@ -213,5 +205,11 @@ class Batcher:
                 for job in batch:
                     self._answer([job])
             return
+        finally:
+            self._began = None
         for job, result in zip(batch, results, strict=True):
             job.finish(result)
+
+    def _stop_if_abandoned(self, *_: Any) -> None:
+        if threading.current_thread() is self._thread and all(job.future.done() for job in self._computed):
+            raise Abandoned

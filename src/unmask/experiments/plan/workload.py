@@ -134,7 +134,9 @@ class _Kept:
 def _measure_kept(material: Material, compute: Compute, is_cpu: bool) -> _Kept:
     batch = _usual_batch(material) if is_cpu else _short_batch(material)
     processor = Compute(torch.device("cpu"), compute.dtype, "measures what is kept")
-    return _Kept(batch, measure_kept_bytes(material.sizes, batch, material.objective, processor))
+    # oneDNN's products keep copies, which those of a GPU do not.
+    with torch.backends.mkldnn.flags(enabled=is_cpu, allow_tf32=None, fp32_precision=None):
+        return _Kept(batch, measure_kept_bytes(material.sizes, batch, material.objective, processor))
 
 
 def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept) -> Phase:

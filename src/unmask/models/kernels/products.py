@@ -34,6 +34,7 @@ def linear(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         and not torch.is_autocast_enabled("cpu")
         and values.shape[0] >= _ONEDNN_MIN_ROWS
         and _onednn_beats_mkl()
+        and torch.backends.mkldnn.enabled
     )
     if by_onednn:
         return functional.linear(values.to_mkldnn(), weight, bias).to_dense()
