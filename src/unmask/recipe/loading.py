@@ -85,14 +85,14 @@ def read_columns(words: Sequence[str]) -> ColumnSettings:
 
 def _load(cls: type[Recipe], name: str, overrides: Overrides) -> Recipe:
     path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
-    values = read_settings_file(path)
+    values, given = read_settings_file(path), parse_overrides(overrides)
     base_name = values.pop("base", None)
     if base_name is not None:
         base = _without_other_names(_read_base(path, base_name), values)
-        if values.get("init_from") is not None and isinstance(base.get("tokenizer"), Mapping):
+        continues = values.get("init_from") is not None and given.get("init_from", "") is not None
+        if continues and isinstance(base.get("tokenizer"), Mapping):
             del base["tokenizer"]  # how to train one: the model has its own
         values = merge(base, values, ALTERNATIVES)
-    given = parse_overrides(overrides)
     if "base" in given:
         raise SettingsError(
             "base cannot be given on the command line: name it in the recipe, or pass that recipe instead"

@@ -17,9 +17,9 @@ from unmask.serving import compatible, endpoints, inspecting
 from unmask.serving.batching import Batcher, Busy, Stopping, TooMuch, TooSlow
 from unmask.serving.guards import Guards
 from unmask.serving.metrics import Metrics
-from unmask.serving.models import ServedModel
+from unmask.serving.models import ServedModel, Unloadable
 from unmask.serving.pages import add_pages
-from unmask.serving.service import ClientLeft, Refused, Service, too_many
+from unmask.serving.service import ClientLeft, Refused, Service
 from unmask.serving.settings import Limits
 
 logger = logging.getLogger("unmask")
@@ -78,6 +78,11 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(ModelError)
     async def model_error(request: Request, error: ModelError) -> Response:
         logger.error("%s: %s", request.url.path, error)  # it names places of this machine
+        return _failure(500, "the model cannot be used; the server's log says why", "model")
+
+    @app.exception_handler(Unloadable)
+    async def unloadable(request: Request, error: Unloadable) -> Response:
+        logger.error("%s: %s", request.url.path, error)
         return _failure(404, "the model cannot be used any more; the server's log says why", "model_not_found")
 
     @app.exception_handler(TooMuch)
@@ -97,7 +102,7 @@ def _answer_errors(app: FastAPI) -> None:
             what = str(first["ctx"]["error"]).lower()
             return _failure(400, f"the body is not JSON: at character {first['loc'][-1] + 1:,}, {what}")
         if first["type"] == "too_many":
-            return _failure(413, too_many(**first["ctx"]))
+            return _failure(413, _sentence(first["loc"][:2], first["msg"]), "too_large")
         return _failure(422, _sentence(first["loc"], first["msg"].removeprefix("Value error, ")))
 
     @app.exception_handler(HTTPException)

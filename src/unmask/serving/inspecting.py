@@ -18,7 +18,7 @@ from unmask.inference.windows import run_module
 from unmask.io.rows import Row
 from unmask.serving.batching import Work
 from unmask.serving.endpoints import FAILURES, example, service_of
-from unmask.serving.schemas import Fields, Schema, Text
+from unmask.serving.schemas import Fields, Schema, Targets, Text
 from unmask.tasks.base import ExampleCounts
 
 router = APIRouter(prefix="/v1/models", responses=FAILURES)
@@ -62,7 +62,7 @@ class MaskLookRequest(LookRequest):
 
 
 class CheckpointsRequest(MaskLookRequest):
-    targets: list[Text] = Field([], description="words whose tokens are the answers, in place of the top_k likeliest")
+    targets: Targets = Field([])
 
 
 class WordsRequest(Schema):

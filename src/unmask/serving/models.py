@@ -41,6 +41,10 @@ logger = logging.getLogger("unmask")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
+class Unloadable(ModelError):  # noqa: N818  an answer to a client too
+    """What a model is asked for cannot be loaded: when it is served already, its directory has been changed."""
+
+
 @dataclass
 class ServedModel:
     """One model. What it is mainly for is loaded at once, the rest when it is first asked for.
@@ -107,9 +111,12 @@ class ServedModel:
         return found
 
     def use(self, name: str) -> Any:
-        """The attribute of that name, loaded by one thread alone."""
+        """The attribute of that name, loaded by one thread alone; raises `Unloadable`."""
         with self._lock:
-            return getattr(self, name)
+            try:
+                return getattr(self, name)
+            except ModelError as error:
+                raise Unloadable(str(error)) from error
 
     def describe(self) -> dict[str, Any]:
         """For `/v1/models`."""

@@ -54,7 +54,8 @@ def _input(value: Any) -> dict[str, Any]:
 def _few(value: Any) -> Any:
     """Looked at before what the list holds, which takes long where it holds much."""
     if isinstance(value, list) and len(value) > MOST_INPUTS:
-        raise PydanticCustomError("too_many", "over {most} inputs", {"number": len(value), "most": MOST_INPUTS})
+        what = f"{len(value):,} entries: a request has at most {MOST_INPUTS:,}: send several"
+        raise PydanticCustomError("too_many", "{what}", {"what": what})
     return value
 
 
@@ -119,11 +120,16 @@ class TextsRequest(Schema):
     inputs: Inputs[Text]
 
 
+Targets = Annotated[
+    list[Text],
+    Field(fail_fast=True, description="words whose tokens are the answers, in place of the top_k likeliest"),
+    BeforeValidator(_few),
+]
+
+
 class MaskRequest(TextsRequest):
     top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
-    targets: Annotated[list[Text], BeforeValidator(_few)] = Field(
-        [], fail_fast=True, description="words whose tokens are the answers, in place of the top_k likeliest"
-    )
+    targets: Targets = Field([])
     step: int | None = Field(None, description="of a checkpoint of the model's run, to ask it and not the model")
 
 

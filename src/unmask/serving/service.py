@@ -62,7 +62,8 @@ class Service:
     def check_number(self, inputs: int) -> None:
         """Refuses more inputs than a request may have."""
         if inputs > self.limits.inputs:
-            raise Refused(413, too_many(inputs, self.limits.inputs))
+            most = self.limits.inputs
+            raise Refused(413, f"{inputs:,} inputs: a request has at most {most:,}: send several", "too_large")
 
     async def compute(self, request: Request, read: Callable[[], Work]) -> tuple[Any, Work]:
         """The result of a request.
@@ -87,11 +88,6 @@ class Service:
         finally:
             for task in (answer, leaving):
                 task.cancel()
-
-
-def too_many(number: int, most: int) -> str:
-    """What is said of a request with so many inputs."""
-    return f"{number:,} inputs: a request has at most {most:,}: send several"
 
 
 async def _left(request: Request) -> None:

@@ -122,3 +122,12 @@ def test_a_phase_has_no_causal_share_where_the_objective_has_none(recipe: str) -
     words = ["corpus=a", "phases=[{until: 0.5}, {until: 1, causal_share: 0.5}]"]
     with pytest.raises(SettingsError, match=r"phases\.1\.causal_share=0\.5: objective\.causal_share is 0 here"):
         load_pretrain_recipe(f"pretrain/{recipe}", words)
+
+
+def test_a_base_says_how_to_train_a_tokenizer_where_none_is_taken_over(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("base: pretrain/modern_mini\ninit_from: runs/before\ncorpus: [a.txt]\n")
+    for given, expected in (([], set()), (["init_from=null"], {"vocab_size"})):
+        tokenizer = load_pretrain_recipe(str(recipe), given).tokenizer
+        assert isinstance(tokenizer, TokenizerSettings)
+        assert tokenizer.model_fields_set == expected

@@ -150,6 +150,7 @@ def test_what_nobody_waits_for_any_more_is_computed_no_further() -> None:
                 self.gate.wait(0.01)
             return list(payloads)
 
+    hooks = dict(module._global_forward_pre_hooks)  # of servers of other tests
     use = Deep()
     use.gate.clear()
 
@@ -163,7 +164,7 @@ def test_what_nobody_waits_for_any_more_is_computed_no_further() -> None:
     with batching(timeout_s=0.1) as batcher:
         assert asyncio.run(ask(batcher)) == 1
     assert use.calls == 1
-    assert not module._global_forward_pre_hooks, "nothing is left behind"
+    assert module._global_forward_pre_hooks == hooks, "nothing is left behind"
 
 
 def test_one_request_of_more_than_may_wait_is_refused() -> None:

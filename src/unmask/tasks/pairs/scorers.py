@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -107,19 +108,22 @@ class MaskedScorer:
     def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
         encoded = self.encode(sentences)
         found = [np.zeros(len(ids)) for ids in encoded]
-        by_length = sorted(range(len(sentences)), key=lambda number: len(encoded[number]))
-        batches: list[list[_Copy]] = []
-        capacity = 0
-        for number in by_length:
-            for copy in self._masked(number, sentences[number], encoded[number]):
-                if len(copy.ids) > capacity:
-                    batches.append([])
-                    capacity = max(BATCH_TOKENS[self.compute.device.type], len(copy.ids))
-                batches[-1].append(copy)
-                capacity -= len(copy.ids)
-        _side_by_side(lambda copies: self._score(copies, found), batches, self.compute.device)
+        _side_by_side(lambda copies: self._score(copies, found), self._batches(sentences, encoded), self.compute.device)
         spans = [slice(*_text_span(self.tokenizer, ids)) for ids in encoded]
         return [TokenScores(ids[span], each[span]) for ids, each, span in zip(encoded, found, spans, strict=True)]
+
+    def _batches(self, sentences: Sequence[str], encoded: Sequence[Ids]) -> Iterator[list[_Copy]]:
+        """The masked copies of all sentences, by length, as many tokens in each batch as `BATCH_TOKENS`."""
+        batch: list[_Copy] = []
+        left = BATCH_TOKENS[self.compute.device.type]
+        for number in sorted(range(len(sentences)), key=lambda number: len(encoded[number])):
+            for copy in self._masked(number, sentences[number], encoded[number]):
+                if len(copy.ids) > left and batch:
+                    yield batch
+                    batch, left = [], BATCH_TOKENS[self.compute.device.type]
+                batch.append(copy)
+                left -= len(copy.ids)
+        yield batch
 
     def _masked(self, number: int, sentence: str, ids: Ids) -> list[_Copy]:
         """A copy of a sentence for each token that counts."""
@@ -142,6 +146,8 @@ class MaskedScorer:
     @torch.no_grad()
     def _score(self, copies: Sequence[_Copy], found: Sequence[Scores]) -> None:
         """Writes the log-probabilities of the masked tokens at their places in their sentences."""
+        if not copies:  # of no sentence
+            return
         batch = _packed([copy.ids for copy in copies]).to(self.compute.device)
         starts = batch.first_tokens
         places = starts + torch.tensor([copy.place for copy in copies], device=starts.device)
@@ -284,22 +290,26 @@ def new_scorer(
     return None if head is None else MaskedScorer(encoder, head, tokenizer, compute, mode)
 
 
-def _side_by_side(score: Callable[[Part], None], parts: Sequence[Part], device: torch.device) -> None:
+_AHEAD = 16
+"""Batches for each thread that are made before any of them is scored."""
+
+
+def _side_by_side(score: Callable[[Part], None], parts: Iterator[Part], device: torch.device) -> None:
     """Scores each part: on the CPU as many at once as PyTorch has threads, each on one of them.
 
     Sentences make small products, of which two threads that share each finish fewer than two that have one each.
     """
     num_threads = torch.get_num_threads() if device.type == "cpu" else 1
-    if min(num_threads, len(parts)) < 2:
-        for part in parts:
-            score(part)
-        return
-    try:
-        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-            for _ in threads.map(score, parts):  # raises what one of them raised
-                pass
-    finally:
-        torch.set_num_threads(num_threads)  # or threads that are begun later would have one
+    while group := list(islice(parts, _AHEAD * num_threads if num_threads > 1 else 1)):
+        if len(group) == 1:
+            score(group[0])
+            continue
+        try:
+            with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
+                for _ in threads.map(score, group):  # raises what one of them raised
+                    pass
+        finally:
+            torch.set_num_threads(num_threads)  # or threads that are begun later would have one
 
 
 def _encode(tokenizer: TextTokenizer, sentences: Sequence[str], limit: int) -> list[Ids]:
