@@ -104,11 +104,8 @@ class Batcher:
         self._waiting: deque[_Job] = deque()
         self._tokens = 0  # of those that wait
         self._rate = 0.0  # tokens a second, of late
-        self._computed: Sequence[_Job] = ()
         self._began: float | None = None  # that is, what is computed
         self._is_closed = False
-        # Whenever a part of a model is called, so that a text of minutes ends with the wait for it.
-        self._hook = register_module_forward_pre_hook(self._stop_if_abandoned)
         self._thread = threading.Thread(target=self._run, name="unmask-models", daemon=True)
         self._thread.start()
 
@@ -159,7 +156,6 @@ class Batcher:
             self._is_closed = True
             self._condition.notify()
         self._thread.join()
-        self._hook.remove()
 
     def _run(self) -> None:
         while batch := self._take():
@@ -194,7 +190,14 @@ class Batcher:
     def _answer(self, batch: Sequence[_Job]) -> None:
         """Computes a batch; where that fails, each by itself, so that one request's fault is no other's."""
         work = batch[0].work
-        self._computed, self._began = batch, time.monotonic()
+
+        def stop_if_abandoned(*_: Any) -> None:
+            if threading.current_thread() is self._thread and all(job.future.done() for job in batch):
+                raise Abandoned
+
+        # Called before each part of a model, so that a text of minutes ends with the wait for it.
+        hook = register_module_forward_pre_hook(stop_if_abandoned)
+        self._began = time.monotonic()
         try:
             results = list(work.use.compute(work.options, [job.work.payload for job in batch]))
             assert len(results) == len(batch), "one for each request"
@@ -207,9 +210,6 @@ class Batcher:
             return
         finally:
             self._began = None
+            hook.remove()
         for job, result in zip(batch, results, strict=True):
             job.finish(result)
-
-    def _stop_if_abandoned(self, *_: Any) -> None:
-        if threading.current_thread() is self._thread and all(job.future.done() for job in self._computed):
-            raise Abandoned
