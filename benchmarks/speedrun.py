@@ -42,7 +42,7 @@ PROBED = 30
 
 TASKS: dict[str, tuple[str, list[str]]] = {
     "stsb": ("pearson", ["optimizer.learning_rate=3e-4", "train.epochs=5"]),
-    "mrpc": ("accuracy", ["optimizer.learning_rate=1e-4", "train.epochs=2"]),
+    "mrpc": ("accuracy", ["optimizer.learning_rate=2e-4", "train.epochs=4"]),
     "sst2": ("accuracy", ["optimizer.learning_rate=2e-4", "train.epochs=2"]),
     "wikigold": ("overall_f1", ["optimizer.learning_rate=3e-4", "train.batch_size=16", "train.epochs=8"]),
     "squad1": ("f1", ["optimizer.learning_rate=3e-4", "train.epochs=4"]),

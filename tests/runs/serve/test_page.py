@@ -318,7 +318,9 @@ def test_a_small_lead_has_digits(address: str, browser: Any, lead: float, told: 
     answer = {"tokens": ["cats"]}
     page.route("**/token-scores", lambda route: route.fulfill(json={**answer, "scores": [next(scores)]}))
     page.goto(f"{address}/#pairs")
-    page.get_by_text(f"It prefers the first, by {told}", exact=True).wait_for()
+    said = page.get_by_text("It prefers the first, by")
+    said.wait_for()
+    assert said.inner_text() == f"It prefers the first, by {told}"
     page.close()
 
 

@@ -108,11 +108,13 @@ class MaskedScorer:
     def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
         encoded = self.encode(sentences)
         found = [np.zeros(len(ids)) for ids in encoded]
-        _side_by_side(lambda copies: self._score(copies, found), self._batches(sentences, encoded), self.compute.device)
+        _side_by_side(
+            lambda copies: self._score(copies, found), self._masked_batches(sentences, encoded), self.compute.device
+        )
         spans = [slice(*_text_span(self.tokenizer, ids)) for ids in encoded]
         return [TokenScores(ids[span], each[span]) for ids, each, span in zip(encoded, found, spans, strict=True)]
 
-    def _batches(self, sentences: Sequence[str], encoded: Sequence[Ids]) -> Iterator[list[_Copy]]:
+    def _masked_batches(self, sentences: Sequence[str], encoded: Sequence[Ids]) -> Iterator[list[_Copy]]:
         """The masked copies of all sentences, by length, as many tokens in each batch as `BATCH_TOKENS`."""
         batch: list[_Copy] = []
         left = BATCH_TOKENS[self.compute.device.type]
