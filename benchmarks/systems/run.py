@@ -5,6 +5,7 @@ the same documents; the comparison behind the table and the figure of docs/resul
     python benchmarks/systems/run.py pretrain --out runs/systems --workers 2  tokenizers, stores, one run a system
     python benchmarks/systems/run.py points --out runs/systems --workers 2  five checkpoints of each, on SST-2 and SNLI
     python benchmarks/systems/run.py ends --out runs/systems --workers 2  SST-2, MRPC, RTE, a part of SQuAD, 3 seeds
+    python benchmarks/systems/run.py exits --out runs/systems --workers 2  five seeds each, until it leaves its plateau
     python benchmarks/systems/run.py rates --out runs/systems  fifty steps of each with nothing beside it
     python benchmarks/systems/run.py report --out runs/systems  systems.md and two figures
 
@@ -29,6 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # `benchmarks/`, where `measure` and this folder are found
 
 from measure import parser
+from systems.exits import exits_of
 from systems.plan import (
     CONTINUED_SHARE,
     MEASURES,
@@ -46,7 +48,7 @@ from systems.plan import (
 from systems.report import report
 
 CORPUS = "corpora/enwiki-2015-core.jsonl.zst"
-SEEDS = 3
+SEEDS, EXIT_SEEDS = 3, 5
 SQUAD_QUESTIONS = 1500
 SST2_EXAMPLES = 10_000
 
@@ -214,7 +216,7 @@ def end_jobs(out: Path, files: dict[str, tuple[Path, Path]]) -> Iterator[tuple[P
 
 def main() -> None:
     words = parser(__doc__)
-    words.add_argument("part", choices=["pretrain", "points", "ends", "rates", "report"])
+    words.add_argument("part", choices=["pretrain", "exits", "points", "ends", "rates", "report"])
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--workers", type=int, default=1, help="processes at a time, of one thread each")
     words.add_argument("--epochs", type=float, default=0.3, help="passes over the text, of each from random weights")
@@ -226,10 +228,15 @@ def main() -> None:
         return report(given.out, given.systems)
     for name in set(SYSTEMS) - set(given.systems):
         del SYSTEMS[name]
+    for name in set(TOKENIZERS) - {system.tokenizer for system in SYSTEMS.values()}:
+        del TOKENIZERS[name]
     data = Path(os.environ["UNMASK_DATA"])
-    if given.part == "pretrain":
+    if given.part in ("pretrain", "exits"):
         work(text_jobs(given.out, data), given.workers)
         work(store_jobs(given.out, data), given.workers)
+    if given.part == "exits":
+        return exits_of(given.out, given.systems, EXIT_SEEDS, given.workers)
+    if given.part == "pretrain":
         work(pretrain_jobs(given.out, given.epochs, continued=False), given.workers)
         work(pretrain_jobs(given.out, given.epochs, continued=True), given.workers)
         return None
