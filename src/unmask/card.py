@@ -28,19 +28,11 @@ from unmask.models.hub.uses import MASKED, use_of
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
 from unmask.store.manifest import read_manifest
-from unmask.tasks.settings import kind_of
+from unmask.tasks.settings import FACTS, kind_of
 from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
 
 CARD = "README.md"
 
-_HUB_TASKS = {
-    "classification": "text-classification",
-    "regression": "text-classification",
-    "qa": "question-answering",
-    "tagging": "token-classification",
-    "choice": "multiple-choice",
-}
-"""The Hub's `pipeline_tag` of each kind of task."""
 _NOT_METRICS = ("loss",)
 
 
@@ -116,7 +108,9 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     description = describe(directory)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else []
     use = use_of(config)
-    pipeline = _HUB_TASKS[kind_of(task)] if task else "fill-mask" if use is not None and use.kind == MASKED else None
+    pipeline = (
+        FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
+    )
     front = {
         "license": stated.license,
         "language": list(stated.languages),

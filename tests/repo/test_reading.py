@@ -18,7 +18,7 @@ ENTRY = re.compile(r"^(\d+)\. \[`([\w/.]+)`\]\(\.\./src/unmask/\2\), (\d+) lines
 WITH_EXAMPLES = (
     "unmask.tokenization.encoding.longest_match",
     "unmask.packing.sequences",
-    "unmask.objectives.span_masking",
+    "unmask.objectives.masks.span_masking",
     "unmask.models.kernels.row_layout",
 )
 
@@ -99,7 +99,7 @@ def test_worked_examples_hold(name: str) -> None:
 def test_the_worked_example_of_span_masking_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Token 4 is drawn first, with a length of 1, then token 9, with 4."""
     from unmask.batch import pack
-    from unmask.objectives import drawing, span_masking
+    from unmask.objectives.masks import drawing, span_masking
 
     batch = pack([[2, *range(5, 15), 3]], keys=[1])
     special = torch.zeros(12, dtype=torch.bool).index_fill_(0, torch.tensor([0, 11]), True)

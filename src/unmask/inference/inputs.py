@@ -18,6 +18,7 @@ from unmask.io.rows import Row, stop
 from unmask.io.tables import FORMATS, LINE_FORMATS, read_jsonl, read_line_format, read_rows
 from unmask.tasks.base import Task
 from unmask.tasks.rows import similar_columns
+from unmask.tasks.settings import FACTS
 from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.files import USUAL_COLUMNS, looks_like_columns, read_held
 from unmask.tasks.tagging.rows import TaggingColumns
@@ -27,9 +28,6 @@ logger = logging.getLogger("unmask")
 
 INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in LINE_FORMATS), "txt", "conll")
 """What `--format` may be; `txt` has one text per line, and `conll` one word with its tag."""
-WANTED = {"qa": ("question", "context"), "choice": ("context", "choices")}
-"""The columns read by the kinds of task for which a plain text is not enough."""
-
 
 _NUM_INSPECTED_LINES = 100
 """How many lines are looked at to see what is in a `.txt`."""
@@ -131,14 +129,14 @@ def _fits_published_txt(task: Task[Any], lines: Sequence[str]) -> bool:
 def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[Row]:
     """The rows; refuses plain texts where the task reads something else, or where they are a table's unless they were
     said to be texts, and rows without its columns."""
-    wanted: tuple[str, ...] | None = WANTED.get(task.kind)
+    needed = wanted = FACTS[task.kind].needed_columns
     if isinstance(task, TextTask) and task.files.is_pair:
         wanted = task.files.columns.texts
     for number, row in enumerate(rows):
-        if isinstance(row, PlainText) and wanted is not None:
+        if isinstance(row, PlainText) and wanted:
             names = " and ".join(wanted)
             raise InputError(
-                f"{row.source}: a plain text, but this model reads {names if task.kind in WANTED else 'pairs'}: "
+                f"{row.source}: a plain text, but this model reads {names if needed else 'pairs'}: "
                 f"expected JSON lines, .tsv or .csv with {names}; --format csv or tsv says that it is a table"
             )
         if number == 0 and isinstance(row, PlainText) and not are_texts:

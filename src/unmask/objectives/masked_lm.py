@@ -50,17 +50,17 @@ from unmask.objectives.directions import (
     next_counts,
 )
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
-from unmask.objectives.masking import choose_tokens, choose_words, describe_masking, mask_targets, predict_masked
-from unmask.objectives.sentence_pairs import SentencePairPart
-from unmask.objectives.settings import TARGET_PROB, MaskedLMSettings
-from unmask.objectives.span_boundary import SpanBoundary
-from unmask.objectives.span_masking import (
+from unmask.objectives.masks.masking import choose_tokens, choose_words, describe_masking, mask_targets, predict_masked
+from unmask.objectives.masks.span_masking import (
     choose_annotated,
     choose_spans,
     describe_span_lengths,
     describe_spans,
     find_spans,
 )
+from unmask.objectives.sentence_pairs import SentencePairPart
+from unmask.objectives.settings import TARGET_PROB, MaskedLMSettings
+from unmask.objectives.span_boundary import SpanBoundary
 from unmask.tokenization.vocabulary import Vocabulary
 
 SPAN_MASKINGS = ("span", "entity", "noun_phrase")
@@ -104,7 +104,7 @@ class MaskedLM:
         return self._settings.masking in SPAN_MASKINGS
 
     def prepare(self, batch: Batch) -> Batch:
-        """Masks a batch; see `unmask.objectives.masking.mask_targets` for the columns it gets, to which the parts
+        """Masks a batch; see `unmask.objectives.masks.masking.mask_targets` for the columns it gets, to which the parts
         add theirs."""
         settings = self._settings
         batch = draw_directions(batch)

@@ -47,7 +47,6 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives import base, directions
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, original_ids
 from unmask.objectives.causal_lm import next_token_decoder
-from unmask.objectives.drawing import sample_from_softmax
 from unmask.objectives.floors import (
     Floor,
     NoContext,
@@ -56,7 +55,8 @@ from unmask.objectives.floors import (
     targets_of,
     vocabulary_floors,
 )
-from unmask.objectives.masking import choose_tokens, describe_masking, mask_targets, predict_masked
+from unmask.objectives.masks.drawing import sample_from_softmax
+from unmask.objectives.masks.masking import choose_tokens, describe_masking, mask_targets, predict_masked
 from unmask.objectives.settings import GENERATOR, ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
@@ -90,8 +90,8 @@ class ReplacedToken:
         """Masks a batch, the same in both stages.
 
         Returns:
-            The batch with the columns of `unmask.objectives.masking.mask_targets` and `sample_fractions` (targets,)
-            float64 in [0, 1), where each target's sample is in the generator's cumulative softmax.
+            The batch with the columns of `unmask.objectives.masks.masking.mask_targets` and `sample_fractions`
+            (targets,) float64 in [0, 1), where each target's sample is in the generator's cumulative softmax.
         """
         settings = self._settings
         batch = directions.draw_directions(batch)

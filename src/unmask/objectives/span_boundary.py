@@ -22,7 +22,7 @@ from unmask.models.heads.span_boundary_head import POSITION_SIZE, SpanBoundaryHe
 from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
-from unmask.objectives.span_masking import find_spans
+from unmask.objectives.masks.span_masking import find_spans
 
 
 class SpanBoundary:

@@ -22,16 +22,8 @@ from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import MASKED, Use, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, VectorUse
+from unmask.tasks.settings import FACTS
 from unmask.training.run.checkpoint import list_steps
-
-TASK_ENDPOINTS = {
-    "classification": "classify",
-    "regression": "regress",
-    "qa": "answer",
-    "choice": "choose",
-    "tagging": "tag",
-}
-"""The endpoint of each kind of task."""
 
 MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
 """How many of a run's are kept in memory, to show how a word is learnt, and how much they may take."""
@@ -121,7 +113,7 @@ class ServedModel:
     def describe(self) -> dict[str, Any]:
         """For `/v1/models`."""
         entry: dict[str, Any] = {"id": self.name, "object": "model", "owned_by": "unmask", "uses": list(self.endpoints)}
-        if self.endpoints[0] in TASK_ENDPOINTS.values():
+        if self.endpoints[0] in (facts.endpoint for facts in FACTS.values()):
             entry["task"] = self.task.kind
             entry["labels"] = list(self.task.labels)
             if self.task.columns:
@@ -141,7 +133,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     """
     if (Path(path) / ENSEMBLE).is_file():
         model = ServedModel(name, Path(path), precision)
-        model.endpoints = (TASK_ENDPOINTS[model.task.kind],)
+        model.endpoints = (FACTS[model.task.kind].endpoint,)
         return model
     directory = model_directory(path)
     model = ServedModel(name, directory, precision)
@@ -150,7 +142,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     rest = ["features", "similarity", "tokenize"]
     if is_onnx(directory):
         if "predict" in commands:
-            model.endpoints = (TASK_ENDPOINTS[model.task.kind],)
+            model.endpoints = (FACTS[model.task.kind].endpoint,)
         elif "fill-mask" in commands:
             model.use("masks")
             model.endpoints = ("fill-mask", *rest)
@@ -159,7 +151,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
             model.endpoints = (*rest,)
         return model
     if "predict" in commands:
-        model.endpoints = (TASK_ENDPOINTS[model.task.kind], *rest)
+        model.endpoints = (FACTS[model.task.kind].endpoint, *rest)
     elif "generate" in commands:
         model.use("generation")
         model.endpoints = ("generate", "score", "pairs", *rest)

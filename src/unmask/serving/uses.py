@@ -31,6 +31,7 @@ from unmask.serving.batching import Work
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.pairs.scorers import MaskedScorer, SentenceScorer, score_sentences
+from unmask.tasks.settings import TaskKind
 from unmask.tasks.text.text_task import TextTask
 
 Fields = Mapping[str, Any]
@@ -46,9 +47,9 @@ class TaskUse:
         self.predictor: Predictor = load_predictor(directory, precision=precision)
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> TaskKind:
         """A key of `unmask.tasks.table.TASKS`."""
-        return str(self.predictor.task.kind)
+        return self.predictor.task.kind
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from unmask.io.reading import open_input
 from unmask.io.rows import Row, stop
 from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
-from unmask.tasks.settings import TaskKind, kind_of
+from unmask.tasks.settings import FACTS, kind_of
 from unmask.tasks.table import check_name
 from unmask.tasks.tagging.conll import read_columns, read_conllu
 from unmask.tasks.tagging.files import FORMATS
@@ -30,15 +30,6 @@ from unmask.tasks.tagging.files import FORMATS
 SplitName = Literal["train", "dev", "test"]
 
 SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
-
-GROUP_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
-    "classification": ("premise", "sentence1", "text_a", "sentence", "document", "text"),
-    "regression": ("sentence1", "text_a", "sentence", "text"),
-    "qa": ("title", "context"),
-    "choice": ("article", "context"),
-    "tagging": ("document", "tokens", "text"),
-}
-"""Columns of a table by which rows belong together; the first that exists is used."""
 
 DOCUMENT_MARK = "-DOCSTART-"
 """Begins a document in CoNLL's files."""
@@ -73,7 +64,7 @@ def split_file(
             the file; those of a table begin with a byte order mark if the file does.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
-        group: the column by which rows belong together; None takes the first of `GROUP_COLUMNS` that exists.
+        group: the column by which rows belong together; None takes the first of the kind's `group_columns` that exists.
         overwrite: True replaces an earlier split in `out`.
 
     Returns:
@@ -92,7 +83,7 @@ def split_file(
     suffix = file.suffixes[0]
     if len(file.paths) > 1 and suffix != ".parquet":
         raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
-    columns = GROUP_COLUMNS[kind] if group is None else (group,)
+    columns = FACTS[kind].group_columns if group is None else (group,)
     has_words = FORMATS.get(suffix) in (read_columns, read_conllu) or (suffix == ".tsv" and task == "klue-ner")
     if suffix == ".parquet":
         parts, write = _parquet(file, columns)

@@ -14,7 +14,7 @@ import torch
 from support.corpora import contents
 from support.files import write_rows
 from unmask.errors import OutputError, SettingsError, StoreError
-from unmask.objectives import span_masking
+from unmask.objectives.masks import span_masking
 from unmask.objectives.table import new_objective
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start

@@ -20,9 +20,12 @@ from unmask.inference.mask_filling import fill_mask
 from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import predict
 from unmask.serving.app import build_app
-from unmask.serving.models import TASK_ENDPOINTS, ServedModel, open_models
+from unmask.serving.endpoints import TASK_EXAMPLES
+from unmask.serving.models import ServedModel, open_models
 from unmask.serving.settings import Limits
 from unmask.tasks.pairs.scorers import score_sentences
+from unmask.tasks.settings import FACTS
+from unmask.tasks.table import TASKS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,12 +38,17 @@ def ask(client: TestClient, path: str, **body: Any) -> Any:
     return answer.json()
 
 
-@pytest.mark.parametrize("kind", TASK_ENDPOINTS)
+def test_every_kind_of_task_has_its_endpoint() -> None:
+    assert FACTS.keys() == TASKS.keys()
+    assert [facts.endpoint for facts in FACTS.values()] == list(TASK_EXAMPLES)
+
+
+@pytest.mark.parametrize("kind", FACTS)
 def test_predictions_are_those_of_predict(
     kind: str, client: TestClient, model_directories: Directories, task_models: Any
 ) -> None:
     rows = [json.loads(line) for line in task_models.examples[kind].splitlines()]
-    told = ask(client, f"/v1/models/{kind}/{TASK_ENDPOINTS[kind]}", inputs=rows)
+    told = ask(client, f"/v1/models/{kind}/{FACTS[kind].endpoint}", inputs=rows)
     assert told["predictions"] == json.loads(json.dumps(list(predict(model_directories[kind], rows))))
     assert (told["model"], told["truncated"], told["tokens_left_out"]) == (kind, False, [0] * len(rows))
 
@@ -137,10 +145,11 @@ def test_a_vocabulary_that_does_not_fit_is_warned_of_once(
 
 def requests_to_mix(task_models: Any) -> list[tuple[str, dict[str, Any]]]:
     chance, found = random.Random(0), []
-    for kind, endpoint in TASK_ENDPOINTS.items():
+    for kind, facts in FACTS.items():
         rows = [json.loads(line) for line in task_models.examples[kind].splitlines()]
         for _ in range(8):
-            found.append((f"/v1/models/{kind}/{endpoint}", {"inputs": chance.sample(rows, chance.randint(1, 4))}))
+            inputs = chance.sample(rows, chance.randint(1, 4))
+            found.append((f"/v1/models/{kind}/{facts.endpoint}", {"inputs": inputs}))
     for length in range(1, 9):
         found.append(("/v1/models/encoder/features", {"inputs": ["a dull paper in london " * length, ""]}))
         found.append(("/v1/models/masked/fill-mask", {"inputs": ["the [MASK] is blue " * length][:1]}))

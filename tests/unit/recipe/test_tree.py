@@ -14,7 +14,7 @@ from unmask.config import KEYS_ELSEWHERE, build_settings, dump_settings, read_se
 from unmask.errors import SettingsError
 from unmask.models.settings import ModelSettings, Preset
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
-from unmask.objectives.table import CALLED_OTHERWISE
+from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES
 from unmask.packing.settings import PackingSettings, PhaseSettings
 from unmask.recipe.loading import ALTERNATIVES, load_finetune_recipe, load_pretrain_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
@@ -269,7 +269,7 @@ def test_a_wrong_key_or_value_is_refused(tmp_path: Path, word: str, message: str
         ),
         (PLAIN, ["objective.name=elmo"], "did you mean objective.name=bilm?"),
         (PLAIN, ["objective.name=maskedlm"], "did you mean masked_lm?"),
-        (PLAIN, ["objective.name=word2vec"], "expected one of masked_lm, causal_lm, bilm, replaced_token"),
+        (PLAIN, ["objective.name=word2vec"], f"expected one of {', '.join(OBJECTIVES)}"),
         (PLAIN, ["schedule.warmup_steps=1", "schedule.warmup_ratio=.1"], "schedule: warmup_steps and warmup_ratio say"),
         (PLAIN, ["objective.mask_token_prob=.95"], "mask_token_prob 0.95 + random_token_prob 0.1 is over 1"),
     ],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.trained import trained
 from unmask.batch import pack
 from unmask.corpus.documents import Document
-from unmask.objectives.masking import find_words
+from unmask.objectives.masks.masking import find_words
 from unmask.store.encoding import Encoder, cut_chunks
 from unmask.store.shard_writer import EncodedChunk
 from unmask.tokenization.tokenizer import TextTokenizer

@@ -29,10 +29,10 @@ from support.masks import (
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.chance import uniform
 from unmask.errors import SettingsError
-from unmask.objectives import masking, span_masking
 from unmask.objectives.masked_lm import MaskedLM
+from unmask.objectives.masks import masking, span_masking
+from unmask.objectives.masks.span_masking import choose_annotated, choose_spans, find_spans, span_lengths
 from unmask.objectives.settings import MaskedLMSettings
-from unmask.objectives.span_masking import choose_annotated, choose_spans, find_spans, span_lengths
 from unmask.tokenization.vocabulary import Vocabulary
 
 CONTINUES = torch.from_numpy(CONTINUATION)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.objectives.drawing import NOT_DRAWN, batch_rows
+from unmask.objectives.masks.drawing import NOT_DRAWN, batch_rows
 
 CHOICE, _ACTION, _REPLACEMENT = 1, 2, 3
 """Streams of random numbers: which tokens are chosen; whether each is masked, replaced or kept; by which entry."""

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import chisquare
 
 from unmask.chance import uniform
-from unmask.objectives.drawing import sample_from_softmax
+from unmask.objectives.masks.drawing import sample_from_softmax
 
 
 def test_the_cumulative_softmax_is_inverted() -> None:

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.chance import uniform
-from unmask.objectives.drawing import NOT_DRAWN, Rows, batch_rows
-from unmask.objectives.masking import CHOICE, find_words
+from unmask.objectives.masks.drawing import NOT_DRAWN, Rows, batch_rows
+from unmask.objectives.masks.masking import CHOICE, find_words
 
 _LENGTH, _ANNOTATION, _KIND = 4, 5, 6
 """Streams of chance: how long a span is, which annotation comes next, whether a draw is one or a word."""

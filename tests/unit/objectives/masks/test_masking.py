@@ -29,8 +29,8 @@ from support.masks import (
 )
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.chance import uniform
-from unmask.objectives import masking
-from unmask.objectives.drawing import batch_rows
+from unmask.objectives.masks import masking
+from unmask.objectives.masks.drawing import batch_rows
 from unmask.tokenization.vocabulary import Vocabulary
 
 KINDS = ["token", "whole_word", "span", "entity", "noun_phrase"]

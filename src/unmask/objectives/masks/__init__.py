@@ -1,0 +1,1 @@
+"""Which tokens are targets, and what is shown in their place."""
