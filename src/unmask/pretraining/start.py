@@ -99,10 +99,10 @@ def open_start(recipe: PretrainRecipe) -> Start:
     source = open_source(model_directory(recipe.init_from))
     sizes = sizes_with_dropout(source.settings, _dropout(recipe.model), recipe.init_from)
     family = ARCHITECTURES[recipe.objective.becomes.get(source.family.name, source.family.name)]
+    _check_sizes(recipe, sizes)
     wrong = contradiction(recipe.objective, family.name, sizes.is_causal, recipe.packing, recipe.init_from)
     if wrong is not None:
         raise SettingsError(wrong)
-    _check_sizes(recipe, sizes)
     if isinstance(sizes, EncoderSettings):
         sizes = sizes.model_copy(update={"num_hidden_layers": _depth(recipe.model, sizes)})
     _check_positions(recipe, sizes)
@@ -185,13 +185,6 @@ def describe_new_entries(start: Start, tokenizer: Tokenizer) -> str | None:
 
 def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
     """Refuses `model.*` if what it gives differs from the model in `init_from`, and what is said of random weights."""
-    zeroed = isinstance(settings.model, ModelSettings) and settings.model.zero_output_projections
-    if settings.objective.output_bias != "zero" or zeroed:
-        raise SettingsError(
-            f"init_from={settings.init_from} has weights, and objective.output_bias and model.zero_output_projections "
-            "are for random ones: leave them out, or, where the recipe has them, give objective.output_bias=zero and "
-            "model.zero_output_projections=false"
-        )
     ours, theirs = _given_sizes(settings.model, sizes.family), sizes.model_dump()
     if isinstance(sizes, EncoderSettings):
         theirs["num_hidden_layers"] = _depth(settings.model, sizes)
@@ -204,6 +197,13 @@ def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings
             f"model.* says other sizes than init_from={settings.init_from} by its config.json: {given}; the model that "
             "is there has its sizes, so leave model.* out, or take a recipe without it, such as pretrain/continued or "
             "pretrain/continued_electra"
+        )
+    zeroed = isinstance(settings.model, ModelSettings) and settings.model.zero_output_projections
+    if settings.objective.output_bias != "zero" or zeroed:
+        raise SettingsError(
+            f"init_from={settings.init_from} has weights, and objective.output_bias and model.zero_output_projections "
+            "are for random ones: leave them out, or, where the recipe has them, give objective.output_bias=zero and "
+            "model.zero_output_projections=false"
         )
 
 

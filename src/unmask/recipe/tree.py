@@ -230,6 +230,13 @@ class FinetuneRecipe(Settings):
     train: TrainSettings = TrainSettings(epochs=3, batch_size=32)
     search: SearchSettings = SearchSettings()
 
+    def as_written(self) -> dict[str, Any]:
+        """Every key; but of the columns of dev and test only those that are given, since the others are as in train."""
+        values = super().as_written()
+        for name in ("dev_columns", "test_columns"):
+            values["data"][name] = getattr(self.data, name).model_dump(mode="json", exclude_unset=True)
+        return values
+
     @model_validator(mode="after")
     def _agrees(self) -> FinetuneRecipe:
         if self.train.patience is not None and self.data.dev is None:

@@ -166,7 +166,9 @@ def log_limits(settings: TrainSettings, schedule: ScheduleSettings, *, is_resume
 
 def log_shortfalls(state: TrainState, settings: TrainSettings, schedule: ScheduleSettings) -> None:
     """Logs afterwards what has not gone as the recipe says."""
-    if settings.steps is None and state.step < (schedule.warmup_steps or 0):
+    if state.step == 1 and (schedule.warmup_steps or schedule.warmup_ratio):
+        logger.warning("the run took one step, whose learning rate a warm-up begins at 0: nothing was learnt")
+    elif settings.steps is None and state.step < (schedule.warmup_steps or 0):
         taken = f"the run took {state.step:,} steps and schedule.warmup_steps is {schedule.warmup_steps:,}"
         logger.warning("%s: its learning rate was never reached", taken)
     if state.roll_backs:

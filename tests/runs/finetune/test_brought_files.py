@@ -60,6 +60,8 @@ def test_shards_several_files_and_other_columns_of_dev(unmask: Command, place: P
         assert done.code == 0, done.errors
         assert f"train: {count} examples" in done.errors
         assert "dev: 1 examples" in done.errors
+    repeated = unmask("finetune", "run/recipe.yaml", "--out", "again")
+    assert repeated.code == 0, repeated.errors
     measured = unmask("evaluate", "run", "--data", "shards", "--json")
     assert json.loads(measured.output)["n"] == 4
     assert len(unmask("predict", "run", "shards/*.parquet").output.splitlines()) == 4

@@ -89,6 +89,10 @@ def test_figures_are_the_same_everywhere(unmask: Command, finetune: Callable[...
     assert [json.loads(line)["input"] for line in said.splitlines()] == rows
     assert measured(unmask, "--predictions", run / "said.jsonl", "--data", dev, "--task", name) == figures
 
+    repeated = unmask("finetune", run / "recipe.yaml", "--out", "again")
+    assert repeated.code == 0, repeated.errors
+    assert of_dev(run.parent / "again") == of_dev(run)
+
     for path in (run, run / "model"):
         described = unmask("info", path)
         assert described.code == 0

@@ -163,6 +163,7 @@ def test_a_run_by_time_has_each_steps_rate_and_is_not_repeatable(
     ("budget", "message"),
     [
         ({"steps": 4}, "schedule.warmup_steps=1,000 of the 4 steps of the run: the run ends before its learning rate"),
+        ({"tokens": 1}, "the run took one step, whose learning rate a warm-up begins at 0: nothing was learnt"),
         ({"tokens": 8}, "the run took 4 steps and schedule.warmup_steps is 1,000: its learning rate was never reached"),
     ],
     ids=str,

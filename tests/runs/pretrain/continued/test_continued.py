@@ -137,6 +137,10 @@ def test_sizes_that_are_the_models_may_be_given(recipe: str, bert: Path, tiny_st
             r"model\.\* says other sizes than init_from=.* by its config.json: .*hidden_size 256 and not 32.*leave",
         ),
         (
+            ["model.architecture=modernbert", "objective.output_bias=log_frequency"],  # what helps first
+            r"model\.\* says other sizes .*architecture modernbert and not bert.*pretrain/continued",
+        ),
+        (
             ["model.hidden_size=64"],  # which the preset's 12 heads do not divide
             r"^model\.\* says other sizes than init_from=.*: hidden_size 64 and not 32; the model that is there has",
         ),
