@@ -2,7 +2,8 @@
 
 Data parallelism as `torchrun` starts it (Li et al. 2020, "PyTorch Distributed"): every device holds all weights and
 computes its share of a step's sequences; then gradients are added up over all devices in fp32, once a step, and every
-device makes the same update. docs/guides/scaling.md has the formulas.
+device makes the same update, but for Muon's products, of which each makes its share. docs/guides/scaling.md has the
+formulas.
 """
 
 from __future__ import annotations
@@ -49,13 +50,33 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class EqualMatrices:
+    """Matrices of one shape that Muon updates: each device orthogonalises its share of them, and all gather the rest.
+
+    Attributes:
+        count: how many there are.
+        operations: FLOP of one.
+        size: bytes of one, as it is gathered.
+    """
+
+    count: int
+    operations: float
+    size: int
+
+    def share(self, devices: int) -> int:
+        """How many of them a device updates, at most."""
+        return math.ceil(self.count / devices)
+
+
+@dataclass(frozen=True)
 class Workload:
     """What a recipe amounts to on any device.
 
     Attributes:
         num_parameters: that are trained, so each has a gradient.
         embeddings: how many of them are in the embeddings, whose gradient is complete last.
-        update_bytes, update_operations: memory read and written, and FLOP, in the optimizer's update of all parameters.
+        update_bytes: memory read and written in the optimizer's update of all parameters.
+        matrices: those whose update takes products.
         disk_bytes: checkpoints and model, without the store.
     """
 
@@ -65,7 +86,7 @@ class Workload:
     num_parameters: int
     embeddings: int
     update_bytes: float
-    update_operations: float
+    matrices: tuple[EqualMatrices, ...]
     disk_bytes: int
     phases: tuple[Phase, ...]
 
@@ -96,7 +117,7 @@ class StepCost:
 
     Attributes:
         computing: forward and backward.
-        reducing: adding up gradients over all devices, after the last backward pass.
+        reducing: adding up gradients over all devices after the last backward pass, and gathering Muon's updates.
         hideable: the part of it that a loop could hide behind that pass.
         updating: the optimizer.
     """
@@ -167,11 +188,18 @@ def step_cost(workload: Workload, phase: Phase, devices: int, at_once: int, spee
     """
     computing = phase.operations * phase.tokens / devices / speeds.operations
     micro_batches = math.ceil(phase.batch_size / devices / at_once)
-    reducing = reduce_seconds(devices, FLOAT32 * workload.num_parameters, speeds)
-    early = reducing * (1 - workload.embeddings / workload.num_parameters)
+    adding = reduce_seconds(devices, FLOAT32 * workload.num_parameters, speeds)
+    early = adding * (1 - workload.embeddings / workload.num_parameters)
     hideable = min(early, BACKWARD_SHARE * computing / micro_batches)
-    updating = workload.update_bytes / speeds.bandwidth + workload.update_operations / speeds.products
-    return StepCost(computing, reducing, hideable, updating)
+    gathering = reduce_seconds(devices, _gathered_bytes(workload, devices), speeds) / 2  # the second half of a ring
+    operations = sum(each.share(devices) * each.operations for each in workload.matrices)
+    updating = workload.update_bytes / speeds.bandwidth + operations / speeds.products
+    return StepCost(computing, adding + gathering, hideable, updating)
+
+
+def _gathered_bytes(workload: Workload, devices: int) -> float:
+    """Of Muon's updates, as many from each device."""
+    return sum(each.share(devices) * devices * each.size for each in workload.matrices)
 
 
 def sequences_at_once(phase: Phase, devices: int, memory: float) -> int:
@@ -218,7 +246,7 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
         phase_steps=tuple(costs),
         efficiency=_mean(alone, weights) / devices / mean.total,
         efficiency_hidden=_mean(alone, weights) / devices / (mean.total - mean.hideable),
-        sent_bytes=sent_bytes(devices, FLOAT32 * workload.num_parameters),
+        sent_bytes=sent_bytes(devices, FLOAT32 * workload.num_parameters + _gathered_bytes(workload, devices) / 2),
         memory_bytes=max(peaks),
         sequences_at_once=at_once[peaks.index(max(peaks))],
         tokens_at_once=min(each * phase.length for each, phase in zip(at_once, phases, strict=True)),

@@ -210,7 +210,7 @@ def _gpu(workload: Workload, asked: Asked) -> tuple[Device, float, dict[str, str
     links = [device.inside.title, *([LINKS[asked.link].title] if asked.link in LINKS else [])]
     stated = (
         f"{human_count(device.rates[precision])} FLOP/s of products in {precision}, "
-        f"{human_count(device.bandwidth)}B/s of memory, {device.watts:g} W, {' and '.join(links)}"
+        f"{device.bandwidth / 1e9:,.0f} GB/s of memory, {device.watts:g} W, {' and '.join(links)}"
     )
     given = "--mfu" if asked.mfu is not None else "--mfu changes it"
     assumed = (
@@ -226,7 +226,7 @@ def _cpu(opened: Opened, compute: Compute, rate: float | None) -> tuple[Device, 
     bandwidth, products = measure_bandwidth(), measure_products(material.sizes.hidden_size, compute)
     reached = measure_operations(material, compute) if rate is None else rate
     about = f"{human_count(reached)} FLOP/s of the recipe's operations"
-    measured = f"{human_count(products)} FLOP/s of products, {human_count(bandwidth)}B/s of memory"
+    measured = f"{human_count(products)} FLOP/s of products, {bandwidth / 1e9:,.0f} GB/s of memory"
     figures = {
         "stated": f"{LOOPBACK.title}, {LOOPBACK.speed / 1e9:g} GB/s" + (f"; {about} (--rate)" if rate else ""),
         "assumed": f"an all-reduce across machines reaches {REACHED_OF_LINKS:.0%} of a link",

@@ -5,6 +5,7 @@ All of it is the doctor's (`unmask.doctor.recipe`), for every phase in place of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from unmask.doctor.recipe.material import Material, each_phase, load_recipe, ope
 from unmask.doctor.recipe.synthetic_batches import random_batches
 from unmask.doctor.samples import FirstStep, first_step
 from unmask.errors import InputError, SettingsError
-from unmask.experiments.plan.costs import Phase, Workload
+from unmask.experiments.plan.costs import EqualMatrices, Phase, Workload
 from unmask.packing.settings import PhaseSettings
 from unmask.pretraining.start import Start, open_start
 from unmask.pretraining.steps import with_rates
@@ -112,7 +113,7 @@ def open_workload(name: str, settings: PretrainRecipe, names_text: bool, compute
         embeddings=counts["embeddings"],
         # The norm reads the gradients; the update reads them, and reads and writes weights and moments.
         update_bytes=FLOAT32 * (4 * num_parameters + 2 * num_moments),
-        update_operations=update_operations(module, settings.optimizer),
+        matrices=muon_matrices(module, settings.optimizer, FLOAT32 if compute.dtype == torch.float32 else 2),
         disk_bytes=disk + run_bytes(num_parameters, num_moments, settings.train.keep_last),
         phases=tuple(opened),
     )
@@ -173,11 +174,21 @@ def _short_batch(material: Material) -> Batch:
     return material.objective.prepare(with_rates(batch, settings.first_rates))
 
 
-def update_operations(module: nn.Module, settings: OptimizerSettings) -> float:
-    """FLOP of matrix products in an update: none but Muon's, whose every iteration multiplies an (m, n) matrix, m the
-    smaller, by its transpose, the (m, m) product by itself, and the result by the matrix: 4 m^2 n + 2 m^3."""
+def muon_matrices(module: nn.Module, settings: OptimizerSettings, item: int) -> tuple[EqualMatrices, ...]:
+    """The matrices that Muon updates, by group and shape; none with another optimizer.
+
+    Every iteration multiplies an (m, n) matrix, m the smaller, by its transpose, the (m, m) product by itself, and the
+    result by the matrix: 4 m^2 n + 2 m^3 FLOP.
+
+    Args:
+        item: bytes of a number in its products.
+    """
     if settings.name != "muon":
-        return 0.0
+        return ()
     _, groups = split_groups(module, parameter_groups(module, 0.0, 1.0), 1.0)
-    shapes = [sorted(parameter.shape) for group in groups for parameter in group["params"]]
-    return float(ITERATIONS * sum(4 * m * m * n + 2 * m**3 for m, n in shapes))
+    shapes = [Counter(parameter.shape for parameter in group["params"]) for group in groups]
+    found = [(count, *sorted(shape)) for counts in shapes for shape, count in counts.items()]
+    return tuple(
+        EqualMatrices(count, operations=float(ITERATIONS * (4 * m * m * n + 2 * m**3)), size=item * m * n)
+        for count, m, n in found
+    )

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unmask.doctor.recipe.estimates import bare_module
 from unmask.doctor.recipe.material import each_phase
-from unmask.experiments.plan.workload import open_recipe, open_workload, update_operations
+from unmask.experiments.plan.workload import muon_matrices, open_recipe, open_workload
 from unmask.models.settings import EncoderSettings
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
@@ -72,8 +72,10 @@ def test_what_the_update_multiplies() -> None:
     with FlopCounterMode(display=False) as counter:
         for matrix in matrices:
             orthogonalise(torch.ones(1, *matrix.shape), torch.float32)
-    assert update_operations(module, settings.optimizer) == counter.get_total_flops() > 0
-    assert update_operations(module, OptimizerSettings()) == 0
+    found = muon_matrices(module, settings.optimizer, item=4)
+    assert sum(each.count * each.operations for each in found) == counter.get_total_flops() > 0
+    assert sum(each.count * each.size for each in found) == 4 * sum(matrix.numel() for matrix in matrices)
+    assert muon_matrices(module, OptimizerSettings(), item=4) == ()
 
 
 def test_electra_base_takes_as_many_operations_as_its_paper_says() -> None:
