@@ -11,13 +11,14 @@ from pathlib import Path
 from torch import nn
 
 from unmask.batch import Batch
+from unmask.config import build_settings
 from unmask.corpus.files import find_files
 from unmask.corpus.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.doctor.findings import Finding
 from unmask.doctor.recipe.estimates import any_vocabulary
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
 from unmask.doctor.samples import FirstStep, first_step
-from unmask.errors import InputError, SettingsError, StoreError
+from unmask.errors import InputError, StoreError
 from unmask.io.progress import human_bytes
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
@@ -27,7 +28,7 @@ from unmask.objectives.table import new_objective
 from unmask.pretraining.inputs import open_store
 from unmask.pretraining.start import Start, build_module
 from unmask.pretraining.steps import build_loader, with_rates
-from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.loading import merged_values
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -43,14 +44,11 @@ def load_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bo
         The recipe, and whether it names its text; if not, `corpus` is a mere placeholder.
 
     Raises:
-        SettingsError: see `load_pretrain_recipe`.
+        SettingsError: see `unmask.recipe.loading.load_pretrain_recipe`.
     """
-    try:
-        return load_pretrain_recipe(name, overrides), True
-    except SettingsError as error:
-        if "neither is given" not in str(error):
-            raise
-        return load_pretrain_recipe(name, [*overrides, "corpus=TEXT"]), False
+    values = merged_values(PretrainRecipe, name, overrides)
+    names_text = any(values.get(key) is not None for key in ("corpus", "store"))
+    return build_settings(PretrainRecipe, values if names_text else {**values, "corpus": "TEXT"}, name), names_text
 
 
 def each_phase(settings: PretrainRecipe) -> list[PretrainRecipe]:
