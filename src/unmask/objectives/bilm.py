@@ -147,7 +147,7 @@ class BiLM:
         return []
 
 
-class BiLMModule(nn.Module):
+class BiLMModule(ObjectiveModule):
     """An encoder with the softmax, and its LSTMs' memory of each lane.
 
     The buffers `remembered_outputs` (directions, layers, lanes, projection) and `remembered_cells` (..., cell) grow as
@@ -156,6 +156,7 @@ class BiLMModule(nn.Module):
 
     lane_buffers = ("remembered_outputs", "remembered_cells")
 
+    encoder: ElmoEncoder
     remembered_outputs: Tensor
     remembered_cells: Tensor
 

@@ -24,7 +24,7 @@ from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.elmo.settings import ElmoSettings
-from unmask.models.encoder import Encoder
+from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
@@ -196,7 +196,7 @@ def _first_of_span(batch: Batch, chosen: Tensor) -> Tensor:
     return torch.repeat_interleave(first, last - first + 1)
 
 
-class MaskedLMModule(nn.Module):
+class MaskedLMModule(ObjectiveModule):
     """An encoder with the masked-LM head of its family, and the heads of the parts.
 
     Args:
@@ -205,6 +205,8 @@ class MaskedLMModule(nn.Module):
         z_loss: as in `MaskedLMSettings`.
         has_left_to_right: some sequences of the run are read from left to right.
     """
+
+    encoder: TokenEncoder
 
     def __init__(
         self, encoder: Encoder, parts: Sequence[Part] = (), z_loss: float = 0.0, *, has_left_to_right: bool = False

@@ -29,7 +29,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.batch import Batch, LossTerm
 from unmask.chance import uniform
@@ -197,7 +197,7 @@ class ReplacedToken:
             )
 
 
-class ReplacedTokenModule(nn.Module):
+class ReplacedTokenModule(ObjectiveModule):
     """A discriminator, which is kept, and a generator, each with its head.
 
     Args:
@@ -208,6 +208,8 @@ class ReplacedTokenModule(nn.Module):
         stage: of two, 0 while the generator is trained alone. It is part of the `state_dict`, so a module restored from
             a checkpoint is in the stage that it was saved in.
     """
+
+    encoder: ElectraEncoder
 
     def __init__(self, encoder: ElectraEncoder, settings: ReplacedTokenSettings) -> None:
         super().__init__()

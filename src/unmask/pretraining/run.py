@@ -113,7 +113,6 @@ def _train(
     """Trains to the end of the budget, and returns the held-out figures of the weights that the module ends with."""
     module, compute = inputs.module, context.compute
     encoder = module.encoder.settings
-    assert isinstance(module, nn.Module)
     num_held_out = sum(batch.num_sequences for batch in inputs.held_out)
     text = f"{inputs.store.num_documents:,} documents, {human_count(inputs.store.num_tokens)} tokens"
     logger.info("%s parameters; %s; %s held-out sequences", human_count(_num_parameters(module)), text, num_held_out)
@@ -161,7 +160,6 @@ def _write_results(
 ) -> None:
     """Writes the model, its figures with their floors, and samples of what it predicts."""
     module, directory = inputs.module, context.directory
-    assert isinstance(module, nn.Module)
     save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
     floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))

@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import nn
-
 from unmask.batch import Batch
 from unmask.config import build_settings
 from unmask.corpus.files import find_files
@@ -20,9 +18,8 @@ from unmask.doctor.recipe.synthetic_batches import expected_length, random_batch
 from unmask.doctor.samples import FirstStep, first_step
 from unmask.errors import InputError, StoreError
 from unmask.io.progress import human_bytes
-from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.base import Objective
+from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
 from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.objectives.table import new_objective
 from unmask.pretraining.inputs import open_store
@@ -169,11 +166,8 @@ class Material:
         for step in build_loader(start, self.text.store, self.text.tokenizer, held_out=False).steps():
             yield step.batches[0]
 
-    def module(self) -> nn.Module:
+    def module(self) -> ObjectiveModule:
         """The module that a run would train, with its initial weights."""
         if self.text is not None:
-            module = build_module(self.start, self.objective, self.text.tokenizer)
-        else:
-            module = self.objective.build(new_encoder(self.sizes, pooler=self.objective.needs_pooler))
-        assert isinstance(module, nn.Module)
-        return module
+            return build_module(self.start, self.objective, self.text.tokenizer)
+        return fresh_module(self.objective, self.sizes)
