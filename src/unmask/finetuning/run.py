@@ -15,7 +15,6 @@ from shutil import rmtree
 from typing import Any
 
 import torch
-from torch import nn
 
 from unmask.config import Overrides
 from unmask.errors import SettingsError
@@ -176,10 +175,8 @@ def _open(
         logger.warning("%s", warning)
     is_named = settings.train.metric is not None and run.checkpoint is None
     if is_named and run.dev is not None and settings.task.tagging_head != "bilstm":  # the BiLSTM has no features yet
-        assert isinstance(run.module, nn.Module)
         loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, _plain(compute.device))
         choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
-    assert isinstance(run.module, nn.Module)
     compute.place(run.module)
     return run
 
@@ -264,7 +261,6 @@ def _train(
     settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: Compute, log: RunLog, ranks: Ranks
 ) -> None:
     task, module = run.task, run.module
-    assert isinstance(module, nn.Module)
     if settings.task.tagging_head == "bilstm":
         run = add_features(settings.task.feature_layers, run, directory / "features", compute.device)
     encoder = run.module.encoder.settings

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from unmask.config import build_settings
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
@@ -115,7 +114,6 @@ class FinetuningPlan:
 
     @classmethod
     def of(cls, settings: FinetuneRecipe, run: TaskInputs, step_s: float | None, trials: int) -> FinetuningPlan:
-        assert isinstance(run.module, nn.Module)
         weights, train = list(run.module.parameters()), settings.train
         # The share of an epoch that a step shows; the last step of an epoch takes what remains.
         epochs_per_step = 1 / -(-len(run.loader.examples) // train.batch_size)
@@ -136,7 +134,7 @@ class FinetuningPlan:
 
 def _measure_step(run: TaskInputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
     """The median seconds of some real steps, without the first."""
-    module: Any = compute.place(run.module)  # type: ignore[type-var]
+    module: Any = compute.place(run.module)
     optimizer = build_optimizer(module, settings.optimizer)
     times = [time.perf_counter()]
     train(
