@@ -13,7 +13,7 @@ At a first reading skip what answers for reports, floors and checkpoints: in `Ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of
 from unmask.objectives.masking import choose_tokens, choose_words, describe_masking, mask_targets, predict_masked
 from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.objectives.settings import TARGET_PROB, MaskedLMSettings
+from unmask.objectives.settings_base import AnnotationKind
 from unmask.objectives.span_boundary import SpanBoundary
 from unmask.objectives.span_masking import (
     choose_annotated,
@@ -63,7 +64,7 @@ from unmask.objectives.span_masking import (
 )
 from unmask.tokenization.vocabulary import Vocabulary
 
-SPAN_MASKINGS = ("span", "entity", "noun_phrase")
+SPAN_MASKINGS = ("span", *get_args(AnnotationKind))
 """Maskings in which a whole span is masked, replaced or left together (SpanBERT, section 3.1)."""
 
 

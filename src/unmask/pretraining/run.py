@@ -20,7 +20,6 @@ from unmask.config import Overrides
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
-from unmask.models.kernels.attention_backends import describe_attention
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import by_figure
 from unmask.pretraining.beginning import begin, check_ranks, joined_again
@@ -31,7 +30,7 @@ from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
-from unmask.training.device import Compute, choose_compute
+from unmask.training.device import Compute, choose_compute, log_compute
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
@@ -120,13 +119,10 @@ def _train(
     if len(set(lengths)) > 1 and inputs.held_out:
         long = f"as long as those of the last phase (packing.max_length={lengths[-1]}) from the first evaluation on"
         logger.info("held-out sequences are %s, so that all figures are on one scale", long)
-    logger.info(compute.describe())
-    if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
-        logger.info(
-            describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
-        )
-        if tip := processes_tip(settings, encoder.hidden_size, compute, context.ranks):
-            logger.info(tip)
+    log_compute(compute, encoder)
+    has_attention = isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent
+    if has_attention and (tip := processes_tip(settings, encoder.hidden_size, compute, context.ranks)):
+        logger.info(tip)
 
     return run_session(
         Learner(module, inputs.objective.counts, inputs.objective.prepare),
