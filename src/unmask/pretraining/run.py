@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -30,7 +29,7 @@ from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
-from unmask.training.device import Compute, choose_compute, log_compute
+from unmask.training.device import choose_compute, log_compute, processes_tip
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
@@ -121,7 +120,8 @@ def _train(
         logger.info("held-out sequences are %s, so that all figures are on one scale", long)
     log_compute(compute, encoder)
     has_attention = isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent
-    if has_attention and (tip := processes_tip(settings, encoder.hidden_size, compute, context.ranks)):
+    tip = processes_tip(compute, encoder.hidden_size, settings.train.batch_size)
+    if has_attention and context.ranks.size == 1 and tip:
         logger.info(tip)
 
     return run_session(
@@ -133,21 +133,6 @@ def _train(
         before_step=stage_changer(module, settings.train),
         compiles=True,
         in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
-    )
-
-
-_SMALL_HIDDEN_SIZE = 512
-
-
-def processes_tip(settings: PretrainRecipe, hidden_size: int, compute: Compute, ranks: Ranks) -> str:
-    """What uses a CPU's cores better where products of matrices are short; empty where nothing does."""
-    threads = torch.get_num_threads()
-    is_open = compute.device.type == "cpu" and ranks.size == 1 and 1 < threads <= settings.train.batch_size
-    if not is_open or hidden_size > _SMALL_HIDDEN_SIZE:
-        return ""
-    return (
-        f"a model of this size trains faster in {threads} processes than on {threads} threads (docs/guides/speed.md): "
-        f"OMP_NUM_THREADS=1 torchrun --nproc-per-node={threads} -m unmask pretrain ..."
     )
 
 

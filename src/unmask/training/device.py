@@ -32,6 +32,7 @@ PRECISIONS = ("auto", "fp32", "bf16")
 _FIRST_WITH_BF16 = (8, 0)
 _LITTLE_MEMORY = 0.2
 """The free share of a GPU's memory below which a run is warned: something else holds most of it."""
+_SMALL_HIDDEN_SIZE = 512
 _CPU_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -84,6 +85,17 @@ def log_compute(compute: Compute, sizes: EncoderSettings | ElmoSettings) -> None
     if isinstance(sizes, EncoderSettings) and not sizes.family.is_recurrent:
         dropout_prob, head_size = sizes.attention_probs_dropout_prob, sizes.head_size
         logger.info(describe_attention(compute.device, compute.dtype, dropout_prob, head_size))
+
+
+def processes_tip(compute: Compute, hidden_size: int, batch_size: int) -> str:
+    """What uses a CPU's cores better than threads where products of matrices are short; empty where nothing does."""
+    threads = torch.get_num_threads()
+    if compute.device.type != "cpu" or not 1 < threads <= batch_size or hidden_size > _SMALL_HIDDEN_SIZE:
+        return ""
+    return (
+        f"a model of this size trains faster in {threads} processes than on {threads} threads (docs/guides/speed.md): "
+        f"OMP_NUM_THREADS=1 torchrun --nproc-per-node={threads} -m unmask pretrain ..."
+    )
 
 
 def without_free_memory(description: str) -> str:

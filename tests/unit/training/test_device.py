@@ -10,7 +10,7 @@ import torch
 
 from unmask.errors import SettingsError
 from unmask.training import device as device_module
-from unmask.training.device import Compute, choose_compute, has_kernels
+from unmask.training.device import Compute, choose_compute, has_kernels, processes_tip
 
 GIB = 2**30
 ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
@@ -242,3 +242,21 @@ def test_what_a_run_computes_with_is_reported(monkeypatch: Patch) -> None:
         "NVIDIA H200 (compute capability 9.0; 138 GiB of 140 GiB free), bfloat16 (the GPU computes in it), "
         f"{versions} for CUDA 12.9"
     )
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "hidden_size", "batch_size", "is_said"),
+    [
+        ("cpu", 2, 256, 32, True),
+        ("cpu", 1, 256, 32, False),
+        ("cpu", 2, 768, 32, False),
+        ("cuda", 2, 256, 32, False),
+        ("cpu", 64, 256, 32, False),  # more processes than a step has sequences are refused
+    ],
+)
+def test_processes_are_advised_where_they_are_faster_than_threads(
+    device: str, threads: int, hidden_size: int, batch_size: int, is_said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    tip = processes_tip(Compute(torch.device(device), torch.float32, "as it is"), hidden_size, batch_size)
+    assert ("--nproc-per-node=2 " in tip) == is_said
