@@ -8,7 +8,37 @@ Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from torch import Tensor
+
+
+class Purpose(IntEnum):
+    """A part of a key: what is drawn from it."""
+
+    DOCUMENTS = 1  # their order
+    PLAN = 2  # of a block
+    SHUFFLE = 3  # of the block's sequences
+    OBJECTIVE = 4  # whatever an objective draws for a sequence
+    LANES = 5  # the order of the documents in lanes
+    WINDOW = 6  # whatever an objective draws for a window of lanes
+
+
+class Stream(IntEnum):
+    """Keeps apart what is drawn from one key for the same place; a key from which one thing alone is drawn has stream
+    0. Two of a number never meet."""
+
+    CHOICE = 1  # which tokens become targets
+    ACTION = 2  # whether each is masked, replaced or kept
+    REPLACEMENT = 3  # by which entry
+    LENGTH = 4  # how long a span is
+    ANNOTATION = 5  # which annotation comes next
+    KIND = 6  # whether the next is an annotation or a word
+    DIRECTION = 7  # whether a sequence is read from left to right; for place 0 alone
+    SAMPLE = 7  # of the generator's softmax; for targets, and at place 0 is `[CLS]`, which is none
+    CANDIDATES = 1  # of a sampled softmax; from a window's key, as the next, from which nothing is masked
+    FORGETTING = 2  # which lanes lose their memory
+
 
 _UINT64_MAX = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -60,7 +90,7 @@ def uniform(keys: Tensor, counters: Tensor, stream: int) -> Tensor:
     Args:
         keys: (n,) int64.
         counters: (n,) int64, the place within what the key belongs to, such as a token's position.
-        stream: keeps independent draws for the same place apart.
+        stream: keeps independent draws for the same place apart; see `Stream`.
 
     Returns:
         (n,) float64 with 53 random bits each.

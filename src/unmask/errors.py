@@ -1,10 +1,12 @@
-"""Every error that `unmask` raises on purpose, and the exit code each one ends a command with.
+"""The errors that `unmask` raises on purpose, and the exit code each one ends a command with; those of single modules
+are beside their code.
 
     UnmaskError
     ├── UserError          the user's: input, settings, a full disk                          exit code 2
     │   ├── InputError         a text or data file: missing, undecodable, empty, ragged ...
     │   │   ├── ColumnError        a row without a column that is needed, or with another content
-    │   │   └── ValuesError        texts or targets in memory, as scikit-learn gives them: a ValueError too
+    │   │   ├── ValuesError        texts or targets in memory, as scikit-learn gives them: a ValueError too
+    │   │   └── TooLittleTextError texts that do not suffice
     │   ├── SettingsError      a recipe or a command line: unknown key, contradiction ...
     │   ├── OutputError        an output that exists already, cannot be written, or a full disk
     │   │   └── AnotherProcess     a directory in which another process works

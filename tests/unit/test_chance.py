@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from unmask.chance import Draws, Permutation, key, mix, uniform
+from unmask.chance import Draws, Permutation, Purpose, Stream, key, mix, uniform
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 IMPROBABLE = 1e-4
@@ -143,3 +143,11 @@ def test_an_integer_is_drawn_with_both_ends() -> None:
     assert len(counts) == 7
     assert stats.chisquare(counts[2:]).pvalue > IMPROBABLE
     assert {draws.integer(9, 9) for _ in range(10)} == {9}
+
+
+def test_numbers_that_runs_were_drawn_with_never_change() -> None:
+    purposes = {"DOCUMENTS": 1, "PLAN": 2, "SHUFFLE": 3, "OBJECTIVE": 4, "LANES": 5, "WINDOW": 6}
+    assert {name: int(number) for name, number in Purpose.__members__.items()} == purposes
+    drawn = {"CHOICE": 1, "ACTION": 2, "REPLACEMENT": 3, "LENGTH": 4, "ANNOTATION": 5, "KIND": 6}
+    others = {"DIRECTION": 7, "SAMPLE": 7, "CANDIDATES": 1, "FORGETTING": 2}
+    assert {name: int(number) for name, number in Stream.__members__.items()} == drawn | others

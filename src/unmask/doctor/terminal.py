@@ -32,9 +32,9 @@ def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
         _print(console, diagnosis)
 
 
-def print_tables(tables: Iterable[FigureTable], stream: TextIO | None = None) -> None:
-    """Writes tables alone; see `print_diagnosis`."""
-    with _open_console(stream) as console:
+def print_tables(tables: Iterable[FigureTable]) -> None:
+    """Writes tables alone, to standard output; see `print_diagnosis`."""
+    with _open_console(None) as console:
         for table in tables:
             _print_table(console, table)
 

@@ -34,9 +34,6 @@ OUTPUTS = {
 """Names of outputs by kind of head; all others have `logits`. Those of pre-training give the hidden states too, so that
 one file is for both uses."""
 
-PER_TOKEN = ("token_classification", "question_answering", "masked_lm", "discriminator", "encoder")
-"""Kinds of heads that answer for each token."""
-
 
 class PaddedModel(nn.Module):
     """An encoder in eval mode with its head.

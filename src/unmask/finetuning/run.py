@@ -14,9 +14,6 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-import torch
-from torch import nn
-
 from unmask.config import Overrides
 from unmask.errors import SettingsError
 from unmask.finetuning.files import check_files, shared_files
@@ -32,8 +29,6 @@ from unmask.io.writing import alone_in, write_json
 from unmask.models.hub.config import length_config
 from unmask.models.hub.directory import save_model
 from unmask.models.hub.source import ModelSource, open_source
-from unmask.models.kernels.attention_backends import describe_attention
-from unmask.models.settings import EncoderSettings
 from unmask.packing.sharing import Share
 from unmask.recipe.loading import load_finetune_recipe
 from unmask.recipe.tree import FinetuneRecipe
@@ -45,7 +40,7 @@ from unmask.tasks.tagging.module import FEATURES
 from unmask.tasks.text.metrics import LabelScore, LabelSetScore
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
-from unmask.training.device import Compute, choose_compute
+from unmask.training.device import Compute, choose_compute, log_compute
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import beginning_run
@@ -176,17 +171,10 @@ def _open(
         logger.warning("%s", warning)
     is_named = settings.train.metric is not None and run.checkpoint is None
     if is_named and run.dev is not None and settings.task.tagging_head != "bilstm":  # the BiLSTM has no features yet
-        assert isinstance(run.module, nn.Module)
-        loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, _plain(compute.device))
+        loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, compute.for_figures())
         choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
-    assert isinstance(run.module, nn.Module)
     compute.place(run.module)
     return run
-
-
-def _plain(device: torch.device) -> Compute:
-    """fp32, for figures on dev and test, whatever the run trains in: they are the same anywhere."""
-    return Compute(device, torch.float32, "so that figures are the same everywhere")
 
 
 @dataclass
@@ -264,21 +252,15 @@ def _train(
     settings: FinetuneRecipe, run: TaskInputs, directory: Path, compute: Compute, log: RunLog, ranks: Ranks
 ) -> None:
     task, module = run.task, run.module
-    assert isinstance(module, nn.Module)
     if settings.task.tagging_head == "bilstm":
         run = add_features(settings.task.feature_layers, run, directory / "features", compute.device)
-    encoder = run.module.encoder.settings
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
     labels = f"; labels {', '.join(task.labels)}" if task.labels else ""
     labels += f" (f1 is that of {positive})" if (positive := positive_label(task)) is not None else ""
     logger.info("%s parameters, from %s%s", human_count(num_parameters), origin, labels)
-    logger.info(compute.describe())
-    if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
-        logger.info(
-            describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
-        )
-    plain = _plain(compute.device)
+    log_compute(compute, run.module.encoder.settings)
+    plain = compute.for_figures()
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain)
     with Interruption() as interruption:
         last_evaluation = run_session(

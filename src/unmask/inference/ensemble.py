@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -45,7 +45,7 @@ _ANSWERS_BY_TOKEN = ("TokenClassification", "QuestionAnswering")
 """Heads with an output for each token: their outputs can only be combined over the same tokens."""
 
 
-class EnsembleModule(nn.Module):
+class EnsembleModule(TaskModule):
     """The module of an ensemble: its members' outputs for a batch, combined as their task prescribes.
 
     Args:
@@ -56,7 +56,7 @@ class EnsembleModule(nn.Module):
     def __init__(self, task: Task[Any], modules: Sequence[TaskModule]) -> None:
         super().__init__()
         self.task = task
-        self.members = nn.ModuleList(cast(Sequence[nn.Module], modules))
+        self.members = nn.ModuleList(modules)
         self._members = list(modules)  # the same modules, with their type
         self.encoder = modules[0].encoder
         self.head = modules[0].head

@@ -11,7 +11,6 @@ from typing import Any
 
 from unmask.config import nearest
 from unmask.errors import InputError, SettingsError
-from unmask.inference.task_options import TextTask
 from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import STANDARD_INPUT, DataPath, InputFiles, files_of
 from unmask.io.rows import Row, stop
@@ -23,6 +22,7 @@ from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.files import USUAL_COLUMNS, looks_like_columns, read_held
 from unmask.tasks.tagging.rows import TaggingColumns
 from unmask.tasks.tagging.task import Tagging
+from unmask.tasks.text.text_task import TextTask
 
 logger = logging.getLogger("unmask")
 

@@ -22,6 +22,7 @@ from unmask.batch import Batch, LossTerm
 from unmask.errors import ModelError, SettingsError
 from unmask.models.hub.directory import blank_model
 from unmask.models.hub.source import LoadedModel
+from unmask.tasks.base import TaskModule
 from unmask.training.device import Compute
 
 ONNX, HIDDEN = "model.onnx", "last_hidden_state"
@@ -166,7 +167,7 @@ def check_layers(encoder: Any, layers: str) -> None:
         )
 
 
-class OnnxModule(nn.Module):
+class OnnxModule(TaskModule):
     """Answers as a task's module does; it does not learn.
 
     Args:

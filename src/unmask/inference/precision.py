@@ -18,7 +18,7 @@ from unmask.models.modernbert import ModernBertBlock
 from unmask.models.transformer import Block
 from unmask.training.device import Compute, choose_compute, keep_freed_memory
 
-AnyModule = TypeVar("AnyModule")
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -50,7 +50,6 @@ def freeze(module: AnyModule, compute: Compute, *, packs: bool = True) -> tuple[
     Returns:
         The module, and the device and precision to run it with.
     """
-    assert isinstance(module, nn.Module)
     parts = list(module.modules())
     has_blocks = any(isinstance(part, Block | ModernBertBlock) for part in parts)
     has_lstm = any(isinstance(part, nn.LSTM) for part in parts)

@@ -13,12 +13,7 @@ from unmask.errors import ColumnError, SettingsError, UserError
 from unmask.tasks.base import Task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
-from unmask.tasks.text.classification import Classification
-from unmask.tasks.text.multi_label import MultiLabelClassification
-from unmask.tasks.text.regression import Regression
-
-TextTask = Classification | MultiLabelClassification | Regression
-"""Tasks of one text or two."""
+from unmask.tasks.text.text_task import TextTask
 
 NOTHING_SAID = ColumnSettings()
 """No columns given: they are those that the model remembers, or the usual ones."""

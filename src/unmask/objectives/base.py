@@ -6,6 +6,7 @@ kept afterwards.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.buckets import Paddings
 from unmask.models.elmo.settings import ElmoSettings
-from unmask.models.encoder import Encoder, TokenEncoder
+from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
 from unmask.models.hub.source import LoadedModel, ModelSource
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import Floor
@@ -58,22 +59,28 @@ def original_ids(batch: Batch) -> Tensor:
     return labels.where(labels != IGNORE_INDEX, batch.input_ids)
 
 
-class ObjectiveModule(Protocol):
-    """The module that an objective trains; a `torch.nn.Module`."""
+class ObjectiveModule(nn.Module, ABC):
+    """The module that an objective trains.
 
-    @property
-    def encoder(self) -> Encoder:
-        """What is kept afterwards."""
+    Attributes:
+        encoder: what is kept afterwards.
+    """
 
-    def __call__(self, batch: Batch) -> list[LossTerm]:
+    encoder: Encoder
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> list[LossTerm]:
         """The terms of the loss on a prepared batch."""
 
+    @abstractmethod
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
         """Sums and counts of what is measured on held-out batches, by name: each metric is their ratio."""
 
+    @abstractmethod
     def saved(self) -> dict[str, Saved]:
         """What a finished run keeps, by the folder inside `model/`; "" is the model itself."""
 
+    @abstractmethod
     def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions | None:
         """What it predicts for the first `most` sequences of a prepared batch; None where nothing can be shown of
         single sequences.
@@ -171,6 +178,11 @@ class Objective(Protocol):
 
     def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
         """What prepared batches show a model, as (what, share): to be compared with the settings."""
+
+
+def fresh_module(objective: Objective, sizes: EncoderSettings | ElmoSettings) -> ObjectiveModule:
+    """The module that learns, on a fresh encoder; its weights are drawn from PyTorch's default generator."""
+    return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
 
 
 class Part(Protocol):

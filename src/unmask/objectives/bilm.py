@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.chance import uniform
+from unmask.chance import Stream, uniform
 from unmask.errors import ModelError
 from unmask.models.dropout import dropout
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
@@ -42,9 +42,6 @@ from unmask.objectives.floors import Floor, NoContext, at_least_once, vocabulary
 from unmask.objectives.sampled_softmax import draw_candidates, summed_sampled_loss
 from unmask.objectives.settings import BiLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
-
-_EMPTYING = 2
-"""The stream of chance; another than that of the candidates, whose key is the same."""
 
 
 class BiLM:
@@ -75,7 +72,7 @@ class BiLM:
         keys = batch.keys
         assert keys is not None, "candidates and the lanes that forget are drawn from the batch's keys"
         if self._empty_memory_prob:
-            draws = uniform(keys, batch.columns["lane"], _EMPTYING)
+            draws = uniform(keys, batch.columns["lane"], Stream.FORGETTING)
             batch = batch.with_columns(forgets=draws < self._empty_memory_prob)
         if self._num_negatives is None:
             return batch
@@ -147,7 +144,7 @@ class BiLM:
         return []
 
 
-class BiLMModule(nn.Module):
+class BiLMModule(ObjectiveModule):
     """An encoder with the softmax, and its LSTMs' memory of each lane.
 
     The buffers `remembered_outputs` (directions, layers, lanes, projection) and `remembered_cells` (..., cell) grow as
@@ -156,6 +153,7 @@ class BiLMModule(nn.Module):
 
     lane_buffers = ("remembered_outputs", "remembered_cells")
 
+    encoder: ElmoEncoder
     remembered_outputs: Tensor
     remembered_cells: Tensor
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
@@ -93,7 +93,7 @@ class CausalLM:
         return []
 
 
-class CausalLMModule(nn.Module):
+class CausalLMModule(ObjectiveModule):
     """A left-to-right encoder with a decoder over the vocabulary.
 
     Args:

@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 
 from unmask.batch import Batch
-from unmask.chance import uniform
+from unmask.chance import Stream, uniform
 from unmask.objectives.settings import CAUSAL_SHARE
 
 NEXT_POSITIONS, NEXT_LABELS = "next_positions", "next_labels"
 """Columns (targets,) int64: the tokens that predict the next one, and what that is."""
-
-_DIRECTION = 7
-"""The stream of chance that directions are drawn from."""
 
 
 def draw_directions(batch: Batch) -> Batch:
@@ -29,7 +26,7 @@ def draw_directions(batch: Batch) -> Batch:
     if share is None:
         return batch
     assert batch.keys is not None, "directions are drawn from the batch's keys"
-    draws = uniform(batch.keys, torch.zeros_like(batch.keys), _DIRECTION)
+    draws = uniform(batch.keys, torch.zeros_like(batch.keys), Stream.DIRECTION)
     return replace(batch, left_to_right=tuple((draws < share).tolist()))
 
 

@@ -13,7 +13,7 @@ At a first reading skip what answers for reports, floors and checkpoints: in `Ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.elmo.settings import ElmoSettings
-from unmask.models.encoder import Encoder
+from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
@@ -60,10 +60,11 @@ from unmask.objectives.masks.span_masking import (
 )
 from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.objectives.settings import TARGET_PROB, MaskedLMSettings
+from unmask.objectives.settings_base import AnnotationKind
 from unmask.objectives.span_boundary import SpanBoundary
 from unmask.tokenization.vocabulary import Vocabulary
 
-SPAN_MASKINGS = ("span", "entity", "noun_phrase")
+SPAN_MASKINGS = ("span", *get_args(AnnotationKind))
 """Maskings in which a whole span is masked, replaced or left together (SpanBERT, section 3.1)."""
 
 
@@ -196,7 +197,7 @@ def _first_of_span(batch: Batch, chosen: Tensor) -> Tensor:
     return torch.repeat_interleave(first, last - first + 1)
 
 
-class MaskedLMModule(nn.Module):
+class MaskedLMModule(ObjectiveModule):
     """An encoder with the masked-LM head of its family, and the heads of the parts.
 
     Args:
@@ -205,6 +206,8 @@ class MaskedLMModule(nn.Module):
         z_loss: as in `MaskedLMSettings`.
         has_left_to_right: some sequences of the run are read from left to right.
     """
+
+    encoder: TokenEncoder
 
     def __init__(
         self, encoder: Encoder, parts: Sequence[Part] = (), z_loss: float = 0.0, *, has_left_to_right: bool = False

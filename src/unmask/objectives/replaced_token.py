@@ -29,10 +29,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.batch import Batch, LossTerm
-from unmask.chance import uniform
+from unmask.chance import Stream, uniform
 from unmask.errors import ModelError, SettingsError
 from unmask.models.buckets import IS_PADDING, LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
@@ -65,9 +65,6 @@ _ANSWERS = ("original", "replaced")  # the discriminator's labels 0 and 1
 _ADVICE = """no cause was found: train on more tokens, or start from a masked language model that has passed its \
 floors (pretrain/continued_electra_short): small ELECTRAs from random weights may not learn"""
 """Where the generator knows frequencies at most."""
-
-_SAMPLE = 7
-"""Stream of chance: the numbers by which the generator's softmax is sampled."""
 
 _NOT_COMPARED = {"hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout_prob", "initializer_range"}
 """Settings of a generator that need not follow from its discriminator's: they change neither the shapes of weights nor
@@ -105,7 +102,7 @@ class ReplacedToken:
         assert batch.keys is not None, "samples are drawn from the batch's keys"
         targets = masked.columns["target_positions"]
         keys = batch.keys[batch.sequence_of_token()[targets]]
-        return masked.with_columns(sample_fractions=uniform(keys, batch.position_ids[targets], _SAMPLE))
+        return masked.with_columns(sample_fractions=uniform(keys, batch.position_ids[targets], Stream.SAMPLE))
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Targets of `generator`, of `lm` where sequences are read from left to right, and of `discriminator`."""
@@ -197,7 +194,7 @@ class ReplacedToken:
             )
 
 
-class ReplacedTokenModule(nn.Module):
+class ReplacedTokenModule(ObjectiveModule):
     """A discriminator, which is kept, and a generator, each with its head.
 
     Args:
@@ -208,6 +205,8 @@ class ReplacedTokenModule(nn.Module):
         stage: of two, 0 while the generator is trained alone. It is part of the `state_dict`, so a module restored from
             a checkpoint is in the stage that it was saved in.
     """
+
+    encoder: ElectraEncoder
 
     def __init__(self, encoder: ElectraEncoder, settings: ReplacedTokenSettings) -> None:
         super().__init__()

@@ -123,6 +123,12 @@ class MaskedLMSettings(ObjectiveSettings):
         return "objective.sentence_objective=none"
 
     @property
+    def if_default_pairs(self) -> str:
+        if "sentence_objective" in self.model_fields_set:
+            return ""
+        return f" ({self.pair_objective} is the default of objective.name={self.name}, since nothing else is said)"
+
+    @property
     def why_no_targets(self) -> str:
         if self.masking != "whole_word":
             return super().why_no_targets
@@ -139,7 +145,7 @@ class MaskedLMSettings(ObjectiveSettings):
         return (
             f"objective.sentence_objective={self.sentence_objective} and {called(family.name, init_from)} do not go "
             "together: of the families only bert has a head for it; take objective.sentence_objective=none, or "
-            f"{instead}"
+            f"{instead}{self.if_default_pairs}"
         )
 
     def unusual(self) -> Iterator[Remark]:

@@ -81,6 +81,11 @@ class ObjectiveSettings(Settings):
         return f"objective.name={self.name}"
 
     @property
+    def if_default_pairs(self) -> str:
+        """The end of a message about `pair_objective`: that it is the default, where nobody has chosen it."""
+        return ""
+
+    @property
     def stages(self) -> tuple[float, ...]:
         """The shares of the budget at which the stages of a run end; see `unmask.objectives.base.StagedModule`."""
         return (1.0,)

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from unmask.batch import Batch
-from unmask.chance import key
+from unmask.chance import Purpose, key
 from unmask.errors import InputError
 from unmask.packing.planning import PlannedSequence, Planner
 from unmask.packing.sequences import TokenColumn, pack_sequences
 from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.templates import SequenceTemplate
-
-_MASKS = 4
-"""The last part of a sequence's key; the planner's keys end in 1 to 3."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,8 @@ class SequenceLoader:
         """At most `most` sequences, drawn evenly over the documents (see `Planner.plan_sample`), in batches of
         `micro_batch_size`, for evaluation."""
         planned = self.planner.plan_sample(most)
-        keyed = [(sequence, key(self.planner.seed, 0, 0, place, _MASKS)) for place, sequence in enumerate(planned)]
+        seed, purpose = self.planner.seed, Purpose.OBJECTIVE
+        keyed = [(sequence, key(seed, 0, 0, place, purpose)) for place, sequence in enumerate(planned)]
         for start in range(0, len(keyed), self.micro_batch_size):
             yield self._pack(keyed[start : start + self.micro_batch_size])
 
@@ -127,7 +125,7 @@ class SequenceLoader:
             for place in range(first, len(sequences)):
                 shown = documents.start + len(documents) * (place + 1) / len(sequences) - start.passed_over
                 after = Position(epoch, block, place + 1, start.phase, start.passed_over)
-                chance_key = key(planner.seed, copy, block, place, _MASKS)
+                chance_key = key(planner.seed, copy, block, place, Purpose.OBJECTIVE)
                 yield sequences[place], chance_key, after, epoch + shown / num_documents
             empty_blocks = 0 if sequences else empty_blocks + 1
             first, block = 0, block + 1

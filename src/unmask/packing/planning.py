@@ -18,13 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.chance import Draws, Permutation, key, uniform
+from unmask.chance import Draws, Permutation, Purpose, key, uniform
 from unmask.packing.split import Split
 
 BLOCK_DOCUMENTS = 4096
-
-_ORDER, _PLAN, _SHUFFLE = 1, 2, 3
-"""A part of a key, its purpose: the order of documents, the plan of a block, the order of its sequences."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +93,11 @@ class Planner:
             copy: the epoch, or the epoch modulo the number of copies.
             block: 0 <= block < num_blocks.
         """
-        order = Permutation(self.split.store.num_documents, self.seed, copy, _ORDER)
+        order = Permutation(self.split.store.num_documents, self.seed, copy, Purpose.DOCUMENTS)
         documents = (order[place] for place in self.places(block))
         members = (document for document in documents if document in self.split)
-        sequences = list(self.format.plan(self.split, members, Draws(self.seed, copy, block, _PLAN)))
-        keys = torch.full((len(sequences),), key(self.seed, copy, block, _SHUFFLE))
+        sequences = list(self.format.plan(self.split, members, Draws(self.seed, copy, block, Purpose.PLAN)))
+        keys = torch.full((len(sequences),), key(self.seed, copy, block, Purpose.SHUFFLE))
         # One draw for each sequence: they are shown by ascending draw.
         shuffled = torch.argsort(uniform(keys, torch.arange(len(sequences)), stream=0), stable=True)
         return [sequences[place] for place in shuffled.tolist()]
@@ -112,12 +109,12 @@ class Planner:
         is taken. Where there are no more documents than that, all take part.
         """
         documents = self.split.documents()
-        order = Permutation(len(documents), self.seed, 0, _ORDER)
+        order = Permutation(len(documents), self.seed, 0, Purpose.DOCUMENTS)
         sequences: list[PlannedSequence] = []
         for start in range(0, len(documents), BLOCK_DOCUMENTS):
             places = range(start, min(start + BLOCK_DOCUMENTS, len(documents)))
             members = (int(documents[order[place]]) for place in places)
-            sequences += self.format.plan(self.split, members, Draws(self.seed, 0, start, _PLAN))
+            sequences += self.format.plan(self.split, members, Draws(self.seed, 0, start, Purpose.PLAN))
             if len(sequences) >= most:
                 break
         number = min(most, len(sequences))

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.batch import Batch
-from unmask.chance import key, uniform
+from unmask.chance import Purpose, key, uniform
 from unmask.errors import InputError, StoreError
 from unmask.packing.loader import LoadedStep, Position
 from unmask.packing.sharing import WHOLE, Share
@@ -42,9 +42,6 @@ from unmask.tokenization.kinds.word_characters import (
     PADDING,
     WordTokenizer,
 )
-
-_ORDER, _NEGATIVES = 5, 6
-"""The last part of a key, its purpose; the keys of other formats end in 1 to 4."""
 
 _BEGIN, _END = -1, -2
 """In place of a word's number: the marks at the ends of a sentence."""
@@ -148,7 +145,7 @@ class StreamLoader:
 
     def _plan(self, epoch: int) -> _Plan:
         members = torch.from_numpy(self._members)
-        keys = torch.full((len(members),), key(self.seed, epoch, _ORDER))
+        keys = torch.full((len(members),), key(self.seed, epoch, Purpose.LANES))
         order = torch.argsort(uniform(keys, members, stream=0), stable=True).numpy()
         return _Plan(self._members[order], np.cumsum(self._sizes[order]))
 
@@ -164,7 +161,7 @@ class StreamLoader:
             position_ids=torch.arange(self.window).repeat(num_lanes),
             bounds=torch.arange(0, total + 1, self.window, dtype=torch.int32),
             lengths=(self.window,) * num_lanes,
-            keys=torch.full((num_lanes,), key(self.seed, epoch, window, _NEGATIVES)),
+            keys=torch.full((num_lanes,), key(self.seed, epoch, window, Purpose.WINDOW)),
             columns={
                 "special_tokens_mask": inputs == self.tokenizer.bos_id,
                 "characters": characters,

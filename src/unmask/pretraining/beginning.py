@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from unmask.errors import SettingsError
 from unmask.packing.settings import PhaseSettings
@@ -90,7 +89,6 @@ def begin(
 def open_module(settings: PretrainRecipe, directory: Path, compute: Compute, workers: int, ranks: Ranks) -> Opened:
     """The inputs with the module on the device."""
     run = open_inputs(settings, directory, workers, Share(ranks.rank, ranks.size))
-    assert isinstance(run.module, nn.Module)
     compute.place(run.module)
     counts = count_targets(run.store, run.tokenizer)
     return Opened(run, counts, evaluator(settings, run, run.objective.floors(counts, run.held_out), compute))
@@ -101,7 +99,6 @@ def joined_again(run: PretrainingInputs, settings: PretrainRecipe, directory: Pa
     on the processor."""
     stored = settings.model_copy(update={"corpus": None, "store": str(run.store.directory)})
     again = open_inputs(stored, directory, workers=1)
-    assert isinstance(again.module, nn.Module)
     assert again.checkpoint is not None, "the last step has been saved"
     load_weights(again.checkpoint, again.module)
     return again

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from unmask.errors import CheckpointError, InputError
 from unmask.io.writing import writing_directory
@@ -58,7 +57,6 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     start = open_start(settings)
     with torch.random.fork_rng():
         module = build_module(start, objective, tokenizer)
-    assert isinstance(module, nn.Module)
     try:
         load_weights(checkpoint, module)
         if (decay := settings.train.weight_averaging) is not None:

@@ -29,7 +29,6 @@ def adjust_random_weights(
     Args:
         count: returns how often each entry of the vocabulary can be a target.
     """
-    assert isinstance(module, nn.Module)
     if isinstance(recipe.model, ModelSettings) and recipe.model.zero_output_projections:
         zero_output_projections(module)
     if recipe.objective.output_bias == "log_frequency":

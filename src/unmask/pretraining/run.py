@@ -19,8 +19,6 @@ from unmask.config import Overrides
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
-from unmask.models.kernels.attention_backends import describe_attention
-from unmask.models.settings import EncoderSettings
 from unmask.objectives.floors import by_figure
 from unmask.pretraining.beginning import begin, check_ranks, joined_again
 from unmask.pretraining.checkpoint_model import save_pretrained
@@ -30,7 +28,7 @@ from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
-from unmask.training.device import choose_compute, processes_tip
+from unmask.training.device import choose_compute, log_compute, processes_tip
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
@@ -112,7 +110,6 @@ def _train(
     """Trains to the end of the budget, and returns the held-out figures of the weights that the module ends with."""
     module, compute = inputs.module, context.compute
     encoder = module.encoder.settings
-    assert isinstance(module, nn.Module)
     num_held_out = sum(batch.num_sequences for batch in inputs.held_out)
     text = f"{inputs.store.num_documents:,} documents, {human_count(inputs.store.num_tokens)} tokens"
     logger.info("%s parameters; %s; %s held-out sequences", human_count(_num_parameters(module)), text, num_held_out)
@@ -120,13 +117,9 @@ def _train(
     if len(set(lengths)) > 1 and inputs.held_out:
         long = f"as long as those of the last phase (packing.max_length={lengths[-1]}) from the first evaluation on"
         logger.info("held-out sequences are %s, so that all figures are on one scale", long)
-    logger.info(compute.describe())
-    if isinstance(encoder, EncoderSettings) and not encoder.family.is_recurrent:
-        logger.info(
-            describe_attention(compute.device, compute.dtype, encoder.attention_probs_dropout_prob, encoder.head_size)
-        )
-        if context.ranks.size == 1 and (tip := processes_tip(compute, encoder.hidden_size, settings.train.batch_size)):
-            logger.info(tip)
+    log_compute(compute, encoder)
+    if context.ranks.size == 1 and (tip := processes_tip(compute, encoder.hidden_size, settings.train.batch_size)):
+        logger.info(tip)
 
     return run_session(
         Learner(module, inputs.objective.counts, inputs.objective.prepare),
@@ -145,7 +138,6 @@ def _write_results(
 ) -> None:
     """Writes the model, its figures with their floors, and samples of what it predicts."""
     module, directory = inputs.module, context.directory
-    assert isinstance(module, nn.Module)
     save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
     floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))

@@ -16,7 +16,6 @@ from unmask.errors import SettingsError
 from unmask.io.paths import model_directory
 from unmask.models.bert import BertEncoder
 from unmask.models.elmo.settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, ElmoSettings
-from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
@@ -25,7 +24,7 @@ from unmask.models.hub.conversion import bert_as_electra, sizes_with_dropout, wi
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import ModelSource, open_source
 from unmask.models.settings import DROPOUTS, EncoderSettings, ModelSettings
-from unmask.objectives.base import Objective, ObjectiveModule
+from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
 from unmask.recipe.pairings import contradiction
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
@@ -125,7 +124,7 @@ def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> Ob
     if start.source is None:
         sizes = recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
         _check_positions(recipe, sizes)
-        return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
+        return fresh_module(objective, sizes)
     dropout, name = _dropout(recipe.model), str(recipe.init_from)
     encoder = with_dropout(load_encoder(start.source, pooler=objective.needs_pooler).encoder, dropout, name)
     pieces = _new_entries(start, tokenizer)

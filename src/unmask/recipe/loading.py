@@ -84,6 +84,15 @@ def read_columns(words: Sequence[str]) -> ColumnSettings:
 
 
 def _load(cls: type[Recipe], name: str, overrides: Overrides) -> Recipe:
+    return build_settings(cls, merged_values(cls, name, overrides), str(name))
+
+
+def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[str, Any]:
+    """What a recipe, its base and the command line give, as nested dictionaries that nothing has been checked against.
+
+    Raises:
+        SettingsError: no such recipe, one for the other program, or a key that this one may not be given.
+    """
     path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
     values, given = read_settings_file(path), parse_overrides(overrides)
     base_name = values.pop("base", None)
@@ -103,8 +112,7 @@ def _load(cls: type[Recipe], name: str, overrides: Overrides) -> Recipe:
         program = "finetune" if "data" in values else "pretrain"
         raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
     _check_place(cls, name, values, given)
-    values = merge(_without_other_names(values, given), given, ALTERNATIVES)
-    return build_settings(cls, values, str(name))
+    return merge(_without_other_names(values, given), given, ALTERNATIVES)
 
 
 def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:

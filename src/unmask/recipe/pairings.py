@@ -29,14 +29,9 @@ def contradiction(
         objective, packing: of the recipe.
         architecture, is_causal, init_from: see `unmask.objectives.table.why_not_trained`.
     """
-    wrong = why_not_trained(objective, architecture, is_causal, init_from) or _why_not_packed(
+    return why_not_trained(objective, architecture, is_causal, init_from) or _why_not_packed(
         objective, architecture, packing, init_from
     )
-    is_default = "sentence_objective" not in objective.model_fields_set
-    if wrong is not None and is_default and wrong.startswith("objective.sentence_objective="):
-        default = f"{objective.pair_objective} is the default of objective.name={objective.name}"
-        return f"{wrong} ({default}, since nothing else is said)"
-    return wrong
 
 
 def _why_not_packed(
@@ -63,6 +58,7 @@ def _why_not_packed(
         return (
             f"objective.sentence_objective={pairs} needs two segments, and packing.format={packing.format} has "
             f"one: take objective.sentence_objective=none, or packing.format={' or '.join(PAIRED)}"
+            f"{objective.if_default_pairs}"
         )
     return None
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from unmask.batch import Batch
 from unmask.objectives.base import ObjectiveModule
@@ -45,7 +44,6 @@ def samples_of(module: ObjectiveModule, batch: Batch, tokenizer: Tokenizer, most
     Returns:
         See `unmask.reports.sample_rows`.
     """
-    assert isinstance(module, nn.Module)
     module.eval()
     most = min(most, batch.num_sequences)
     predicted = module.predictions(batch, most, partial(show_entry, tokenizer))

@@ -78,7 +78,7 @@ def describe_endpoints(
             if is_use and not names:
                 continue
             content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            body = _example(content, schema)
+            body = _example(content)
             group = "Uses of a model" if use and is_use else "The server"
             if not is_use and body is not None:
                 group = "As other servers are asked"
@@ -94,7 +94,7 @@ def describe_endpoints(
     return [(name, addresses) for name, addresses in groups.items() if addresses]
 
 
-def _example(content: Mapping[str, Any], schema: Mapping[str, Any]) -> Any:
+def _example(content: Mapping[str, Any]) -> Any:
     """The example of a body, or None if there is no body."""
     if "example" in content or not content:
         return content.get("example")

@@ -53,12 +53,7 @@ def check_address(host: str, token: str | None, insecure: bool) -> None:
 
 
 def serve(
-    load: Callable[[], dict[str, ServedModel]],
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    *,
-    token: str | None = None,
-    limits: Limits | None = None,
+    load: Callable[[], dict[str, ServedModel]], host: str = "127.0.0.1", port: int = 8000, *, token: str | None = None
 ) -> None:
     """Answers until SIGTERM or Ctrl-C; then takes no new requests and finishes those it has.
 
@@ -68,7 +63,7 @@ def serve(
     Raises:
         SettingsError: the address cannot be used.
     """
-    limits = limits or Limits()
+    limits = Limits()
     with _listen(host, port) as listener:
         models = load()
         app = build_app(models, limits, token)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -100,15 +101,17 @@ def log_mean_probability(outputs: Sequence[Tensor]) -> Tensor:
 ExampleT = TypeVar("ExampleT", bound=Example)
 
 
-class TaskModule(Protocol):
-    """The `nn.Module` that a task trains: an encoder, and a head on it."""
+class TaskModule(nn.Module, ABC):
+    """What a task trains: an encoder, and a head on it."""
 
     encoder: Encoder
     head: nn.Module
 
-    def __call__(self, batch: Batch) -> list[LossTerm]:
+    @abstractmethod
+    def forward(self, batch: Batch) -> list[LossTerm]:
         """The loss of a batch with the task's columns: `self.loss(self.outputs(batch), batch)`."""
 
+    @abstractmethod
     def outputs(self, batch: Batch) -> Tensor:
         """Logits, in the form that `decode` expects.
 
@@ -116,9 +119,11 @@ class TaskModule(Protocol):
             (units, ...), or (tokens, ...) if `task.per_token`; float.
         """
 
+    @abstractmethod
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """The loss term `task`, and those of any auxiliary objective."""
 
+    @abstractmethod
     def counts(self, batch: Batch) -> dict[str, int]:
         """The number of targets of each loss term, without running the model."""
 

@@ -35,6 +35,7 @@ from unmask.models.heads.heads import (
     new_head,
 )
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
+from unmask.tasks.base import TaskModule
 from unmask.tasks.settings import TaskSettings
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
@@ -44,7 +45,7 @@ WeightedLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """The same from weights of the labels, too."""
 
 
-class SequenceModule(nn.Module):
+class SequenceModule(TaskModule):
     """An encoder and a head.
 
     Args:

@@ -13,13 +13,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
 from unmask.errors import SettingsError
 from unmask.io.progress import human_bytes
+
+if TYPE_CHECKING:
+    from unmask.models.elmo.settings import ElmoSettings
+    from unmask.models.settings import EncoderSettings
 
 logger = logging.getLogger("unmask")
 
@@ -60,6 +64,10 @@ class Compute:
         """Moves a module to the device, in place."""
         return module.to(self.device)
 
+    def for_figures(self) -> Compute:
+        """fp32, whatever a run trains in: what a model says of dev and test is then the same anywhere."""
+        return Compute(self.device, torch.float32, "so that figures are the same everywhere")
+
     def describe(self) -> str:
         """One line for the log of a run: the device and its present state, the precision and why, versions."""
         about = describe_gpu(look_at_gpu(self.device)) if self.device.type == "cuda" else describe_cpu()
@@ -70,6 +78,17 @@ class Compute:
         if self.device.type == "cuda" and torch.version.cuda is not None:
             versions += f" for CUDA {torch.version.cuda}"
         return f"{about}, {precision} ({self.reason}), {threads}, {versions}"
+
+
+def log_compute(compute: Compute, sizes: EncoderSettings | ElmoSettings) -> None:
+    """Logs what a run computes with: the device, and the backend of attention where the encoder has any."""
+    from unmask.models.kernels.attention_backends import describe_attention  # what only predicts needs neither
+    from unmask.models.settings import EncoderSettings
+
+    logger.info(compute.describe())
+    if isinstance(sizes, EncoderSettings) and not sizes.family.is_recurrent:
+        dropout_prob, head_size = sizes.attention_probs_dropout_prob, sizes.head_size
+        logger.info(describe_attention(compute.device, compute.dtype, dropout_prob, head_size))
 
 
 def processes_tip(compute: Compute, hidden_size: int, batch_size: int) -> str:

@@ -147,7 +147,7 @@ def test_a_recipe_whose_corpus_is_not_read(
 
 
 def test_a_recipe_without_a_text(tiny_recipe: Path) -> None:
-    found = diagnose(tiny_recipe, ["schedule.warmup_steps=30"], probe_s=0.1)
+    found = diagnose(tiny_recipe, ["schedule.warmup_steps=30", "corpus="], probe_s=0.1)
     assert levels_of(found.findings)["no-text"] == "note"
     assert levels_of(found.findings)["warmup-longer-than-run"] == "fault"
     assert found.findings[0].level == "fault"

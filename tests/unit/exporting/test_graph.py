@@ -10,7 +10,7 @@ from torch import Tensor
 
 from support.family_parity import LENGTHS, draw, padded_inputs, settings_of
 from unmask.errors import SettingsError
-from unmask.exporting.graph import PER_TOKEN, PaddedModel
+from unmask.exporting.graph import PaddedModel
 from unmask.models.encoder import new_encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import BiLstmHead
@@ -21,7 +21,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "roberta": {"max_position_embeddings": 22},
     "modernbert": {"classifier_pooling": "mean", "max_position_embeddings": 20},
 }
-
+PER_TOKEN = ("token_classification", "question_answering", "masked_lm", "discriminator", "encoder")
+"""Kinds of heads that answer for each token."""
 
 PRETRAINED: dict[str, Any] = {
     "masked_lm": MaskedLMHead,

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
-from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.base import Objective, StagedModule
+from unmask.objectives.base import Objective, ObjectiveModule, StagedModule, fresh_module
 from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.vocabulary import Vocabulary
@@ -36,13 +35,11 @@ DECODED_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 """Logits that a left-to-right decoder holds at once, as in `unmask.models.kernels.decoder_loss`."""
 
 
-def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> nn.Module:
+def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> ObjectiveModule:
     """The module that a recipe trains, without memory for its weights."""
     objective = new_objective(settings.objective, any_vocabulary(sizes.vocab_size))
     with torch.device("meta"):
-        module = objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
-    assert isinstance(module, nn.Module)
-    return module
+        return fresh_module(objective, sizes)
 
 
 def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[str, int]:
@@ -54,7 +51,7 @@ def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[s
     module = bare_module(settings, sizes)
     further = {
         id(parameter): folder
-        for folder, kept in module.saved().items()  # type: ignore[operator]  # every objective's module has it
+        for folder, kept in module.saved().items()
         for part in (kept.encoder, *kept.parts.values())
         if folder and isinstance(part, nn.Module)
         for parameter in part.parameters()
@@ -175,8 +172,7 @@ def measure_saved_bytes(
     """
     shallow = sizes.model_copy(update={"num_hidden_layers": num_blocks})
     with torch.device("meta"):
-        module = objective.build(new_encoder(shallow, pooler=objective.needs_pooler))
-    assert isinstance(module, nn.Module)
+        module = fresh_module(objective, shallow)
     _fill_with_zeros(module, compute.device)
     module.train()
     return max(_saved_bytes(module, batch.to(compute.device), compute) for _ in each_stage(module))

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
+from unmask.config import build_settings
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.doctor.recipe.checks import budget_of, check_rate, steps_of
-from unmask.errors import InputError, SettingsError, UserError
+from unmask.errors import InputError, UserError
 from unmask.finetuning.files import shared_files
 from unmask.finetuning.inputs import TaskInputs, open_inputs
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.windows import ExampleSet
 from unmask.io.progress import human_count, human_duration
-from unmask.recipe.loading import load_finetune_recipe
+from unmask.recipe.loading import merged_values
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.splitting import SPLITS
@@ -83,12 +83,9 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
 def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Finding]]:
     """The recipe, and findings about what is missing before anything can be opened: the model, or files."""
     missing = []
-    try:
-        settings = load_finetune_recipe(name, overrides)
-    except SettingsError as error:
-        if "init_from is required" not in str(error):
-            raise
-        settings = load_finetune_recipe(name, [*overrides, "init_from=MODEL"])
+    values = merged_values(FinetuneRecipe, name, overrides)
+    settings = build_settings(FinetuneRecipe, {"init_from": "MODEL", **values}, name)
+    if "init_from" not in values:
         advice = "give init_from=MODEL, and the files, for checks of the examples and for the time that it will take"
         missing.append(Finding("no-model", "note", "the recipe names no model: its settings alone were read", advice))
     for split in SPLITS:
@@ -117,7 +114,6 @@ class FinetuningPlan:
 
     @classmethod
     def of(cls, settings: FinetuneRecipe, run: TaskInputs, step_s: float | None, trials: int) -> FinetuningPlan:
-        assert isinstance(run.module, nn.Module)
         weights, train = list(run.module.parameters()), settings.train
         # The share of an epoch that a step shows; the last step of an epoch takes what remains.
         epochs_per_step = 1 / -(-len(run.loader.examples) // train.batch_size)
@@ -138,7 +134,7 @@ class FinetuningPlan:
 
 def _measure_step(run: TaskInputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
     """The median seconds of some real steps, without the first."""
-    module: Any = compute.place(run.module)  # type: ignore[type-var]
+    module: Any = compute.place(run.module)
     optimizer = build_optimizer(module, settings.optimizer)
     times = [time.perf_counter()]
     train(

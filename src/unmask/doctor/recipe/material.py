@@ -8,26 +8,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import nn
-
 from unmask.batch import Batch
+from unmask.config import build_settings
 from unmask.corpus.files import find_files
 from unmask.corpus.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.doctor.findings import Finding
 from unmask.doctor.recipe.estimates import any_vocabulary
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
 from unmask.doctor.samples import FirstStep, first_step
-from unmask.errors import InputError, SettingsError, StoreError
+from unmask.errors import InputError, StoreError
 from unmask.io.progress import human_bytes
-from unmask.models.encoder import new_encoder
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.base import Objective
+from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
 from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.objectives.table import new_objective
 from unmask.pretraining.inputs import open_store
 from unmask.pretraining.start import Start, build_module
 from unmask.pretraining.steps import build_loader, with_rates
-from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.loading import merged_values
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -43,14 +41,11 @@ def load_recipe(name: str, overrides: Sequence[str]) -> tuple[PretrainRecipe, bo
         The recipe, and whether it names its text; if not, `corpus` is a mere placeholder.
 
     Raises:
-        SettingsError: see `load_pretrain_recipe`.
+        SettingsError: see `unmask.recipe.loading.load_pretrain_recipe`.
     """
-    try:
-        return load_pretrain_recipe(name, overrides), True
-    except SettingsError as error:
-        if "neither is given" not in str(error):
-            raise
-        return load_pretrain_recipe(name, [*overrides, "corpus=TEXT"]), False
+    values = merged_values(PretrainRecipe, name, overrides)
+    names_text = any(values.get(key) is not None for key in ("corpus", "store"))
+    return build_settings(PretrainRecipe, values if names_text else {**values, "corpus": "TEXT"}, name), names_text
 
 
 def each_phase(settings: PretrainRecipe) -> list[PretrainRecipe]:
@@ -171,11 +166,8 @@ class Material:
         for step in build_loader(start, self.text.store, self.text.tokenizer, held_out=False).steps():
             yield step.batches[0]
 
-    def module(self) -> nn.Module:
+    def module(self) -> ObjectiveModule:
         """The module that a run would train, with its initial weights."""
         if self.text is not None:
-            module = build_module(self.start, self.objective, self.text.tokenizer)
-        else:
-            module = self.objective.build(new_encoder(self.sizes, pooler=self.objective.needs_pooler))
-        assert isinstance(module, nn.Module)
-        return module
+            return build_module(self.start, self.objective, self.text.tokenizer)
+        return fresh_module(self.objective, self.sizes)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from unmask.batch import Batch, pack
+from unmask.objectives.settings_base import AnnotationKind
 from unmask.packing.settings import LABEL_COLUMNS, PAIRED
 from unmask.recipe.tree import PretrainRecipe
 
 SPECIAL_ID = 0
-
-ANNOTATED = ("entity", "noun_phrase")
-"""Kinds of masking that use annotations; here two tokens in ten are annotated."""
 
 
 def num_specials(settings: PretrainRecipe) -> int:
@@ -52,7 +51,7 @@ def random_batches(settings: PretrainRecipe, vocab_size: int, sequences: int) ->
         if sentence_objective != "none":
             labels = torch.from_numpy(random.integers(0, 2, sequences))
             batch = batch.with_columns(**{LABEL_COLUMNS[sentence_objective]: labels})
-        yield batch.with_columns(**{name: _annotation(batch.num_tokens) for name in ANNOTATED})
+        yield batch.with_columns(**{name: _annotation(batch.num_tokens) for name in get_args(AnnotationKind)})
 
 
 def _set_specials(sequence: NDArray[np.int64], number: int, random: np.random.Generator) -> list[int]:

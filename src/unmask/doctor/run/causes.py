@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 from unmask.batch import Batch
 from unmask.doctor.findings import Finding
@@ -129,7 +128,6 @@ def _start_loss(start: Start, objective: Objective, tokenizer: Tokenizer, batche
         return None
     with torch.random.fork_rng(devices=[]):
         module = build_module(start, objective, tokenizer)
-    assert isinstance(module, nn.Module)
     module.eval()
     scores = [module.scores(batch)[f"{start.recipe.objective.main_term}_loss"] for batch in batches[:_NUM_BATCHES]]
     count = sum(number for _, number in scores)

@@ -57,7 +57,7 @@ def check_run(run: Path) -> list[Finding]:
         raise InputError(f"{run}: not a run ({RECIPE} is missing): expected the --out of `unmask pretrain` or finetune")
     recipe, record = read_recipe(run / RECIPE), read_record(run)
     if isinstance(recipe, FinetuneRecipe):
-        return list(_check_finetuning(record, recipe))
+        return list(_check_finetuning(record))
     return list(_check_pretraining(record, recipe))
 
 
@@ -104,7 +104,7 @@ def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Findi
     yield from _throughput(record.training)
 
 
-def _check_finetuning(record: Record, recipe: FinetuneRecipe) -> Iterator[Finding]:
+def _check_finetuning(record: Record) -> Iterator[Finding]:
     causes = []
     if signs := signs_of_divergence(record.training, "loss/task"):
         advice = "start again with a lower optimizer.learning_rate (2e-5 to 5e-5 for BERT-Base)"

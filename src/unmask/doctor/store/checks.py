@@ -25,6 +25,7 @@ NUM_BINS = 16
 _NUM_ENTRIES = 20
 _ENTRIES_IN_ROW = 5
 _SHOWN_TOKENS = 24
+_MOST_SOURCES = 10
 
 
 def check_store(
@@ -173,11 +174,11 @@ def store_facts(store: TokenStore) -> dict[str, Any]:
     }
 
 
-def sources_table(manifest: Mapping[str, Any], most: int = 10) -> FigureTable:
+def sources_table(manifest: Mapping[str, Any]) -> FigureTable:
     """The files that a store was made from."""
     sources = manifest.get("sources", [])
-    rows = [(str(source.get("file", "")), human_bytes(source.get("bytes", 0))) for source in sources[:most]]
-    note = f"and {len(sources) - most:,} more" if len(sources) > most else ""
+    rows = [(str(source.get("file", "")), human_bytes(source.get("bytes", 0))) for source in sources[:_MOST_SOURCES]]
+    note = f"and {len(sources) - _MOST_SOURCES:,} more" if len(sources) > _MOST_SOURCES else ""
     return FigureTable("Sources", tuple(rows), ("file", "size"), note)
 
 

@@ -87,9 +87,9 @@ class Duplicates:
         """The share of all documents that are a copy of an earlier one."""
         return 1 - self.num_distinct / max(1, self.num_documents)
 
-    def times_repeated(self, of_documents: float = 0.95) -> int:
-        """How many copies at least `of_documents` of the distinct documents have: 1 unless the corpus repeats."""
-        left = of_documents * self.num_distinct
+    def times_repeated(self) -> int:
+        """How many copies at least 95 % of the distinct documents have: 1 unless the corpus repeats."""
+        left = 0.95 * self.num_distinct
         for times in sorted(self.copies, reverse=True):
             left -= self.copies[times]
             if left <= 1e-9:

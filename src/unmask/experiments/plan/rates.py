@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import nn
 
 from unmask.doctor.recipe.estimates import each_stage
 from unmask.doctor.recipe.material import Material
 from unmask.doctor.recipe.speed_probe import probe_speed
 from unmask.io.progress import Progress
-from unmask.models.encoder import new_encoder
+from unmask.objectives.base import fresh_module
 from unmask.training.device import Compute
 
 SHALLOW, DEEP = 1, 3
@@ -58,8 +57,7 @@ def _seconds_per_token(material: Material, num_blocks: int, compute: Compute, cl
     objective = material.objective
     sizes = material.sizes.model_copy(update={"num_hidden_layers": num_blocks})
     with torch.random.fork_rng(devices=[]), Progress(f"measuring {num_blocks} block(s)", unit="steps") as progress:
-        module = objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
-        assert isinstance(module, nn.Module)
+        module = fresh_module(objective, sizes)
         for _ in each_stage(module):
             pass  # the last one takes longest
         probe = probe_speed(

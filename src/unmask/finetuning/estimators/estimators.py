@@ -50,7 +50,7 @@ from unmask.tasks.encoded import ExampleLoader, concatenate
 from unmask.tasks.table import open_task
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
-from unmask.training.device import Compute, choose_compute
+from unmask.training.device import choose_compute
 from unmask.training.divergence import BadStep
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
@@ -177,8 +177,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
                 TrainState(),
                 Hooks(progress, on_bad_step=_stop),
             )
-        in_fp32 = Compute(compute.device, torch.float32, "so that figures are the same everywhere")
-        self.predictor_ = Predictor(task, module.eval(), tokenizer, in_fp32)
+        self.predictor_ = Predictor(task, module.eval(), tokenizer, compute.for_figures())
         self.loss_curve_ = progress.means
 
     @torch.inference_mode()

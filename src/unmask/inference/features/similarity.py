@@ -58,7 +58,7 @@ def embed(
         UserError: the model does not load, or a setting is none of these.
     """
     opened = _open(model, layers, device, precision)
-    parts = [vectors for _, vectors in _embedded(opened, _numbered(texts, "text"), pool, normalise)]
+    parts = [vectors for _, vectors in _embedded(opened, _numbered(texts), pool, normalise)]
     return np.concatenate(parts) if parts else np.empty((0, *opened.shape), np.float32)
 
 
@@ -104,32 +104,6 @@ def similarities(
     return _similarities(_open(model, layers, device, precision), map(read_feature_input, rows), pool)
 
 
-def search(
-    model: str | Path | FeatureModel,
-    queries: Iterable[str],
-    corpus: Iterable[str],
-    top_k: int = 5,
-    *,
-    layers: str = "last",
-    pool: str = "mean",
-    device: str = "auto",
-    precision: str = "fp32",
-) -> list[dict[str, Any]]:
-    """The texts of a corpus that are most similar to each query; the other arguments are those of `embed`.
-
-    Memory holds the queries and what was found; the corpus is read once, some thousands of texts at a time.
-
-    Args:
-        top_k: how many are found for each query, at least 1.
-
-    Returns:
-        For each query `{"query", "results": [{"text", "similarity", "index"}]}`, the most similar first, equally
-        similar ones in the order of the corpus; `index` is the text's number in the corpus, from 0.
-    """
-    opened = _open(model, layers, device, precision)
-    return _search(opened, _numbered(queries, "query"), _numbered(corpus, "corpus text"), top_k, pool)
-
-
 def compare(
     model: str | Path,
     texts: Sequence[str | InputFiles],
@@ -149,9 +123,13 @@ def compare(
         texts: two texts; or one file of pairs, `.tsv`, `.csv` or `.jsonl` with `text_a` and `text_b`, or `-`; or none.
         query, corpus: files of single texts, as `unmask.inference.inputs.read_inputs` takes them, in place of `texts`.
         columns: the columns of texts in these files; see `unmask.inference.features.extraction.load_feature_model`.
+        top_k: how many texts are found for each query, at least 1.
 
     Yields:
-        What `similarities` or `search` gives.
+        What `similarities` yields; or for each query `{"query", "results": [{"text", "similarity", "index"}]}`, the
+        `top_k` most similar texts of the corpus first, equally similar ones in its order; `index` is the text's number
+        in the corpus, from 0. Memory holds the queries and what was found; the corpus is read once, some thousands of
+        texts at a time.
 
     Raises:
         SettingsError: the arguments fit none of the three.
@@ -202,9 +180,9 @@ def choose_layers(name: str, model: FeatureModel) -> LayerChoice:
     raise SettingsError(f"{what}: choose one of {', '.join(fitting)}")
 
 
-def _numbered(texts: Iterable[str], name: str) -> Iterator[FeatureInput]:
+def _numbered(texts: Iterable[str]) -> Iterator[FeatureInput]:
     for number, text in enumerate(texts, start=1):
-        yield read_feature_input(Row({"text": text}, f"{name} {number}"))
+        yield read_feature_input(Row({"text": text}, f"text {number}"))
 
 
 def _embedded(

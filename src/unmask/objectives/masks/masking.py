@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch
+from unmask.chance import Stream
 from unmask.objectives.masks.drawing import NOT_DRAWN, batch_rows
-
-CHOICE, _ACTION, _REPLACEMENT = 1, 2, 3
-"""Streams of random numbers: which tokens are chosen; whether each is masked, replaced or kept; by which entry."""
 
 
 def choose_tokens(batch: Batch, target_prob: float) -> Tensor:
@@ -35,7 +33,7 @@ def choose_tokens(batch: Batch, target_prob: float) -> Tensor:
         (tokens,) bool, True for a target.
     """
     rows = batch_rows(batch)
-    return rows.take_in_turn(rows.ranks(rows.draw(CHOICE)), target_prob)
+    return rows.take_in_turn(rows.ranks(rows.draw(Stream.CHOICE)), target_prob)
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def choose_words(batch: Batch, target_prob: float, continuation: Tensor) -> Tens
     the arguments and what is returned.
     """
     rows, words = batch_rows(batch), find_words(batch, continuation)
-    order = rows.order(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
+    order = rows.order(rows.draw(Stream.CHOICE).masked_fill(~words.begins, NOT_DRAWN))
     sizes = torch.zeros_like(words.start).index_add_(0, words.start, (~rows.special).long())  # at first tokens, else 0
     sizes = rows.spread(sizes, fill=0).gather(1, order)  # (sequences, width), in the order of the draws
     left = rows.budgets(target_prob)[:, None]
@@ -121,8 +119,8 @@ def mask_targets(
     """
     targets = torch.nonzero(chosen).squeeze(1)
     rows = batch_rows(batch)
-    action = rows.draw(_ACTION, targets if action_tokens is None else action_tokens)
-    replacement = ordinary_ids[(rows.draw(_REPLACEMENT, targets) * len(ordinary_ids)).long()]
+    action = rows.draw(Stream.ACTION, targets if action_tokens is None else action_tokens)
+    replacement = ordinary_ids[(rows.draw(Stream.REPLACEMENT, targets) * len(ordinary_ids)).long()]
     originals = batch.input_ids[targets]
     input_ids = batch.input_ids.clone()
     shown = torch.where(action < mask_token_prob + random_token_prob, replacement, originals)

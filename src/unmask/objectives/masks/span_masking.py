@@ -20,12 +20,9 @@ import torch
 from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.chance import uniform
+from unmask.chance import Stream, uniform
 from unmask.objectives.masks.drawing import NOT_DRAWN, Rows, batch_rows
-from unmask.objectives.masks.masking import CHOICE, find_words
-
-_LENGTH, _ANNOTATION, _KIND = 4, 5, 6
-"""Streams of chance: how long a span is, which annotation comes next, whether a draw is one or a word."""
+from unmask.objectives.masks.masking import find_words
 
 ANNOTATION_PROB = 0.5
 """Share of the draws that are annotations, where there is one left (section 6.1)."""
@@ -44,10 +41,10 @@ def choose_spans(
     The other arguments are those of `span_lengths`. Returns (tokens,) bool, True for a target, as `choose_words`.
     """
     rows, words = batch_rows(batch), find_words(batch, continuation)
-    turns = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN))
+    turns = rows.ranks(rows.draw(Stream.CHOICE).masked_fill(~words.begins, NOT_DRAWN))
     # The spans of a sequence's first turns suffice to spend its budget: each covers at least one word.
     starts = torch.nonzero(words.begins & (turns < rows.of_sequence(rows.budgets(target_prob)))).squeeze(1)
-    lengths = span_lengths(rows.draw(_LENGTH, starts), span_length_prob, max_span_words).clamp(max=rows.width)
+    lengths = span_lengths(rows.draw(Stream.LENGTH, starts), span_length_prob, max_span_words).clamp(max=rows.width)
     span = torch.repeat_interleave(lengths)  # for each word of each span, the number of the span
     distance = torch.arange(len(span), device=span.device) - (torch.cumsum(lengths, 0) - lengths)[span]
     number = torch.cumsum(words.begins, 0) - 1
@@ -87,8 +84,8 @@ def choose_annotated(batch: Batch, target_prob: float, continuation: Tensor, ann
     places = torch.arange(batch.num_tokens, device=opens.device)
     opening = torch.cummax(places * opens, 0).values  # (tokens,): of an annotated token, its annotation's first
 
-    word_rank = rows.ranks(rows.draw(CHOICE).masked_fill(~words.begins, NOT_DRAWN)).index_select(0, words.start)
-    its_rank = rows.ranks(rows.draw(_ANNOTATION).masked_fill(~opens, NOT_DRAWN)).index_select(0, opening)
+    word_rank = rows.ranks(rows.draw(Stream.CHOICE).masked_fill(~words.begins, NOT_DRAWN)).index_select(0, words.start)
+    its_rank = rows.ranks(rows.draw(Stream.ANNOTATION).masked_fill(~opens, NOT_DRAWN)).index_select(0, opening)
     # Two draws for each token of the budget suffice to spend it: half of them, at least, are words or are annotations.
     most = 2 * int(rows.budgets(target_prob).max())
     word_turn, its_turn = _turns(rows, words.begins, opens, most)
@@ -112,7 +109,7 @@ def _turns(rows: Rows, begins_word: Tensor, begins_annotation: Tensor, most: int
     num_draws = min(most, int((num_words + num_annotations).max()))
     draws = torch.arange(num_draws, device=num_words.device).expand(len(rows.keys), num_draws)
     keys = rows.keys[:, None].expand_as(draws)
-    coins = uniform(keys.reshape(-1), draws.reshape(-1), _KIND).view_as(draws) < ANNOTATION_PROB
+    coins = uniform(keys.reshape(-1), draws.reshape(-1), Stream.KIND).view_as(draws) < ANNOTATION_PROB
     is_annotation = coins & (torch.cumsum(coins, 1) <= num_annotations[:, None])
     number = torch.cumsum(is_annotation, 1)
     turns = draws.new_full((2, len(rows.keys), num_draws + 1), num_draws)

@@ -23,7 +23,7 @@ from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import HeadKind, new_head
-from unmask.tasks.base import ExampleCounts, Prediction, Score
+from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.decoding import decode_answers
@@ -196,7 +196,7 @@ class QaTask:
         return {**self.settings.model_dump(include=names), "columns": columns}
 
 
-class QaModule(nn.Module):
+class QaModule(TaskModule):
     """An encoder with two scores for each token: that an answer begins there, and that it ends there.
 
     Args:

@@ -22,6 +22,7 @@ from unmask.models.buckets import NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm import BiLstmHead, FeatureHead
 from unmask.models.heads.layer_mixture import find_choice
+from unmask.tasks.base import TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.tagging.feature_files import map_features, writing_features
 
@@ -29,7 +30,7 @@ FEATURES = "features"
 """The token column that replaces the encoder's output."""
 
 
-class TaggingModule(nn.Module):
+class TaggingModule(TaskModule):
     """An encoder with a classifier on each token.
 
     Args:

@@ -63,9 +63,7 @@ class Checkpoint:
     @property
     def done(self) -> dict[str, float]:
         """How much of the run it holds, by the names of the budgets."""
-        state = self.state
-        minutes = state["seconds"] / 60
-        return {"steps": state["step"], "tokens": state["tokens"], "epochs": state["epochs"], "minutes": minutes}
+        return TrainState(**{name: self.state[name] for name in ("step", "tokens", "epochs", "seconds")}).done
 
 
 @dataclass(frozen=True)

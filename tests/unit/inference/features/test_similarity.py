@@ -13,7 +13,7 @@ from support.files import write, write_rows
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.features import batches as feature_batches
 from unmask.inference.features.extraction import load_feature_model
-from unmask.inference.features.similarity import compare, embed, search, similarities
+from unmask.inference.features.similarity import compare, embed, similarities
 
 QUERIES = ["a man is outside", "two dogs"]
 CORPUS = ["people wait", "a man is outside", "a dog", "", "the child plays with a ball", "a man", "people wait"]
@@ -64,12 +64,20 @@ def blocks_of(size: int) -> Any:
     return windows
 
 
+def search(folder: Path, model: Path, queries: list[str], corpus: list[str], top_k: int) -> list[dict[str, Any]]:
+    """What `compare` finds, for texts in two files."""
+    query = write_rows(folder / "query.jsonl", *({"text": text} for text in queries))
+    return list(
+        compare(model, [], query, write_rows(folder / "c.jsonl", *({"text": text} for text in corpus)), top_k=top_k)
+    )
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_search_finds_the_most_alike_in_blocks_of_any_size(
-    size: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    size: int, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feature_batches, "windows", blocks_of(size))
-    answers = search(tiny_model, QUERIES, CORPUS, top_k=4)
+    answers = search(tmp_path, tiny_model, QUERIES, CORPUS, 4)
     wanted, among = (embed(tiny_model, texts) for texts in (QUERIES, CORPUS))
     for answer, query, cosines in zip(answers, QUERIES, wanted @ among.T, strict=True):
         assert answer["query"] == query
@@ -82,12 +90,10 @@ def test_search_finds_the_most_alike_in_blocks_of_any_size(
     assert answers[0]["results"][0]["index"] == 1
 
 
-def test_search_holds_no_more_than_it_found(tiny_model: Path) -> None:
-    (answer,) = search(tiny_model, ["a man"], CORPUS[:2], top_k=5)
+def test_search_holds_no_more_than_it_found(tiny_model: Path, tmp_path: Path) -> None:
+    (answer,) = search(tmp_path, tiny_model, ["a man"], CORPUS[:2], 5)
     assert len(answer["results"]) == 2
-    assert search(tiny_model, [], CORPUS) == []
-    assert search(tiny_model, ["a man"], [])[0]["results"] == []
-    equal = search(tiny_model, ["a man"], ["people wait"] * 3, top_k=2)
+    equal = search(tmp_path, tiny_model, ["a man"], ["people wait"] * 3, 2)
     assert [result["index"] for result in equal[0]["results"]] == [0, 1]
 
 
@@ -112,7 +118,7 @@ def test_the_commands_three_ways(tiny_model: Path, tmp_path: Path) -> None:
     assert list(compare(tiny_model, [str(pairs)])) == [{"id": "x", **two}]
     query = write(tmp_path / "query.txt", "".join(f"{text}\n" for text in QUERIES))
     corpus = write_rows(tmp_path / "corpus.jsonl", *({"text": text} for text in CORPUS))
-    assert list(compare(tiny_model, [], query, corpus, top_k=2)) == search(tiny_model, QUERIES, CORPUS, 2)
+    assert list(compare(tiny_model, [], query, corpus, top_k=2)) == search(tmp_path, tiny_model, QUERIES, CORPUS, 2)
 
 
 def test_refused(tiny_model: Path, tmp_path: Path) -> None:
@@ -141,4 +147,4 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="pool=none gives a vector for each token"):
         embed(tiny_model, ["a"], pool="none")
     with pytest.raises(SettingsError, match="top_k is 0"):
-        search(tiny_model, ["a"], ["b"], top_k=0)
+        search(tmp_path, tiny_model, ["a"], ["b"], 0)

@@ -28,7 +28,7 @@ from support.masks import (
     words_of,
 )
 from unmask.batch import IGNORE_INDEX, Batch, pack
-from unmask.chance import uniform
+from unmask.chance import Stream, uniform
 from unmask.objectives.masks import masking
 from unmask.objectives.masks.drawing import batch_rows
 from unmask.tokenization.vocabulary import Vocabulary
@@ -158,7 +158,7 @@ def choose_words_slowly(row: Sequence[int], key: int, target_prob: float) -> set
     number = max(1, int(len(row) * target_prob + 0.5))
 
     def drawn(word: list[int]) -> float:
-        return float(uniform(torch.tensor([key]), torch.tensor([word[0]]), masking.CHOICE))
+        return float(uniform(torch.tensor([key]), torch.tensor([word[0]]), Stream.CHOICE))
 
     chosen: set[int] = set()
     for word in sorted(filter(None, words_of(row)), key=drawn):

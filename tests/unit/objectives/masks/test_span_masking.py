@@ -27,10 +27,9 @@ from support.masks import (
     words_of,
 )
 from unmask.batch import IGNORE_INDEX, Batch, pack
-from unmask.chance import uniform
+from unmask.chance import Stream, uniform
 from unmask.errors import SettingsError
 from unmask.objectives.masked_lm import MaskedLM
-from unmask.objectives.masks import masking, span_masking
 from unmask.objectives.masks.span_masking import choose_annotated, choose_spans, find_spans, span_lengths
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -68,10 +67,10 @@ def length_of(chance: float, prob: float, most: int) -> int:
 def spans_slowly(row: Sequence[int], key: int, target_prob: float, prob: float, most: int) -> set[int]:
     """Words in random order; at each a span begins, of so many words or up to the next special token."""
     words = words_of(row)
-    starts = sorted((word for word in words if word), key=lambda word: drawn(key, word[0], masking.CHOICE))
+    starts = sorted((word for word in words if word), key=lambda word: drawn(key, word[0], Stream.CHOICE))
     budget, targets = number_of_targets(row, target_prob), set[int]()
     for start in starts:
-        length = length_of(drawn(key, start[0], span_masking._LENGTH), prob, most)
+        length = length_of(drawn(key, start[0], Stream.LENGTH), prob, most)
         place = words.index(start)
         for word in words[place : place + length]:
             if not word:
@@ -91,12 +90,12 @@ def annotated_slowly(row: Sequence[int], annotation: Sequence[int], key: int, ta
             runs[-1].append(place)
         elif number:
             runs.append([place])
-    entities = iter(sorted(runs, key=lambda run: drawn(key, run[0], span_masking._ANNOTATION)))
-    words = iter(sorted(filter(None, words_of(row)), key=lambda word: drawn(key, word[0], masking.CHOICE)))
+    entities = iter(sorted(runs, key=lambda run: drawn(key, run[0], Stream.ANNOTATION)))
+    words = iter(sorted(filter(None, words_of(row)), key=lambda word: drawn(key, word[0], Stream.CHOICE)))
     budget, targets, number = number_of_targets(row, target_prob), set[int](), 0
     left = len(runs)
     while len(targets) < budget:
-        is_entity = left > 0 and drawn(key, number, span_masking._KIND) < 0.5
+        is_entity = left > 0 and drawn(key, number, Stream.KIND) < 0.5
         left -= is_entity
         for piece in next(entities) if is_entity else next(words):
             if len(targets) < budget:
@@ -170,7 +169,7 @@ def test_spans_longer_than_any_text_end_with_it() -> None:
 
 
 def observed_lengths(number: int = 40_000) -> list[int]:
-    draws = uniform(torch.arange(number), torch.zeros(number, dtype=torch.int64), span_masking._LENGTH)
+    draws = uniform(torch.arange(number), torch.zeros(number, dtype=torch.int64), Stream.LENGTH)
     return torch.bincount(span_lengths(draws, 0.2, 10), minlength=11)[1:].tolist()
 
 
