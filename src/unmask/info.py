@@ -293,7 +293,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     if _is_model(path / MODEL):
         description["model"] = _describe_model(path / MODEL)
     if recipe is not None:
-        description["settings"] = _without_nulls(recipe.model_dump(mode="json"))
+        description["settings"] = _without_nulls(recipe.as_written())
     return description
 
 

@@ -70,6 +70,13 @@ def test_a_run_half_way(tiny_model: Path, tmp_path: Path) -> None:
     assert describe(tmp_path)["checkpoints"] == ["step-00000150"]
 
 
+def test_a_run_from_a_store_has_no_settings_of_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("store: stores/ko\ntrain: {steps: 200, batch_size: 8}\n")
+    settings = describe(tmp_path)["settings"]
+    assert settings["store"] == "stores/ko"
+    assert "tokenizer" not in settings  # those of the store's own are not in a recipe
+
+
 def test_a_tokenizer_and_a_recipe(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((tiny_model / "tokenizer.json").read_bytes())
     assert describe(tmp_path)["kind"] == "tokenizer"
