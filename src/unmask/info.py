@@ -280,7 +280,9 @@ def _describe_run(path: Path) -> dict[str, Any]:
         description["progress"] = _progress(recipe, checkpoints, rows)
     description["steps"] = max((row["step"] for row in rows), default=0)
     description["tokens"] = max((row.get("tokens", 0) for row in rows), default=0)
-    description["last_metrics"] = {name: value for row in rows for name, value in row.items() if name != "tokens"}
+    description["last_metrics"] = {
+        name: value for row in rows for name, value in row.items() if name not in ("tokens", "examples")
+    }  # `examples` is a fingerprint of them, not how many
     description["checkpoints"] = [checkpoint.name for checkpoint in checkpoints]
     if (path / "results.json").is_file():
         description["results"] = {k: v for k, v in read_object(path / "results.json").items() if k != "floors"}
@@ -291,7 +293,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     if _is_model(path / MODEL):
         description["model"] = _describe_model(path / MODEL)
     if recipe is not None:
-        description["settings"] = _without_nulls(recipe.model_dump(mode="json"))
+        description["settings"] = _without_nulls(recipe.as_written())
     return description
 
 

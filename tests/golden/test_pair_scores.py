@@ -20,6 +20,8 @@ from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.pairs import scorers
+from unmask.tasks.pairs.comparing import compare_pairs
+from unmask.tasks.pairs.reading import MinimalPair, Paradigm
 from unmask.tasks.pairs.scorers import score_sentences
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -32,7 +34,7 @@ SENTENCES = (
 )
 
 
-def save_masked_lm(directory: Path, architecture: str, kind: str) -> None:
+def save_masked_lm(directory: Path, architecture: str = "bert", kind: str = "wordpiece") -> None:
     tokenizer, _ = train_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind=kind, vocab_size=280), seed=0)
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -47,6 +49,18 @@ def save_masked_lm(directory: Path, architecture: str, kind: str) -> None:
     encoder = new_encoder(settings, pooler=False)
     save_model(directory, encoder, masked_lm_head=MaskedLMHead(settings))
     tokenizer.save(directory)
+
+
+def save_left_to_right(directory: Path) -> Any:
+    """Returns its tokenizer."""
+    tokenizer, _ = train_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind="bpe", vocab_size=120), seed=0)
+    torch.manual_seed(0)
+    settings = small(
+        architecture="gpt1", vocab=tokenizer.vocab_size, width=32, layers=2, heads=2, positions=64, std=0.3
+    )
+    save_model(directory, new_encoder(settings), causal_lm=True)
+    tokenizer.save(directory)
+    return tokenizer
 
 
 def expected_score(model: Any, tokenizer: Any, sentence: str, whole_words: bool) -> float:
@@ -93,25 +107,31 @@ def test_batches_on_several_threads_score_as_on_one(tmp_path: Path, monkeypatch:
     scorer = open_scorer(tmp_path)
     monkeypatch.setitem(scorers.BATCH_TOKENS, "cpu", 40)  # several batches of these few sentences
     threads = torch.get_num_threads()
-    found = []
+    found, advanced = [], ([], [])
     try:
-        for num_threads in (1, 3):
+        for num_threads, shares in zip((1, 3), advanced, strict=True):
             torch.set_num_threads(num_threads)
-            found.append(score_sentences(scorer, SENTENCES))
+            found.append(score_sentences(scorer, SENTENCES, shares.append))
             assert torch.get_num_threads() == num_threads
     finally:
         torch.set_num_threads(threads)
     np.testing.assert_array_equal(*found)
+    assert advanced[0] == advanced[1]
+
+
+@pytest.mark.parametrize("save", [save_masked_lm, save_left_to_right])
+def test_each_batch_that_is_scored_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: Any) -> None:
+    save(tmp_path)
+    scorer, advanced = open_scorer(tmp_path), []
+    monkeypatch.setitem(scorers.BATCH_TOKENS, "cpu", 20)
+    pairs = tuple(MinimalPair(good, bad) for good, bad in zip(SENTENCES[0::2], SENTENCES[1::2], strict=True))
+    compare_pairs(scorer, [Paradigm("agreement", "", pairs)], advanced.append)
+    assert len(advanced) > 1
+    assert sum(advanced) == pytest.approx(2)
 
 
 def test_log_likelihoods_from_left_to_right(tmp_path: Path) -> None:
-    tokenizer, _ = train_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind="bpe", vocab_size=120), seed=0)
-    torch.manual_seed(0)
-    settings = small(
-        architecture="gpt1", vocab=tokenizer.vocab_size, width=32, layers=2, heads=2, positions=64, std=0.3
-    )
-    save_model(tmp_path, new_encoder(settings), causal_lm=True)
-    tokenizer.save(tmp_path)
+    tokenizer = save_left_to_right(tmp_path)
     model = transformers.OpenAIGPTLMHeadModel.from_pretrained(tmp_path).eval()
     expected = []
     for sentence in SENTENCES:

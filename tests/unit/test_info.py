@@ -54,9 +54,9 @@ def test_a_store_and_an_unfinished_one(tiny_model: Path, tmp_path: Path) -> None
 def test_a_run_half_way(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 200, batch_size: 8}\n")
     (tmp_path / "metrics.jsonl").write_text(
-        '{"step": 50, "tokens": 900, "loss": 5.5}\n'
+        '{"step": 50, "tokens": 900, "examples": 52236900764795, "loss": 5.5}\n'
         '{"step": 50, "eval/mlm_loss": 5.1}\n'
-        '{"step": 100, "tokens": 1800, "loss": 4}\n'
+        '{"step": 100, "tokens": 1800, "examples": 70236900764795, "loss": 4}\n'
     )
     description = describe(tmp_path)
     assert (description["kind"], description["program"], description["progress"]) == ("run", "pretrain", 0.5)
@@ -68,6 +68,13 @@ def test_a_run_half_way(tiny_model: Path, tmp_path: Path) -> None:
     (checkpoint / "state.json").write_text('{"step": 150, "tokens": 2700, "epochs": 1.5, "seconds": 60}')
     assert describe(tmp_path)["progress"] == 0.75
     assert describe(tmp_path)["checkpoints"] == ["step-00000150"]
+
+
+def test_a_run_from_a_store_has_no_settings_of_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("store: stores/ko\ntrain: {steps: 200, batch_size: 8}\n")
+    settings = describe(tmp_path)["settings"]
+    assert settings["store"] == "stores/ko"
+    assert "tokenizer" not in settings  # those of the store's own are not in a recipe
 
 
 def test_a_tokenizer_and_a_recipe(tiny_model: Path, tmp_path: Path) -> None:

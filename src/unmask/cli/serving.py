@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Precision
+from unmask.cli.options import Encoding, Header, Json, Model, Overwrite, Precision, Quoted, Separator, given_files
 
 app = typer.Typer()
+
+
+@app.command("export")
+def export_command(
+    model: Model,
+    check: Annotated[
+        str,
+        typer.Option("--check", help="labelled examples, or texts if it is not fine-tuned: measured before and after"),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="the directory to write")],
+    format: Annotated[str, typer.Option("--format", help="onnx, or onnx-int8")] = "onnx",
+    max_loss: Annotated[float, typer.Option("--max-loss", help="how much worse the first metric may be, of 1")] = 0.01,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Write a model as ONNX, with a certificate of what it answers, or refuse."""
+    from unmask.exporting.export import export
+
+    files = given_files(check, encoding, separator, header, quoted)
+    certificate = export(model, out, files, format=format, max_loss=max_loss, overwrite=overwrite)
+    if as_json:
+        print(json.dumps(certificate, ensure_ascii=False))
+        return
+    measured = {
+        certificate["metric"]: {when: each[certificate["metric"]] for when, each in certificate["metrics"].items()}
+    }
+    for name, each in {
+        **measured,
+        "ms of one example": certificate["latency_ms"],
+        "bytes": certificate["size_bytes"],
+    }.items():
+        print(f"  {name:<24} {each['before']:,.4g} before, {each['after']:,.4g} after")
+    for name, value in certificate["largest_difference"].items():
+        print(f"  {'largest difference':<24} {value:.2g} of {name}, {certificate['examples']:,} examples")
+    print(out)
 
 
 @app.command("serve")

@@ -363,37 +363,3 @@ def card_command(
     print(write_card(model, stated, overwrite=overwrite))
     if license is None:
         print("the card states no licence: --license, such as apache-2.0, does", file=sys.stderr)
-
-
-@app.command("export")
-def export_command(
-    model: Model,
-    check: Annotated[
-        Path,
-        typer.Option("--check", help="labelled examples, or texts if it is not fine-tuned: measured before and after"),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="the directory to write")],
-    format: Annotated[str, typer.Option("--format", help="onnx, or onnx-int8")] = "onnx",
-    max_loss: Annotated[float, typer.Option("--max-loss", help="how much worse the first metric may be, of 1")] = 0.01,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Write a model as ONNX, with a certificate of what it answers, or refuse."""
-    from unmask.exporting.export import export
-
-    certificate = export(model, out, check, format=format, max_loss=max_loss, overwrite=overwrite)
-    if as_json:
-        print(json.dumps(certificate, ensure_ascii=False))
-        return
-    measured = {
-        certificate["metric"]: {when: each[certificate["metric"]] for when, each in certificate["metrics"].items()}
-    }
-    for name, each in {
-        **measured,
-        "ms of one example": certificate["latency_ms"],
-        "bytes": certificate["size_bytes"],
-    }.items():
-        print(f"  {name:<24} {each['before']:,.4g} before, {each['after']:,.4g} after")
-    for name, value in certificate["largest_difference"].items():
-        print(f"  {'largest difference':<24} {value:.2g} of {name}, {certificate['examples']:,} examples")
-    print(out)

@@ -19,7 +19,7 @@ from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.onnx_model import ONNX, is_onnx
 from unmask.inference.predictor import load_predictor
-from unmask.io.input_files import as_files
+from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.io.progress import human_bytes
 from unmask.io.writing import refuse_existing, write_json, write_text, writing_directory
@@ -39,7 +39,7 @@ _LIBRARIES = ("onnx", "onnxruntime", "onnxscript", "torch", "unmask")
 def export(
     model: str | Path,
     out: str | Path,
-    check: str | Path,
+    check: str | DataPath,
     *,
     format: str = "onnx",
     max_loss: float = 0.01,
@@ -115,7 +115,7 @@ def export(
         certificate = {
             "format": format,
             "opset": _OPSET,
-            "check": Path(check).name,
+            "check": files.path.name,
             **result,
             "size_bytes": {"before": size_of(directory, "*.safetensors"), "after": size_of(place, ONNX)},
             "calibration_data": None,  # the range of every input of a product is taken from that input itself

@@ -7,6 +7,7 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -221,8 +222,10 @@ class Measurement:
         assert self.score is not None
         tuned = self.task.tuned(self.score)
         if tuned != self.task:
+            chosen = _chosen(self.task.remembered(), tuned.remembered())
             self.task = tuned
             self()
+            logger.info("chosen on %s: %s; with that %s", self.name, chosen, _listed(self.figures))
         return self.task
 
     def _calibrate(self) -> None:
@@ -246,6 +249,19 @@ class Measurement:
             before,
             self.score.reliability.error,
         )
+
+
+def _chosen(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What differs in the settings that a task remembers: `thresholds a 0.31 · b 0.52`, or `null_threshold 1.4`."""
+    new = {name: value for name, value in after.items() if value != before.get(name)}
+    return "; ".join(
+        f"{name} {_listed(value)}" if isinstance(value, Mapping) else _listed({name: value})
+        for name, value in new.items()
+    )
+
+
+def _listed(figures: Mapping[str, float]) -> str:
+    return " · ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 def _train(
@@ -288,7 +304,7 @@ def _train(
         if run.test is not None:
             test = Measurement("test", task, run.module, run.test, plain)
             results["test"] = test()
-            logger.info("test: %s", " · ".join(f"{name} {value:.4g}" for name, value in test.figures.items()))
+            logger.info("test: %s", _listed(test.figures))
         save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
         write_json(directory / "results.json", results)
         if (directory / "features").exists():

@@ -11,6 +11,10 @@ from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.tasks.base import Task
+from unmask.tasks.settings import TaskKind
+
+ABSTAINING: tuple[TaskKind, ...] = ("classification", "choice")
+"""Kinds of tasks whose predictions have the probabilities of labels or choices."""
 
 
 def certainty(prediction: dict[str, Any], thresholds: Mapping[str, float] = MappingProxyType({})) -> float:
@@ -56,7 +60,7 @@ class Deciding:
 
     def check(self, task: Task[Any]) -> None:
         """Refuses a task whose predictions have no probabilities of labels or choices, by a `SettingsError`."""
-        if (self.abstain_below or self.most_uncertain) and task.kind not in ("classification", "choice"):
+        if (self.abstain_below or self.most_uncertain) and task.kind not in ABSTAINING:
             option = "--most-uncertain" if self.abstain_below is None else "--abstain-below"
             raise SettingsError(
                 f"{option} is for labels and choices, and the model's task is {task.settings.name}: leave it out"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unmask.errors import InputError, SettingsError
+from unmask.inference.deciding import ABSTAINING
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, build_task_settings, check_task_settings, naming_columns
 from unmask.inference.windows import encode_windows
@@ -115,11 +116,12 @@ def evaluate_predictions(
         na_threshold: a question counts as unanswered if its probability of no answer is over this.
 
     Returns:
-        What `evaluate` returns.
+        What `evaluate` returns. Where predictions may abstain, `n` and the metrics are of those that answer, and the
+        metric `answered` is their share, in 0..1.
 
     Raises:
-        InputError: a file cannot be read, a label is empty, or the two are not of the same examples; file and line are
-            named.
+        InputError: a file cannot be read, every prediction abstains, a label is empty, or the two are not of the same
+            examples; file and line are named.
         SettingsError: a task, column or setting is unknown, or does not apply here.
     """
     name, data = task or "classification", as_files(data)
@@ -128,7 +130,13 @@ def evaluate_predictions(
     orders_labels = kind_of(name) == "classification"  # type: ignore[arg-type]  # no model decides it here
     check_task_settings({key: given[key] for key in settings or {} if key != "labels" or not orders_labels}, "score")
     opened = open_task(build_task_settings(given), columns)
-    if split_suffixes(Path(predictions))[0] == ".json":
+    suffix = split_suffixes(Path(predictions))[0]
+    if suffix in (".csv", ".tsv"):
+        raise InputError(
+            f"{predictions}: predictions are read from .jsonl: write them with `unmask predict MODEL FILE --out "
+            f"{Path(predictions).stem}.jsonl`"
+        )
+    if suffix == ".json":
         if not isinstance(opened, QaTask):
             raise InputError(
                 f"{predictions}: {{id: answer}} is how answers to questions are scored, and the task is {name}: "
@@ -148,20 +156,31 @@ def evaluate_predictions(
         tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if are_from_data else set()
         opened = opened.with_predicted(tags, _predicted_scheme(predictions))
     score = opened.score()
-    counts, num_read = ExampleCounts(), 0
+    counts, num_read, num_abstained, may_abstain = ExampleCounts(), 0, 0, False
     examples = opened.load(data, counts, unlabelled=True)
     for example, prediction in _paired(examples, opened.id_column, predictions, data):
         _check_match(example, prediction)
         num_read += 1
+        if opened.kind in ABSTAINING and "abstained" in prediction.fields:
+            may_abstain = True
+            if prediction.fields["abstained"]:
+                num_abstained += example.label is not None
+                continue
         try:
             score.add([example], [prediction.fields])
         except InputError as error:
             raise InputError(f"{prediction.source}: {error}") from error
-    if not score.num_examples:
+    num_labelled = score.num_examples + num_abstained
+    if not num_labelled:
         raise InputError(f"{data}: not a single example has a label: nothing to compare the predictions with")
-    counts.examples, counts.unlabelled = score.num_examples, num_read - score.num_examples
+    if not score.num_examples:
+        raise InputError(f"{predictions}: every prediction abstains: expected an answer; lower --abstain-below")
+    counts.examples, counts.unlabelled = num_labelled, num_read - num_labelled
     counts.log(data)
-    return named_figures(opened, score)
+    figures = named_figures(opened, score)
+    if may_abstain:
+        figures["metrics"]["answered"] = score.num_examples / num_labelled
+    return figures
 
 
 def _settings_from(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict[str, Any]:

@@ -42,7 +42,17 @@ _PACKED = {
 }
 """How files begin that hold no text as they are, and what they are."""
 
-codecs.register_error("unmask.mark", lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
+_MARKED = re.compile("\udcff([\u0100-\u01ff])")
+"""What `as_utf8` makes of a byte that does not decode: 0xff, and the character of that number after U+0100."""
+
+
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    invalid = error.object[error.start : error.end]
+    return "".join(f"\udcff{chr(0x100 + byte)}" for byte in invalid), error.end
+
+
+codecs.register_error("unmask.mark", _mark)
 
 
 class PieceReader(io.RawIOBase):
@@ -67,7 +77,7 @@ class PieceReader(io.RawIOBase):
 
 
 def as_utf8(file: IO[bytes], encoding: str) -> IO[bytes]:
-    """The bytes of a file in any encoding, as UTF-8; 0xff, which no UTF-8 holds, replaces what is invalid."""
+    """The bytes of a file in any encoding, as UTF-8; 0xff, which no UTF-8 holds, marks what is invalid."""
     return file if encoding == "utf-8" else io.BufferedReader(PieceReader(_recoded(file, encoding)))
 
 
@@ -138,19 +148,42 @@ def _describe_undecodable(
     line: bytes, offset: int, error: UnicodeDecodeError, sample: bytes, settings: TableSettings | None, stream: str
 ) -> str:
     if settings is not None and settings.encoding != "utf-8":
-        return (
+        what = (
             f"not {settings.encoding}: expected text in that encoding; name the file's own with "
             f"{settings.option('encoding', 'NAME')}, or leave it out for UTF-8"
         )
-    what = (
-        f"not UTF-8 at byte {offset + error.start} of the {stream} (0x{line[error.start]:02x}): expected text in "
-        "UTF-8; convert the file (for example with iconv) or repair that line"
-    )
-    if (fitting := fitting_encoding(sample)) is None:
+        line, sample = (_as_it_was(content, settings.encoding) for content in (line, sample))
+        fitting = "utf-8" if _decodes(sample, "utf-8") else fitting_encoding(sample)
+    else:
+        what = (
+            f"not UTF-8 at byte {offset + error.start} of the {stream} (0x{line[error.start]:02x}): expected text in "
+            "UTF-8; convert the file (for example with iconv) or repair that line"
+        )
+        fitting = fitting_encoding(sample)
+    if fitting is None or (settings is not None and fitting == settings.encoding):
         return what
-    [shown, *_] = [*sample.decode(fitting, "replace").strip("\ufeff").splitlines(), ""]
-    what += f". It reads as {fitting}: {shown[:40]!r}"
+    read = sample if fitting.startswith("utf-16") else line  # in UTF-16 a line does not end where its line feed does
+    [shown, *_] = [*read.decode(fitting, "replace").strip("\ufeff").splitlines(), ""]
+    beyond = next((place for place, char in enumerate(shown) if char > "\x7f"), 0)
+    what += f". It reads as {fitting}: {shown[max(0, beyond - 20) :][:40]!r}"
     return what if settings is None else f"{what}: if that is right, give {settings.option('encoding', fitting)}"
+
+
+def _as_it_was(content: bytes, encoding: str) -> bytes:
+    """The bytes of a file that `as_utf8` has read in an encoding, those that did not decode too."""
+    encoder = codecs.getincrementalencoder(encoding)("replace")
+    parts = _MARKED.split(content.decode("utf-8", "surrogateescape"))
+    return b"".join(
+        bytes([ord(part) - 0x100]) if number % 2 else encoder.encode(part) for number, part in enumerate(parts)
+    )
+
+
+def _decodes(sample: bytes, encoding: str) -> bool:
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(sample)  # which leaves out a character cut at the end
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def fitting_encoding(sample: bytes) -> str | None:

@@ -60,7 +60,8 @@ class TaskUse:
     def columns(self) -> list[list[str]]:
         """The names of the texts of an input: one way of writing it, or several; empty if it is no text or pair."""
         task = self.predictor.task
-        return [list(layout.texts) for layout in task.files.layouts] if isinstance(task, TextTask) else []
+        layouts = task.files.layouts if isinstance(task, TextTask) else ()
+        return [list(texts) for texts in dict.fromkeys(tuple(layout.texts) for layout in layouts)]
 
     def read(self, inputs: Sequence[Fields]) -> Work:
         """Tokenizes inputs, each by itself, so that it is known of each how much is left out.

@@ -289,8 +289,8 @@ class ColumnSettings(Settings):
     choices: str | list[str] | None = None
     """The column of a JSON list, or the names of the columns that hold one choice each."""
     first_choice: int | None = Field(None, ge=0, le=1)
-    """The number that means the first choice; null: as in the data set, else 0. Letters, A for the first, are read
-    too."""
+    """The number that means the first choice, in labels and in answers; null: as in the data set, else 0. Letters, A
+    for the first, are read too."""
     labels: tuple[str, ...] | None = Field(None, min_length=2)
     """Multi-label: the columns that hold 1 or 0, one for each label and called like it."""
     tokens: str | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -238,9 +239,10 @@ def _column(columns: Sequence[str], there: Sequence[str], place: str) -> str:
     for name in columns:
         if name in there:
             return name
+    example = next((f", such as --group {shlex.quote(name)}" for name in there if name not in ("id", "label")), "")
     raise InputError(
         f"{place}: no column {' or '.join(map(repr, columns))} by which rows belong together: there is "
-        f"{', '.join(there)}; name one of them with --group"
+        f"{', '.join(there)}; name one of them: --group COLUMN keeps rows with equal COLUMN together{example}"
     )
 
 

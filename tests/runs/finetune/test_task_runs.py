@@ -321,6 +321,10 @@ def test_what_is_chosen_on_dev_is_in_the_model(
         thresholds = read_json(run / "model" / "config.json")["unmask_task"]["thresholds"]
         assert set(thresholds) == set(read_json(run / "model" / "config.json")["label2id"])
         assert after["dev"]["f1_macro"] >= before["dev"]["f1_macro"]
+        chosen = " · ".join(f"{label} {threshold:.4g}" for label, threshold in thresholds.items())
+        log = (run / "log.txt").read_text("utf-8")
+        assert f"chosen on dev: thresholds {chosen}; with that " in log
+        assert f" · f1_macro {after['dev']['f1_macro']:.4g} · " in log.partition("; with that ")[2]
     assert "How far its probabilities can be believed" in (run / "report.html").read_text("utf-8")
 
 

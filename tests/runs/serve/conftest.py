@@ -50,7 +50,7 @@ def labellers(model_directories: dict[str, Path], tmp_path_factory: pytest.TempP
     pair = tmp_path_factory.mktemp("labellers") / "pair"
     shutil.copytree(model_directories["classification"] / "model", pair)
     config = json.loads((pair / "config.json").read_text("utf-8"))
-    config["unmask_task"]["columns"] = {"text_a": "premise", "text_b": "hypothesis", "label": "label"}
+    config["unmask_task"]["columns"] = {"text_a": "premise", "text_b": "hypothesis", "label": "gold"}
     (pair / "config.json").write_text(json.dumps(config), "utf-8")
     return {"single": model_directories["classification"], "pair": pair}
 

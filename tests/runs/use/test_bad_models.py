@@ -161,7 +161,7 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
     "a short row to split": ({"d.tsv": "text\tlabel\n\na\n"}, "split d.tsv --task classification --out s",
      "d.tsv:3: 1 fields where the header has 2 (text, label): fix the row"),
     "no such group": ({"d.tsv": TSV}, "split d.tsv --task classification --out s --group title",
-     "d.tsv:1: no column 'title' by which rows belong together: there is text, label; name one of them with --group"),
+     "d.tsv:1: no column 'title' by which rows belong together: there is text, label; name one of them: --group"),
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from support.commands import Command
 from support.untrained import save_bert, save_discriminator, save_language_model, save_masked_lm
+from unmask.errors import InputError
 from unmask.inference.predictor import load_predictor
 from unmask.io.rows import Row
 from unmask.serving.app import build_app
@@ -236,6 +237,25 @@ def test_a_check_that_is_of_no_use_is_told_before_anything_is_exported(
     assert "data.columns" not in errors
     assert not begun
     assert not Path("onnx").exists()
+
+
+def test_a_check_may_be_written_in_another_way(
+    unmask: Command, task_models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(model: object, path: Path) -> None:
+        raise InputError("the check is read")
+
+    monkeypatch.setattr("unmask.exporting.export.write_graph", begin)
+    texts = "".join(
+        f"한국어 문장;{label}\n" for label in load_predictor(task_models.runs / "classification").task.labels
+    )
+    Path("check.csv").write_bytes(f"text;label\n{texts}".encode("cp949"))
+    words = ("export", task_models.runs / "classification", "--check", "check.csv", "--out", "onnx")
+    code, _, errors = unmask(*words)
+    assert code == 2
+    assert "if that is right, give --encoding cp949" in errors
+    code, _, errors = unmask(*words, "--encoding", "cp949", "--separator", ";")
+    assert errors.endswith("the check is read\n")
 
 
 def test_what_cannot_be_exported(unmask: Command, task_models: Any, check: Any) -> None:

@@ -96,6 +96,32 @@ def test_what_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "new.jsonl: 1 examples, 2 without an agreed label skipped" in caplog.text
 
 
+# ---- Abstentions
+
+
+@pytest.mark.parametrize("task", ["classification", "choice"])
+def test_what_was_answered_is_scored_and_its_share_is_told(tmp_path: Path, task: str) -> None:
+    texts: dict[str, Any] = {"text": "a"} if task == "classification" else {"context": "a", "choices": ["b", "c"]}
+    right, wrong, name = ("x", "y", "label") if task == "classification" else (0, 1, "choice")
+    data = write_rows(tmp_path / "dev.jsonl", *({**texts, "label": right} for _ in range(4)), texts)  # one unlabelled
+    chances: Any = {"x": 0.5, "y": 0.5} if task == "classification" else [0.5, 0.5]
+    answers = [None, right, wrong, right, None]
+    rows = [{name: each, "probabilities": chances, "abstained": each is None} for each in answers]
+    result = evaluate_predictions(write_rows(tmp_path / "said.jsonl", *rows), data, task)
+    assert result["n"] == 3
+    assert result["metrics"]["accuracy"] == pytest.approx(2 / 3)
+    assert result["metrics"]["answered"] == 3 / 4
+    none = write_rows(tmp_path / "none.jsonl", *[{**rows[0]}] * 5)
+    with pytest.raises(InputError, match=r"none\.jsonl: every prediction abstains: expected an answer"):
+        evaluate_predictions(none, data, task)
+
+
+def test_a_table_of_predictions_is_not_read(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", {"text": "a", "label": "x"})
+    with pytest.raises(InputError, match=r"said\.csv: .* read from \.jsonl: .* `unmask predict .* --out said\.jsonl`"):
+        evaluate_predictions(write(tmp_path / "said.csv", "text,input.label,label\na,x,x\n"), data)
+
+
 # ---- Which prediction is of which example
 
 

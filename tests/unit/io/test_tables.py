@@ -382,6 +382,20 @@ def test_the_encoding_that_fits(text: str, encoding: str) -> None:
     assert fitting_encoding(b"\xff\x81\x8d") is None
 
 
+@pytest.mark.parametrize(
+    ("given", "encoding", "told"),
+    [
+        ("utf-8", "cp949", r"a\.csv:2: not UTF-8 .* It reads as cp949: '1,뷁이 쀍한 영화': .* data\.encoding=cp949"),
+        ("euc-kr", "cp949", r"a\.csv:2: not euc_kr: .* It reads as cp949: '1,뷁이 쀍한 영화': .* data\.encoding=cp949"),
+        ("euc-kr", "utf-8", r"a\.csv:2: not euc_kr: .* It reads as utf-8: '1,뷁이 쀍한 영화': .* data\.encoding=utf-8"),
+    ],
+)
+def test_the_line_that_is_in_another_encoding_is_shown(tmp_path: Path, given: str, encoding: str, told: str) -> None:
+    path = write(tmp_path / "a.csv", "n,text\n1,뷁이 쀍한 영화\n2,좋다\n".encode(encoding))
+    with pytest.raises(InputError, match=told):
+        fields(with_settings(path, encoding=given))
+
+
 def test_a_wrong_encoding_is_reported_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\na,x\n안녕하세요 여러분,y\n")
     with pytest.raises(InputError, match=r"a\.csv:3: not cp949: .*data\.encoding=NAME, or leave it out for UTF-8"):

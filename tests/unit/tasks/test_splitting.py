@@ -6,6 +6,7 @@ import codecs
 import gzip
 import hashlib
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,18 @@ def test_shards_of_other_columns_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="its shards do not have the same columns"):
         split_file(InputFiles(shards), "classification", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("header", "example"), [("리뷰,평가", "--group '리뷰'"), ("id,the text,label", "--group 'the text'"), ("label", "")]
+)
+def test_the_column_of_a_group_is_asked_for_by_example(tmp_path: Path, header: str, example: str) -> None:
+    path = write(tmp_path / "a.csv", f"{header}\n")
+    told = "name one of them: --group COLUMN keeps rows with equal COLUMN together" + (
+        example and f", such as {example}"
+    )
+    with pytest.raises(InputError, match=re.escape(told) + "$"):
+        split_file(path, "classification", tmp_path / "out")
 
 
 def test_a_file_of_a_utf16_mark_alone_is_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from unmask.inference.windows import Coverage, windows
 from unmask.io.rows import find_field
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.choice.layouts import ChoiceExample
-from unmask.tasks.choice.task import Choice
+from unmask.tasks.choice.task import Choice, answer
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.text.classification import Classification, sorted_labels
@@ -170,12 +170,7 @@ class ZeroShot:
     def _chosen(self, examples: Sequence[ChoiceExample], counts: ExampleCounts) -> list[Prediction]:
         texts = [[self._completed(example, choice) for choice in example.choices] for example in examples]
         means = iter([float(values.mean()) for values in self._continued(texts, counts)])
-        predictions: list[Prediction] = []
-        for example in examples:
-            scores = torch.tensor([next(means) for _ in example.choices])
-            probabilities = torch.softmax(scores, -1).tolist()
-            predictions.append({"choice": int(scores.argmax()), "probabilities": probabilities})
-        return predictions
+        return [answer(example, torch.tensor([next(means) for _ in example.choices])) for example in examples]
 
     def _completed(self, example: ChoiceExample, choice: str) -> tuple[str, str]:
         """The text that is given, and the text that is scored."""

@@ -31,6 +31,7 @@ class ChoiceExample:
         group: a subset for which accuracy is also reported separately, such as RACE's level; None if there is none.
         fields: the whole row.
         source: where it is, as `path:line`.
+        first: the number that means the first choice in its file, and so in its prediction.
     """
 
     context: str
@@ -40,6 +41,7 @@ class ChoiceExample:
     group: str | None
     fields: Mapping[str, Any]
     source: str
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def read_choice(row: Row, layout: ChoiceLayout, *, labelled: bool = True, needs_
         group=None if group is None else str(group),
         fields=row.fields,
         source=row.source,
+        first=layout.first_label,
     )
 
 

@@ -147,7 +147,8 @@ class Choice:
         can still learn, but accuracy says less."""
         places = np.unique(_labels_of(training))
         if len(places) == 1:
-            logger.warning("%s: the right choice is number %d in every example: mix their order", path, places[0])
+            number = places[0] + self.layouts[0].first_label
+            logger.warning("%s: the right choice is number %d in every example: mix their order", path, number)
         elif places[0] == 1 and len(training) >= FEW_EXAMPLES:
             logger.warning(
                 "%s: the first choice is never right: if choices are counted from 1, give data.columns.first_choice=1",
@@ -167,11 +168,8 @@ class Choice:
         return ChoiceModule(encoder, head, label_loss, lm_weight)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
-        """See `Task`: `choice`, and `probabilities` in the order of the choices."""
-        return [
-            {"choice": int(logits.argmax()), "probabilities": torch.softmax(logits, -1).tolist()}
-            for logits in (row[: len(one.choices)] for one, row in zip(examples, outputs.float(), strict=True))
-        ]
+        """See `Task`; as `answer`."""
+        return [answer(one, row[: len(one.choices)]) for one, row in zip(examples, outputs.float(), strict=True)]
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
         return log_mean_probability(outputs)
@@ -192,18 +190,24 @@ class Choice:
         }
 
     def sample(self, example: ChoiceExample, prediction: Prediction) -> dict[str, Any]:
-        choices = " ".join(f"({number}) {choice}" for number, choice in enumerate(example.choices))
+        choices = " ".join(f"({number}) {choice}" for number, choice in enumerate(example.choices, example.first))
         question = {"question": example.question} if example.question else {}
         return {
             "input": {"context": example.context, **question, "choices": choices},
-            "label": None if example.label is None else str(example.label),
+            "label": None if example.label is None else str(example.first + example.label),
             "prediction": str(prediction["choice"]),
-            "probability": prediction["probabilities"][prediction["choice"]],
+            "probability": prediction["probabilities"][prediction["choice"] - example.first],
         }
 
     def remembered(self) -> dict[str, Any]:
         remembered = self.settings.model_dump(include={"name", "max_length", "truncation"})
         return {**remembered, "columns": self.columns.model_dump(exclude_defaults=True)}
+
+
+def answer(example: ChoiceExample, scores: Tensor) -> Prediction:
+    """What is predicted from one score for each choice, (choices,): `choice`, the number of the highest, counted as in
+    the example's file, and `probabilities` in the order of the choices."""
+    return {"choice": example.first + int(scores.argmax()), "probabilities": torch.softmax(scores, -1).tolist()}
 
 
 def _labels_of(labelled: EncodedExamples) -> NDArray[np.int64]:
@@ -253,7 +257,7 @@ class ChoiceScore:
             if example.label is None:
                 continue
             self._all[example.group] += 1
-            self._right[example.group] += chosen == example.label
+            self._right[example.group] += chosen == example.first + example.label
             self._predicted[chosen] += 1
             self._labels[example.label] += 1
 
@@ -272,11 +276,11 @@ class ChoiceScore:
 
 
 def _chosen(example: ChoiceExample, prediction: Mapping[str, Any]) -> int:
-    chosen = prediction.get("choice")
-    if type(chosen) is not int or not 0 <= chosen < len(example.choices):
+    chosen, last = prediction.get("choice"), example.first + len(example.choices) - 1
+    if type(chosen) is not int or not example.first <= chosen <= last:
         raise InputError(
-            f"{example.source}: its prediction says choice {chosen!r}: expected the number of a choice, 0 to "
-            f"{len(example.choices) - 1}, under `choice`"
+            f"{example.source}: its prediction says choice {chosen!r}: expected the number of a choice, "
+            f"{example.first} to {last}, under `choice`"
         )
     return chosen
 
@@ -289,7 +293,7 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
     published = DATA_SETS.get(settings.name, ChoiceDataSet()).layout
     layouts = [_with_columns(published, columns)]
     if lenient:
-        layouts += [published, ChoiceLayout()]
+        layouts += [_counted(published, columns), _counted(ChoiceLayout(), columns)]
     return Choice(settings, tuple(dict.fromkeys(layouts)), columns)
 
 
@@ -301,6 +305,9 @@ def _with_columns(layout: ChoiceLayout, columns: ColumnSettings) -> ChoiceLayout
     if columns.choices is not None:
         choices = columns.choices if isinstance(columns.choices, str) else tuple(columns.choices)
         layout = replace(layout, choices=choices)
-    if columns.first_choice is not None:
-        layout = replace(layout, first_label=columns.first_choice)
+    layout = _counted(layout, columns)
     return replace(layout, label=columns.label) if "label" in columns.model_fields_set else layout
+
+
+def _counted(layout: ChoiceLayout, columns: ColumnSettings) -> ChoiceLayout:
+    return layout if columns.first_choice is None else replace(layout, first_label=columns.first_choice)

@@ -20,12 +20,12 @@ _PERCENTILES = (2.5, 97.5)
 
 
 def compare_pairs(
-    scorer: SentenceScorer, paradigms: Sequence[Paradigm], advance: Callable[[int], None] = lambda _: None
+    scorer: SentenceScorer, paradigms: Sequence[Paradigm], advance: Callable[[float], None] = lambda _: None
 ) -> dict[str, Any]:
     """Which sentences of the pairs a model finds likelier. Two that are equally likely count as wrong.
 
     Args:
-        advance: given the number of pairs whenever some are done.
+        advance: given how many pairs more are done, in fractions, whenever a batch is scored.
 
     Returns:
         As `unmask.inference.pairs.evaluate_pairs`. The mean is over paradigms, each counting the same, and so is that
@@ -41,10 +41,9 @@ def compare_pairs(
         sentences = [text for number in numbers for text in (pairs[number].good, pairs[number].bad)]
         ids = scorer.encode(sentences)
         differ = [not np.array_equal(good, bad) for good, bad in zip(ids[0::2], ids[1::2], strict=True)]
-        scores = score_sentences(scorer, sentences)
+        scores = score_sentences(scorer, sentences, lambda count: advance(count / 2))
         right[numbers] = (scores[0::2] > scores[1::2]) & differ  # equal ids may get scores that differ in a digit
         num_alike += differ.count(False)
-        advance(len(numbers))
     resampled: dict[str, tuple[float, NDArray[np.float64]]] = {}
     first = 0
     for paradigm in paradigms:

@@ -47,6 +47,12 @@ _LONGEST = 512
 Scores = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Part = TypeVar("Part")
+Advance = Callable[[float], None]
+"""Is given how many sentences more are scored, in fractions, whenever a batch is."""
+
+
+def _unobserved(_: float) -> None:
+    """An `Advance` for whom nobody waits."""
 
 
 class Compute(Protocol):
@@ -77,18 +83,18 @@ class SentenceScorer(Protocol):
         """
         ...
 
-    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
         """Of each sentence the natural logarithm of each token that counts. Raises InputError as `encode`."""
         ...
 
 
-def score_sentences(scorer: SentenceScorer, sentences: Sequence[str]) -> Scores:
+def score_sentences(scorer: SentenceScorer, sentences: Sequence[str], advance: Advance = _unobserved) -> Scores:
     """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.
 
     Raises:
         InputError: as `SentenceScorer.encode`.
     """
-    return np.array([each.scores.sum() for each in scorer.token_scores(sentences)])
+    return np.array([each.scores.sum() for each in scorer.token_scores(sentences, advance)])
 
 
 @dataclass(frozen=True)
@@ -105,13 +111,14 @@ class MaskedScorer:
         return _encode(self.tokenizer, sentences, min(_LONGEST, self.encoder.settings.num_positions))
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
         encoded = self.encode(sentences)
         found = [np.zeros(len(ids)) for ids in encoded]
-        _side_by_side(
-            lambda copies: self._score(copies, found), self._masked_batches(sentences, encoded), self.compute.device
-        )
         spans = [slice(*_text_span(self.tokenizer, ids)) for ids in encoded]
+        num_tokens = sum(len(ids) * (span.stop - span.start) for ids, span in zip(encoded, spans, strict=True))
+        batches = self._masked_batches(sentences, encoded)
+        for copies in _side_by_side(lambda copies: self._score(copies, found), batches, self.compute.device):
+            advance(len(sentences) * sum(len(copy.ids) for copy in copies) / max(1, num_tokens))
         return [TokenScores(ids[span], each[span]) for ids, each, span in zip(encoded, found, spans, strict=True)]
 
     def _masked_batches(self, sentences: Sequence[str], encoded: Sequence[Ids]) -> Iterator[list[_Copy]]:
@@ -192,7 +199,7 @@ class LeftToRightScorer:
         return encoded
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
         encoded = self.encode(sentences)
         found: dict[int, TokenScores] = {}
         for numbers, batch in _batches(encoded, self.compute.device):
@@ -201,6 +208,7 @@ class LeftToRightScorer:
                 losses = score_decoder(next_token_decoder(self.encoder, self.head, self.encoder(batch)), labels).losses
             for number, part in zip(numbers, torch.split(losses.double().cpu(), list(batch.lengths)), strict=True):
                 found[number] = TokenScores(encoded[number][1:], -part[:-1].numpy())
+            advance(len(numbers))
         return [found[number] for number in range(len(encoded))]
 
 
@@ -218,7 +226,7 @@ class ElmoScorer:
         return [np.array(each.input_ids, dtype=np.int64) for each in inputs]
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
         encoded = self.encode(sentences)
         found: dict[int, TokenScores] = {}
         for numbers, batch in _batches(encoded, self.compute.device):
@@ -240,6 +248,7 @@ class ElmoScorer:
             found |= {
                 number: TokenScores(encoded[number], -part.numpy()) for number, part in zip(numbers, parts, strict=True)
             }
+            advance(len(numbers))
         return [found[number] for number in range(len(encoded))]
 
 
@@ -256,7 +265,7 @@ class DiscriminatorScorer:
         return _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[str]) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
         encoded = self.encode(sentences)
         found: dict[int, TokenScores] = {}
         for numbers, batch in _batches(encoded, self.compute.device):
@@ -266,6 +275,7 @@ class DiscriminatorScorer:
             for number, part in zip(numbers, parts, strict=True):
                 span = slice(*_text_span(self.tokenizer, encoded[number]))
                 found[number] = TokenScores(encoded[number][span], part[span].numpy())
+            advance(len(numbers))
         return [found[number] for number in range(len(encoded))]
 
 
@@ -296,8 +306,8 @@ _AHEAD = 16
 """Batches for each thread that are made before any of them is scored."""
 
 
-def _side_by_side(score: Callable[[Part], None], parts: Iterator[Part], device: torch.device) -> None:
-    """Scores each part: on the CPU as many at once as PyTorch has threads, each on one of them.
+def _side_by_side(score: Callable[[Part], None], parts: Iterator[Part], device: torch.device) -> Iterator[Part]:
+    """Scores each part, and yields it then: on the CPU as many at once as PyTorch has threads, each on one of them.
 
     Sentences make small products, of which two threads that share each finish fewer than two that have one each.
     """
@@ -305,11 +315,12 @@ def _side_by_side(score: Callable[[Part], None], parts: Iterator[Part], device: 
     while group := list(islice(parts, _AHEAD * num_threads if num_threads > 1 else 1)):
         if len(group) == 1:
             score(group[0])
+            yield group[0]
             continue
         try:
             with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-                for _ in threads.map(score, group):  # raises what one of them raised
-                    pass
+                for part, _ in zip(group, threads.map(score, group), strict=True):  # raises what one of them raised
+                    yield part
         finally:
             torch.set_num_threads(num_threads)  # or threads that are begun later would have one
 

@@ -148,6 +148,13 @@ def names_predicate(row: Row, columns: TaggingColumns) -> bool:
     return name is not None and row[name] != ""
 
 
+def single_word(row: Row, columns: TaggingColumns) -> str | None:
+    """The column of a table's row whose text is all the words of a sentence, if it has one at most."""
+    name = None if isinstance(row, SentenceRow) else _first(row, columns.tokens)
+    value = None if name is None else row[name]
+    return name if isinstance(value, str) and len(value.split()) < 2 and not value.startswith('["') else None
+
+
 def place_of(row: Row, unit: int) -> str:
     """The place of a unit, as `path:line`, or as the row's source and the number of the word."""
     if isinstance(row, SentenceRow):

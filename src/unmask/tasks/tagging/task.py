@@ -7,6 +7,7 @@ as in the paper; with `tagging_head: bilstm` the paper's two-layer BiLSTM reads 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -38,6 +39,7 @@ from unmask.tasks.tagging.rows import (
     names_predicate,
     place_of,
     read_example,
+    single_word,
     with_context,
 )
 from unmask.tasks.tagging.schemes import Scheme, are_bio, complete_labels, detect_scheme, find_entities
@@ -54,6 +56,9 @@ MOST_LABELS = 10_000
 
 _FEW = 0.05
 """Share of sentences with an entity that ends inside a word, below which characters are not tagged unasked."""
+
+_MOST_OF_ONE_WORD = 10
+"""Rows of one word each that may be the sentences of a small table."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +105,14 @@ class Tagging:
         `has_predicates`.
 
         Raises:
-            InputError: as in `Task`; or so few entities end inside a word that their places are probably wrong.
+            InputError: as in `Task`; or so few entities end inside a word that their places are probably wrong; or a
+                table has one word a row.
         """
         if self.data_set is not None and has_published_layout(path):
             return self._with_labels(path)
         task, has_predicates, num_sentences = self, False, 0
         inside_words: list[EntityInsideWord] = []
+        self._check_sentences(path)
         for row in self.load_rows(path):
             has_predicates |= names_predicate(row, self.columns)
             if self.settings.units is None:
@@ -124,6 +131,21 @@ class Tagging:
             logger.info("%s: so characters are tagged, not words (task.units=characters)", what)
             task = replace(task, settings=task.settings.model_copy(update={"units": "characters"}))
         return replace(task._with_labels(path), has_predicates=True) if has_predicates else task._with_labels(path)
+
+    def _check_sentences(self, path: DataPath) -> None:
+        """Refuses a table of more than a few rows that all have one word, which is no sentence each."""
+        first, num_rows = "", 0
+        for row in self.load_rows(path):
+            if (name := single_word(row, self.columns)) is None:
+                return
+            first, num_rows = first or row[name], num_rows + 1
+        if num_rows > _MOST_OF_ONE_WORD:
+            raise InputError(
+                f"{path}: each of its {num_rows:,} rows has at most one word in the column {name!r}, such as {first!r}"
+                ": expected a sentence a row, its words separated by blanks, and as many tags. Join the rows of each "
+                "sentence, or write a word and its tag a line to a .conll with a blank line after each sentence; "
+                f"a sentence of one word may be written as a list, {json.dumps([first], ensure_ascii=False)}"
+            )
 
     def _with_labels(self, path: DataPath) -> Tagging:
         if self.labels:

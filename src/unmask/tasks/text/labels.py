@@ -158,6 +158,13 @@ def check_spelling(
         logger.warning("labels that differ only in the case count as different ones: %s", listed(alike, 5))
 
 
+_MISSING = {
+    **dict.fromkeys(("nan", "<na>", "n/a"), "pandas"),
+    "null": "a database",
+    **dict.fromkeys(("#n/a", "#value!", "#ref!", "#name?", "#div/0!", "#num!", "#null!"), "Excel"),
+}
+"""What programs write, in small letters, where there is no value; and `None`, since `none` is a label of many."""
+
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 
 
@@ -172,10 +179,10 @@ def check_values(first_lines: Mapping[str, str]) -> None:
     """
     numbers: dict[float, str] = {}
     for label, source in first_lines.items():
-        if label.lower() in ("nan", "<na>"):
+        if writer := "Python" if label == "None" else _MISSING.get(label.lower()):
             raise InputError(
-                f"{source}: the label {label!r}, as pandas writes a missing value: fill it in, or take the row out; if "
-                "it is a label, list all of them in task.labels"
+                f"{source}: the label {label!r}, as {writer} writes a missing value: fill it in, or take the row out; "
+                "if it is a label, list all of them in task.labels"
             )
         other = numbers.setdefault(float(label), label) if _NUMBER.fullmatch(label) else label
         if other != label:

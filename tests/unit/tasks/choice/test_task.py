@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,11 +14,13 @@ from torch.nn import functional
 from support.sizes import small
 from support.tasks import new_task
 from unmask.errors import InputError, SettingsError
+from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
-from unmask.tasks.choice.task import ChoiceModule, ChoiceScore
+from unmask.tasks.choice.task import ChoiceModule, ChoiceScore, open_task
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
 TASK = new_task("choice", max_length=12)
@@ -135,6 +138,24 @@ def test_predictions_are_over_an_examples_own_choices() -> None:
     assert (first["choice"], second["choice"]) == (1, 2)
     assert first["probabilities"] == pytest.approx([0.25, 0.75])
     assert second["probabilities"] == pytest.approx([0.25, 0.25, 0.5])
+
+
+@pytest.mark.parametrize("usual", [False, True])
+def test_answers_are_counted_as_the_labels_of_the_models_file(usual: bool) -> None:
+    columns = ColumnSettings(context="story", first_choice=1)
+    task = open_task(TaskSettings(name="choice"), columns, lenient=True)
+    row = Row({"context" if usual else "story": "", "choices": ["a", "b"], "label": 2}, "x:1")
+    one, coded = task.read(row), cast(Any, None)
+    [prediction] = task.decode([one], coded, torch.tensor([[0.0, 1.0]]))
+    assert prediction["choice"] == 2
+    labelled = replace(one, label=1)
+    assert task.sample(labelled, prediction)["input"]["choices"] == "(1) a (2) b"
+    assert task.sample(labelled, prediction)["label"] == task.sample(labelled, prediction)["prediction"] == "2"
+    score = task.score()
+    score.add([labelled], [prediction])
+    assert score.metrics() == {"accuracy": 1.0}
+    with pytest.raises(InputError, match=r"x:1: its prediction says choice 0: expected the number of a choice, 1 to 2"):
+        score.add([labelled], [{"choice": 0}])
 
 
 def test_accuracy_of_all_and_of_each_group() -> None:

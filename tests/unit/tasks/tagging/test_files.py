@@ -79,6 +79,21 @@ def test_a_few_entities_that_end_inside_words_are_asked_about(tmp_path: Path) ->
     assert tagging_task(labels=None).fit_to(many).settings.units == "characters"
 
 
+def test_a_table_of_one_word_a_row_is_refused(tmp_path: Path) -> None:
+    header, rows = "Sentence #,Word,POS,Tag\n", "Sentence: 1,London,NNP,B-geo\n,is,VBZ,O\n,[,LRB,O\n"
+    task = open_task(TaskSettings(name="tagging"), ColumnSettings(tokens="Word", tags="Tag"))
+    told = (
+        r"a\.csv: each of its 12 rows has at most one word in the column 'Word', such as 'London': expected a "
+        r"sentence a row, .* Join the rows of each sentence, or write .* \.conll .*; a sentence of one word "
+        r".* \[\"London\"\]"
+    )
+    with pytest.raises(InputError, match=told):
+        task.fit_to(write(tmp_path / "a.csv", header + rows * 4))
+    lists = write(tmp_path / "b.csv", header + rows * 4 + 'x,"[""Oslo""]",NNP,"[""B-geo""]"\n')
+    for path in (write(tmp_path / "few.csv", header + rows * 3), lists):  # few, or said to be sentences of one word
+        assert task.fit_to(path).labels == ("O", "B-geo", "I-geo")
+
+
 def test_a_possessive_leaves_the_units_of_a_file_at_words(tmp_path: Path) -> None:
     rows = [{"text": "in Oslo.", "entities": [[3, 7, "LOC"]]}, {"text": "Ada's cat", "entities": [[0, 3, "PER"]]}]
     path = write_rows(tmp_path / "a.jsonl", *rows)

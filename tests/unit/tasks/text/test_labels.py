@@ -25,6 +25,11 @@ def labels_of(tmp_path: Path, cells: list[str], **settings: Any) -> tuple[str, .
     [
         (["0", "1", "nan"], r"a\.tsv:4: the label 'nan', as pandas writes a missing value: fill it in"),
         (["x", "NaN"], r"a\.tsv:3: the label 'NaN'"),
+        (["x", "#N/A"], r"a\.tsv:3: the label '#N/A', as Excel writes a missing value: fill it in"),
+        (["x", "#DIV/0!"], r"a\.tsv:3: the label '#DIV/0!', as Excel"),
+        (["x", "n/a"], r"a\.tsv:3: the label 'n/a', as pandas"),
+        (["x", "NULL"], r"a\.tsv:3: the label 'NULL', as a database"),
+        (["x", "None"], r"a\.tsv:3: the label 'None', as Python"),
         (["0", "1", "1.0"], r"a\.tsv:4: the label '1\.0' is the number of '1' \(.*a\.tsv:3\): write it one way"),
         (
             ["a", "b", "a|b"],
