@@ -11,19 +11,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.io.input_files import DataPath
-from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import HeadKind
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.settings import TaskKind, TaskSettings
-from unmask.tokenization.opening import Tokenizer
+
+if TYPE_CHECKING:  # a model in ONNX is opened without them
+    from unmask.io.input_files import DataPath
+    from unmask.io.rows import Row
+    from unmask.tasks.settings import TaskKind, TaskSettings
+    from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
 
