@@ -38,10 +38,11 @@ def check_ranks(settings: PretrainRecipe, compute: Compute, ranks: Ranks) -> Non
     check_same_device(compute, ranks)
     with ranks.agreeing():
         check_same_run(settings, ranks)
-        _check_recipe(settings, ranks)
+        check_recipe(settings, ranks)
 
 
-def _check_recipe(settings: PretrainRecipe, ranks: Ranks) -> None:
+def check_recipe(settings: PretrainRecipe, ranks: Ranks) -> None:
+    """As `check_ranks`, by the number of processes alone."""
     phases = settings.phases or (PhaseSettings(until=1),)
     cuts = [cut_of(settings.train, settings.packing, phase)[:2] for phase in phases]
     check_batch_size(min(batch_size for batch_size, _ in cuts), ranks)

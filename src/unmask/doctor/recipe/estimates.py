@@ -23,6 +23,7 @@ from unmask.tokenization.vocabulary import Vocabulary
 from unmask.training.device import Compute
 from unmask.training.optimizers.muon import split_groups
 from unmask.training.optimizers.optimizer import parameter_groups
+from unmask.training.recompute import recompute_blocks
 from unmask.training.settings import OptimizerSettings
 
 FLOAT32 = 4
@@ -116,7 +117,13 @@ def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> Mem
 
 
 def estimate_memory(
-    fixed: MemoryEstimate, sizes: EncoderSettings, batch: Batch, objective: Objective, tokens: float, compute: Compute
+    fixed: MemoryEstimate,
+    sizes: EncoderSettings,
+    batch: Batch,
+    objective: Objective,
+    tokens: float,
+    compute: Compute,
+    recompute: bool = False,
 ) -> MemoryEstimate:
     """Memory for a micro-batch of `tokens` tokens.
 
@@ -126,19 +133,25 @@ def estimate_memory(
     Args:
         fixed: see `fixed_memory`.
         batch: some sequences like those of the run, about `MEASURED_TOKENS`, prepared by `objective`.
+        recompute: whether a block keeps its input alone, and what it computes again is there one block at a time.
     """
-    kept = measure_kept_bytes(sizes, batch, objective, compute)
+    kept = measure_kept_bytes(sizes, batch, objective, compute, recompute)
     return scale_memory(fixed, sizes, batch, objective, tokens, compute.device, kept)
 
 
-def measure_kept_bytes(sizes: EncoderSettings, batch: Batch, objective: Objective, compute: Compute) -> int:
+def measure_kept_bytes(
+    sizes: EncoderSettings, batch: Batch, objective: Objective, compute: Compute, recompute: bool = False
+) -> int:
     """Bytes that a forward pass over a batch keeps for the backward pass; see `estimate_memory`."""
+
+    def saved(num_blocks: int, recompute: bool) -> int:
+        return measure_saved_bytes(sizes, num_blocks, batch, objective, compute, recompute)
+
     shallow = min(2, sizes.num_hidden_layers)
-    kept = measure_saved_bytes(sizes, shallow, batch, objective, compute)
+    kept = saved(shallow, recompute)
     if sizes.num_hidden_layers > shallow:
-        one_more = measure_saved_bytes(sizes, shallow + 1, batch, objective, compute) - kept
-        kept += (sizes.num_hidden_layers - shallow) * one_more
-    return kept
+        kept += (sizes.num_hidden_layers - shallow) * (saved(shallow + 1, recompute) - kept)
+    return kept + saved(2, False) - saved(1, False) if recompute else kept
 
 
 def scale_memory(
@@ -164,7 +177,12 @@ def scale_memory(
 
 
 def measure_saved_bytes(
-    sizes: EncoderSettings, num_blocks: int, batch: Batch, objective: Objective, compute: Compute
+    sizes: EncoderSettings,
+    num_blocks: int,
+    batch: Batch,
+    objective: Objective,
+    compute: Compute,
+    recompute: bool = False,
 ) -> int:
     """Bytes that a forward pass with `num_blocks` blocks keeps for the backward pass; the largest of its stages.
 
@@ -175,6 +193,8 @@ def measure_saved_bytes(
         module = fresh_module(objective, shallow)
     _fill_with_zeros(module, compute.device)
     module.train()
+    if recompute:
+        recompute_blocks(module)
     return max(_saved_bytes(module, batch.to(compute.device), compute) for _ in each_stage(module))
 
 

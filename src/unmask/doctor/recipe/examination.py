@@ -90,13 +90,13 @@ def _examine(
 
     micro_batch = settings.train.micro_batch_of(settings.train.batch_size)
     available = available_memory(compute)
-    memory = fixed_memory(num_parameters, num_moments, compute)
+    memory, recompute = fixed_memory(num_parameters, num_moments, compute), settings.train.recompute
     probe = None
     if memory.fixed <= available:
-        memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
+        memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute, recompute)
         if settings.train.micro_batch_size == "auto" and compute.device.type == "cuda" and memory.total > available:
             micro_batch = max(1, fitting_sequences(memory, available, micro_batch))
-            memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute)
+            memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute, recompute)
         fitting = int((_MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
         if probe_s > 0 and fitting > 0:
             probe = measure_speed(material, compute, probe_s, most_sequences=min(micro_batch, fitting))

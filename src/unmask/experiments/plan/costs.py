@@ -188,7 +188,7 @@ def step_cost(workload: Workload, phase: Phase, devices: int, at_once: int, spee
     """
     computing = phase.operations * phase.tokens / devices / speeds.operations
     micro_batches = math.ceil(phase.batch_size / devices / at_once)
-    adding = reduce_seconds(devices, FLOAT32 * workload.num_parameters, speeds)
+    adding = reduce_seconds(devices, _added_bytes(workload, micro_batches), speeds)
     early = adding * (1 - workload.embeddings / workload.num_parameters)
     hideable = min(early, BACKWARD_SHARE * computing / micro_batches)
     gathering = reduce_seconds(devices, _gathered_bytes(workload, devices), speeds) / 2  # the second half of a ring
@@ -197,9 +197,27 @@ def step_cost(workload: Workload, phase: Phase, devices: int, at_once: int, spee
     return StepCost(computing, adding + gathering, hideable, updating)
 
 
+def _added_bytes(workload: Workload, micro_batches: int) -> float:
+    """Bytes that are added up a step: gradients once; with `train.shard` one and a half times as many each micro-batch,
+    since weights are gathered for both passes, and gradients brought to where they belong, each half of a ring."""
+    size = FLOAT32 * workload.num_parameters
+    return 1.5 * size * micro_batches if workload.train.shard else size
+
+
 def _gathered_bytes(workload: Workload, devices: int) -> float:
     """Of Muon's updates, as many from each device."""
     return sum(each.share(devices) * devices * each.size for each in workload.matrices)
+
+
+def memory_of(workload: Workload, phase: Phase, devices: int, at_once: int) -> float:
+    """Bytes of a device at its peak. Several have buckets, in which gradients are sent, or with `train.shard` a part of
+    what does not depend on the batch, and the embeddings with their gradient gathered (a block takes less)."""
+    memory = phase.memory(at_once)
+    if devices == 1:
+        return memory.total
+    if workload.train.shard:
+        return memory.fixed / devices + 2 * FLOAT32 * workload.embeddings + memory.per_batch
+    return memory.total + FLOAT32 * workload.num_parameters
 
 
 def sequences_at_once(phase: Phase, devices: int, memory: float) -> int:
@@ -234,8 +252,9 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
         updating=_mean([cost.updating for cost in costs], weights),
     )
     seconds = sum(number * cost.total for number, cost in zip(known, costs, strict=True)) if is_known else None
-    buckets = FLOAT32 * workload.num_parameters if devices > 1 else 0  # in which gradients are sent
-    peaks = [phase.memory(each).total + buckets for phase, each in zip(phases, at_once, strict=True)]
+    peaks = [memory_of(workload, phase, devices, each) for phase, each in zip(phases, at_once, strict=True)]
+    micro_batches = [phase.batch_size / devices / each for phase, each in zip(phases, at_once, strict=True)]
+    added = _mean([_added_bytes(workload, math.ceil(number)) for number in micro_batches], weights)
     return RunCost(
         devices,
         steps=sum(known) if is_known else None,
@@ -246,7 +265,7 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
         phase_steps=tuple(costs),
         efficiency=_mean(alone, weights) / devices / mean.total,
         efficiency_hidden=_mean(alone, weights) / devices / (mean.total - mean.hideable),
-        sent_bytes=sent_bytes(devices, FLOAT32 * workload.num_parameters + _gathered_bytes(workload, devices) / 2),
+        sent_bytes=sent_bytes(devices, added + _gathered_bytes(workload, devices) / 2),
         memory_bytes=max(peaks),
         sequences_at_once=at_once[peaks.index(max(peaks))],
         tokens_at_once=min(each * phase.length for each, phase in zip(at_once, phases, strict=True)),

@@ -35,8 +35,10 @@ from unmask.experiments.plan.rates import (
 )
 from unmask.experiments.plan.workload import Opened, open_recipe, open_workload
 from unmask.io.progress import human_bytes, human_count
+from unmask.pretraining.beginning import check_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute, choose_compute
+from unmask.training.distributed import Ranks
 
 SWEEP = (1, 8, 64, 512)
 MEASURED_S = 20.0
@@ -157,6 +159,9 @@ def plan(recipe: str, overrides: Sequence[str] = (), asked: Asked = Asked()) -> 
         per_node=device.per_node,
     )
     numbers, notes = _numbers(opened.workload, device, asked)
+    for number in numbers:
+        if number > 1:
+            check_recipe(settings, Ranks(size=number))
     costs = tuple(run_cost(opened.workload, number, speeds, device.memory, device.watts) for number in numbers)
     notes = [*opened.notes, *notes, *_remarks(costs, device, asked)]
     measured = _measure(opened, compute, speeds, device) if asked.measure else None

@@ -137,7 +137,8 @@ def _measure_kept(material: Material, compute: Compute, is_cpu: bool) -> _Kept:
     processor = Compute(torch.device("cpu"), compute.dtype, "measures what is kept")
     # oneDNN's products keep copies, which those of a GPU do not.
     with torch.backends.mkldnn.flags(enabled=is_cpu, allow_tf32=None, fp32_precision=None):
-        return _Kept(batch, measure_kept_bytes(material.sizes, batch, material.objective, processor))
+        recompute = material.settings.train.recompute
+        return _Kept(batch, measure_kept_bytes(material.sizes, batch, material.objective, processor, recompute))
 
 
 def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept) -> Phase:
@@ -153,7 +154,7 @@ def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept)
         batch_size=train.batch_size,
         micro_batch_size=None if is_auto else train.micro_batch_of(train.batch_size),
         length=length,
-        operations=objective.operations(sizes, _usual_batch(material), length),
+        operations=objective.operations(sizes, _usual_batch(material), length) * (4 / 3 if train.recompute else 1),
         epochs=None if material.text is None else material.text.epochs,
         memory=lambda sequences: scale_memory(
             fixed, sizes, kept.batch, objective, sequences * length, compute.device, kept.size

@@ -241,6 +241,18 @@ def test_memory_of_every_objective(name: str) -> None:
     assert estimate.logits == vocabulary_targets * 120 * 4 + own_gradient
 
 
+def test_blocks_that_are_computed_again_keep_their_input() -> None:
+    """A block of 16 numbers a token keeps these, in float32; one at a time is there as a whole."""
+    objective, batch = made("bert", 16)
+
+    def kept(num_blocks: int, recompute: bool = True) -> int:
+        sizes = sizes_of("bert").model_copy(update={"num_hidden_layers": num_blocks})
+        return estimate_memory(FIXED, sizes, batch, objective, batch.num_tokens, CPU, recompute).activations
+
+    assert kept(8) - kept(4) == 4 * batch.num_tokens * 16 * 4
+    assert kept(8) < 0.5 * kept(8, recompute=False)
+
+
 def test_a_decoder_never_holds_all_logits() -> None:
     assert DECODED_AT_ONCE == decoder_loss._SLICE_LOGITS
     objective, batch = made("gpt1", 4)

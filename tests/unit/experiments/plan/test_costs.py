@@ -106,6 +106,18 @@ def test_a_run() -> None:
     assert run_cost(WORKLOAD, 1, SPEEDS, 80e9, None).energy_kwh is None
 
 
+def test_a_divided_run() -> None:
+    """Of eight devices each holds an eighth of 10 GiB, and the embeddings with their gradient. In four micro-batches it
+    gathers 4 GB of weights twice and sends as many gradients once: 1.5 times what one sum takes, each time."""
+    whole = replace(WORKLOAD, matrices=())
+    divided = replace(whole, train=WORKLOAD.train.model_copy(update={"shard": True}))
+    before, after = (run_cost(each, 8, SPEEDS, memory=80e9, watts=None) for each in (whole, divided))
+    assert after.memory_bytes == 10 * GIB / 8 + 8 * 250_000_000 + 16 * GIB
+    assert after.sent_bytes == pytest.approx(4 * 1.5 * before.sent_bytes)
+    assert after.step.reducing == pytest.approx(4 * 1.5 * before.step.reducing)
+    assert run_cost(divided, 1, SPEEDS, 80e9, None) == run_cost(whole, 1, SPEEDS, 80e9, None)
+
+
 def test_phases_share_the_budget() -> None:
     """Of 1,000 steps the last tenth takes twice as long."""
     phases = (replace(PHASE, share=0.9), replace(PHASE, share=0.1, length=200.0))

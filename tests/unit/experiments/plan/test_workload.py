@@ -63,6 +63,20 @@ def test_a_gpu_keeps_what_the_formula_says(dtype: torch.dtype, per_width: int) -
     assert (kept(8) - kept(4)) / 4 == pytest.approx(per_width * 256, rel=0.02)
 
 
+def test_what_is_computed_again() -> None:
+    plain, again = (
+        open_workload(
+            "a",
+            recipe(model=SIZES | {"num_hidden_layers": 8}, train={"steps": 1, "batch_size": 8, "recompute": recompute}),
+            False,
+            planned_for("cuda", torch.bfloat16),
+        ).workload.phases[0]
+        for recompute in (False, True)
+    )
+    assert again.operations == pytest.approx(4 / 3 * plain.operations)
+    assert again.memory(8).activations < 0.5 * plain.memory(8).activations
+
+
 def test_what_the_update_multiplies() -> None:
     """As PyTorch counts Muon's iteration on the same matrices; AdamW multiplies none."""
     settings = recipe(optimizer={"name": "muon"})
