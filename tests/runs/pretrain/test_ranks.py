@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -205,6 +205,30 @@ def test_a_process_that_hangs_ends_the_run_within_its_timeout(pretrain_words: li
     assert first.exit_code == 2
     assert "another process has ended, or has not answered for 3 s" in first.errors
     assert "--max-restarts" in first.errors
+
+
+def told_to_stop_while_ending() -> None:
+    """As `torchrun` does when it sees that another process has ended."""
+    destroy = torch.distributed.destroy_process_group
+
+    def destroy_and_stop() -> None:
+        destroy()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    torch.distributed.destroy_process_group = destroy_and_stop  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("before", [{}, {1: told_to_stop_while_ending}], ids=["alone", "told to stop"])
+def test_the_loss_of_the_first_process_is_told_by_the_others(
+    before: dict[int, Callable[[], object]], pretrain_words: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    processes = start_ranks([[*pretrain_words[:-1], steps(100_000), "--out", str(run)]] * 2, before)
+    wait_until(lambda: has_saved(run))
+    processes[0].kill()
+    first, second = wait_for(processes)
+    assert (first.exit_code, second.exit_code) == (-signal.SIGKILL, 2)
+    assert second.errors.startswith("error: rank 1 of 2: another process has ended")
 
 
 @pytest.mark.slow
