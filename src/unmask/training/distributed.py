@@ -12,6 +12,8 @@ four end with the same weights, bit for bit. Nothing is pickled: what is not a t
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -359,11 +361,12 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
         ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        store, *_ = next(dist.rendezvous("env://", rank, size, timeout=_MEETING_TIMEOUT))  # type: ignore[attr-defined]
-        # What an attempt that failed has left there would be taken for this one's.
-        attempt = f"attempt-{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}"
-        store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_START_TIMEOUT)
+        with _ended_by_signals():
+            store, *_ = next(dist.rendezvous("env://", rank, size, timeout=_MEETING_TIMEOUT))  # type: ignore[attr-defined]
+            # What an attempt that failed has left there would be taken for this one's.
+            attempt = f"attempt-{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+            store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_START_TIMEOUT)
     except (RuntimeError, ValueError, OSError) as error:
         address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
         raise UserError(
@@ -374,3 +377,20 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
         yield Ranks(rank, size, local_rank)
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A block that waits within PyTorch, where Python handles no signals: Ctrl-C and SIGTERM end the process at once.
+
+    Nothing has been written by then.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
