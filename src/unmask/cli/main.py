@@ -80,7 +80,7 @@ def main() -> None:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_IGN)
     except (AnotherRank, Interrupted) as error:  # all processes have it, and the first one is there
-        if isinstance(error.__context__, RankLost):  # why the process was about to end when it was told to stop
+        if isinstance(error.__context__, RankLost):  # which a signal has interrupted
             _fail(str(error.__context__), RankLost.exit_code)
         _fail(str(error), error.exit_code, sys.stderr)
     except UnmaskError as error:

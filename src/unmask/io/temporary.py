@@ -21,7 +21,7 @@ def temporary_directory(kind: str, number: int) -> Iterator[Path]:
     """A new directory, removed again; first removes those of its kind that killed processes of this machine have left.
 
     Args:
-        kind, number: begin its name, which goes on with the machine and the process.
+        kind, number: begin its name; the machine and the process follow.
     """
     _remove_abandoned(kind)
     place = Path(tempfile.mkdtemp(prefix=f"{kind}-{number}-{platform.node()}-{os.getpid()}-"))
