@@ -79,7 +79,9 @@ def main() -> None:
             finally:  # what is left takes no time; a further Ctrl-C would put a traceback in place of the message
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_IGN)
-    except (AnotherRank, RankLost, Interrupted) as error:  # all processes have it
+    except (AnotherRank, Interrupted) as error:  # all processes have it, and the first one is there
+        if isinstance(error.__context__, RankLost):  # which a signal has interrupted
+            _fail(str(error.__context__), RankLost.exit_code)
         _fail(str(error), error.exit_code, sys.stderr)
     except UnmaskError as error:
         _fail(str(error), error.exit_code)

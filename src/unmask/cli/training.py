@@ -44,7 +44,9 @@ def pretrain_command(
 def checkpoint_command(
     run: Annotated[Path, typer.Argument(help="a pre-training run's directory")],
     out: Annotated[Path, typer.Option("--out", help="the model's directory")],
-    step: Annotated[int | None, typer.Option("--step", min=1, help="of the checkpoint; the newest if left out")] = None,
+    step: Annotated[
+        int | None, typer.Option("--step", min=1, help="of the checkpoint; else the newest that is sound")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write the model that a checkpoint of a pre-training run holds, to fine-tune or to look at."""

@@ -4,6 +4,7 @@ number of updates (Devlin et al. 2019, appendix C.1; Radford et al. 2018, figure
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.averaging import WeightAverage
 from unmask.training.optimizers.optimizer import build_optimizer
-from unmask.training.run.checkpoint import list_steps, load_optimizer, load_weights, open_checkpoint
+from unmask.training.run.checkpoint import find_checkpoint, list_steps, load_optimizer, load_weights, open_checkpoint
+
+logger = logging.getLogger("unmask")
 
 
 def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = None, overwrite: bool = False) -> Path:
@@ -31,7 +34,8 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     Args:
         run: the directory of a pre-training run, finished or not; its store has to be where its recipe says.
         out: the model's directory.
-        step: the checkpoint's step; None takes the newest. `train.keep_last` decides how many a run keeps.
+        step: the checkpoint's step; None takes the newest that is sound, and warns of those passed over.
+            `train.keep_last` decides how many a run keeps.
         overwrite: True replaces a directory at `out`.
 
     Returns:
@@ -39,7 +43,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
 
     Raises:
         InputError: `run` is not a pre-training run, or has no such checkpoint; the message lists those that it has.
-        CheckpointError: the checkpoint is damaged.
+        CheckpointError: the checkpoint is damaged, or without `step` all are.
         OutputError: there is something at `out`, or the place cannot be written.
     """
     run, out = Path(run), Path(out)
@@ -51,7 +55,10 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         which = "no checkpoints" if not steps else f"no checkpoint of step {step:,}"
         there = f"; there are {', '.join(f'{number:,}' for number in steps)}" if steps else ""
         raise InputError(f"{run}: {which}{there}: train.save_every and train.keep_last say which a run keeps")
-    checkpoint = open_checkpoint(run / "checkpoints", steps[-1] if step is None else step)
+    checkpoint = find_checkpoint(run / "checkpoints") if step is None else open_checkpoint(run / "checkpoints", step)
+    assert checkpoint is not None, "there are some"
+    for damage in checkpoint.damaged:
+        logger.warning("a damaged checkpoint is passed over: %s", damage)
     tokenizer = open_tokenizer((Path(settings.store) if settings.store else run / "store") / "tokenizer")
     objective = new_objective(settings.objective, tokenizer.vocabulary)
     start = open_start(settings)

@@ -2,7 +2,7 @@
 
 Each has the whole model and computes its part of every step (`unmask.packing.sharing`). Gradients are summed before the
 update, which all then make alike. Only the first process writes; the others keep what they would write in a directory
-of their own, which goes when they end.
+of their own, which goes when they end, and read its checkpoints where they are, or copy them there.
 
 On the CPU, where their number is a power of two up to eight, sums are taken in a fixed order: neighbours first, then
 pairs of neighbours, as `unmask.training.eager` sums micro-batches. So with the same micro-batches one process, two and
@@ -12,10 +12,10 @@ four end with the same weights, bit for bit. Nothing is pickled: what is not a t
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
@@ -25,9 +25,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unmask.errors import AnotherRank, RankLost, UnmaskError, UserError
+from unmask.errors import AnotherRank, OutputError, RankLost, UnmaskError, UserError
+from unmask.io.temporary import temporary_directory
+from unmask.io.writing import as_output_error
 
 _START_TIMEOUT = timedelta(days=1)
 """The first process may make a store of a large corpus while the others wait."""
@@ -248,25 +251,34 @@ class Ranks:
                 for tensor in tensors:
                     dist.broadcast(tensor, 0, group=self.group)
 
-    def copy_directory(self, directory: Path) -> None:
+    def copy_directory(self, directory: Path, *, is_here: bool = False) -> None:
         """Copies the files of a directory of the first process.
 
         Args:
             directory: where it is, or is to be; its name is the same everywhere.
+            is_here: whether this process has it already.
+
+        Raises:
+            OutputError: in all processes, where it cannot be written in one.
         """
-        if self.size == 1:
+        has_it = self.is_first or is_here
+        if all(self.gather(has_it)):
             return
+        failed: OutputError | None = None
         files = sorted(directory.iterdir()) if self.is_first else []
         for name, size in self.from_first([(file.name, file.stat().st_size) for file in files]):
-            directory.mkdir(parents=True, exist_ok=True)
-            with open(directory / name, "rb" if self.is_first else "wb") as file, self.answered():
+            source = open(directory / name, "rb") if self.is_first else None  # noqa: SIM115 (closed below)
+            with source or nullcontext(), self.answered():
                 for start in range(0, size, _PIECE_BYTES):
                     piece = np.zeros(min(_PIECE_BYTES, size - start), dtype=np.uint8)
-                    if self.is_first:
-                        piece = np.fromfile(file, np.uint8, len(piece))
+                    if source is not None:
+                        piece = np.fromfile(source, np.uint8, len(piece))
                     dist.broadcast(torch.from_numpy(piece), 0, group=self.group)
-                    if not self.is_first:
-                        piece.tofile(file)
+                    if not has_it and failed is None:  # else the others still wait for it
+                        failed = _append(directory / name, piece)
+        with self.agreeing():
+            if failed is not None:
+                raise failed
 
     @contextmanager
     def own_directory(self, directory: Path) -> Iterator[Path]:
@@ -274,11 +286,8 @@ class Ranks:
         if self.is_first:
             yield directory
             return
-        own = Path(tempfile.mkdtemp(prefix=f"unmask-rank-{self.rank}-"))
-        try:
+        with temporary_directory("unmask-rank", self.rank) as own:
             yield own
-        finally:
-            shutil.rmtree(own, ignore_errors=True)
 
     @contextmanager
     def answered(self, *, beside_computing: bool = False) -> Iterator[None]:
@@ -304,6 +313,21 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+def _append(path: Path, piece: NDArray[np.uint8]) -> OutputError | None:
+    """Writes bytes at the end of a file in the temporary folder; what went wrong, in words."""
+    try:
+        with as_output_error(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab") as file:
+                file.write(piece.data)
+    except OutputError as error:
+        return OutputError(
+            f"{error}. A process that does not see the run's directory copies the checkpoint into the temporary "
+            "folder: TMPDIR names another"
+        )
+    return None
 
 
 def in_halves(values: Sequence[Value], add: Callable[[Value, Value], Value]) -> Value:
@@ -337,11 +361,12 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
         ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        store, *_ = next(dist.rendezvous("env://", rank, size, timeout=_MEETING_TIMEOUT))  # type: ignore[attr-defined]
-        # What an attempt that failed has left there would be taken for this one's.
-        attempt = f"attempt-{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}"
-        store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_START_TIMEOUT)
+        with _ended_by_signals():
+            store, *_ = next(dist.rendezvous("env://", rank, size, timeout=_MEETING_TIMEOUT))  # type: ignore[attr-defined]
+            # What an attempt that failed has left there would be taken for this one's.
+            attempt = f"attempt-{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+            store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_START_TIMEOUT)
     except (RuntimeError, ValueError, OSError) as error:
         address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
         raise UserError(
@@ -352,3 +377,20 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
         yield Ranks(rank, size, local_rank)
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A block that waits within PyTorch, where Python handles no signals: Ctrl-C and SIGTERM end the process at once.
+
+    Nothing has been written by then.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -138,7 +138,8 @@ def run_session(
     if context.checkpoint is not None:
         for damage in context.checkpoint.damaged:
             logger.warning("a damaged checkpoint is passed over: %s", damage)
-        state = restore(context.checkpoint, module, optimizer.optimizer, optimizer.schedule)
+        with ranks.agreeing():  # all have read it before the first process may replace it
+            state = restore(context.checkpoint, module, optimizer.optimizer, optimizer.schedule)
         log_resumed(state, budget, in_parts=in_parts)
     log_limits(budget, settings.schedule, is_resumed=context.checkpoint is not None)
     micro_batches = MicroBatches(steps, learner, compute, lambda: state.progress(budget))
@@ -286,7 +287,9 @@ class Session:
             with self.context.ranks.agreeing():  # all processes have it, and the first one says so
                 has_checkpoint = bool(list_steps(self.checkpoints))
                 raise UserError(f"{kept}. {advise(self.settings, state.step, state.roll_backs, has_checkpoint)}")
-        state.roll_back_to(restore(newest, self.learner.module, self.optimizer.optimizer, self.optimizer.schedule))
+        with self.context.ranks.agreeing():  # as in `run_session`
+            saved = restore(newest, self.learner.module, self.optimizer.optimizer, self.optimizer.schedule)
+        state.roll_back_to(saved)
         remove_later(self.checkpoints, state.step)
         is_evaluated = state.evaluated_step == state.step
         self.context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=is_evaluated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,21 @@ def test_an_earlier_one_is_what_its_checkpoint_holds(run: Path, tmp_path: Path, 
     [name] = [name for name in ours if name.endswith(("word_embeddings.weight", "softmax.weight"))]
     assert any((weight == ours[name]).all() for weight in held.values() if weight.shape == ours[name].shape)
     assert not (ours[name] == last[name]).all()
+
+
+def test_a_damaged_newest_one_is_passed_over(
+    run: Path, tmp_path: Path, unmask: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    damaged = copy / "checkpoints" / "step-00000012" / "weights.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\xff")
+    told = unmask("checkpoint", copy, "--out", tmp_path / "model")
+    assert told.code == 0, told.errors
+    assert f"a damaged checkpoint is passed over: {damaged}: its checksum is not" in caplog.text
+    assert unmask("checkpoint", copy, "--step", 8, "--out", tmp_path / "earlier").code == 0
+    assert contents(tmp_path / "model") == contents(tmp_path / "earlier")
+    told = unmask("checkpoint", copy, "--step", 12, "--out", tmp_path / "newest")
+    assert (told.code, "its checksum is not" in told.errors) == (2, True)
 
 
 def test_it_gives_features_and_is_fine_tuned(run: Path, tmp_path: Path, unmask: Command) -> None:

@@ -145,7 +145,7 @@ def test_standard_input_is_no_corpus_of_a_run(from_text: tuple[str, list[str]], 
         pretrain(from_text[0], ["corpus=-", "train.steps=4"], out=tmp_path / "run")
 
 
-def test_a_run_does_not_go_on_with_another_store(
+def test_a_run_goes_on_with_a_copy_of_its_store_but_not_with_another(
     from_store: tuple[str, list[str]], tiny_store: Path, tiny_text: Path, tmp_path: Path
 ) -> None:
     recipe, words = from_store[0], [f"store={tmp_path / 'store'}"]
@@ -155,6 +155,18 @@ def test_a_run_does_not_go_on_with_another_store(
     prepare([text], tiny_store / "tokenizer", tmp_path / "store", overwrite=True)
     with pytest.raises(CheckpointError, match=r"store=.*store holds something else than when this run was begun"):
         pretrain(recipe, [*words, "train.steps=8"], out=tmp_path / "run", resume=True)
+    before = (tmp_path / "run" / "recipe.yaml").read_bytes()
+    other, moved = tmp_path / "another", tmp_path / "moved"
+    (tmp_path / "store").rename(other)
+    with pytest.raises(CheckpointError, match=r"store=.*another holds something else than when this run was begun"):
+        pretrain(recipe, [f"store={other}", "train.steps=8"], out=tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "recipe.yaml").read_bytes() == before
+    shutil.copytree(tiny_store, moved)
+    pretrain(recipe, [f"store={moved}", "train.steps=8"], out=tmp_path / "run", resume=True)
+    assert (
+        f"resumed with store={moved}, where it was {tmp_path / 'store'}" in (tmp_path / "run" / "log.txt").read_text()
+    )
+    assert f"store: {moved}" in (tmp_path / "run" / "recipe.yaml").read_text()
 
 
 # From another model's weights

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Event
+from time import sleep
 from typing import Any
 
 import pytest
+import torch
 
 from support.commands import Command, Finished
 from support.corpora import contents
 from support.forked import Forked
+from support.ranks import free_port, wait_until
 from support.runs import assert_same_run, rows_of, stop_at
 from unmask.errors import Interrupted, SettingsError
 from unmask.io.signals import Interruption
@@ -298,3 +301,30 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     assert [row["step"] for row in rows_of(run)] == [3, 5, 6]  # those after the checkpoint come again
     pretrain(*words, out=run, resume=True)
     assert_same_run(run, whole)
+
+
+def tell_of_meeting(place: Path) -> None:
+    meet = torch.distributed.rendezvous
+
+    def tell(*given: Any, **more: Any) -> Any:
+        place.touch()
+        return meet(*given, **more)
+
+    torch.distributed.rendezvous = tell
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_waits_for_the_others_can_be_stopped(rank: str, number: signal.Signals, tmp_path: Path) -> None:
+    place = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    words = ["pretrain", "pretrain/bert_tiny", "--out", str(tmp_path / "run")]
+    process = Forked(words, place, partial(tell_of_meeting, tmp_path / "meets"))
+    try:
+        wait_until((tmp_path / "meets").exists)
+        sleep(0.5)
+        process.send_signal(number)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == -number
+    assert not (tmp_path / "run").exists()

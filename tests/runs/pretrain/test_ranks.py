@@ -4,11 +4,13 @@ them, and an end everywhere when one of them fails."""
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,6 +23,7 @@ from safetensors.torch import load_file
 from support.corpora import learn_and_prepare
 from support.ranks import Ended, children_of, environment, run_ranks, start_ranks, torchrun, wait_for, wait_until
 from unmask.training import distributed
+from unmask.training.run import checkpoint
 from unmask.training.run.log import read_metrics
 
 STEPS = 20
@@ -207,6 +210,30 @@ def test_a_process_that_hangs_ends_the_run_within_its_timeout(pretrain_words: li
     assert "--max-restarts" in first.errors
 
 
+def told_to_stop_while_ending() -> None:
+    """As `torchrun` does when it sees that another process has ended."""
+    destroy = torch.distributed.destroy_process_group
+
+    def destroy_and_stop() -> None:
+        destroy()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    torch.distributed.destroy_process_group = destroy_and_stop  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("before", [{}, {1: told_to_stop_while_ending}], ids=["alone", "told to stop"])
+def test_the_loss_of_the_first_process_is_told_by_the_others(
+    before: dict[int, Callable[[], object]], pretrain_words: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    processes = start_ranks([[*pretrain_words[:-1], steps(100_000), "--out", str(run)]] * 2, before)
+    wait_until(lambda: has_saved(run))
+    processes[0].kill()
+    first, second = wait_for(processes)
+    assert (first.exit_code, second.exit_code) == (-signal.SIGKILL, 2)
+    assert second.errors.startswith("error: rank 1 of 2: another process has ended")
+
+
 @pytest.mark.slow
 def test_torchrun_starts_a_run_again_whose_process_was_killed(
     pretrain_words: list[str], alone: Path, tmp_path: Path
@@ -221,6 +248,35 @@ def test_torchrun_starts_a_run_again_whose_process_was_killed(
     assert ended.exit_code == 0, ended.errors
     assert weights(run) == weights(alone)
     assert examples(run) == examples(alone)
+
+
+def allow_small_files(*, links: bool) -> None:
+    """A process that has no space for a checkpoint, and may see that of the first one."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    if not links:
+        never_link()
+
+
+def never_link() -> None:
+    """The first process's directory is on another machine."""
+    checkpoint._link = lambda *_: None
+
+
+def test_a_checkpoint_is_read_in_place(pretrain_words: list[str], alone: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(alone, tmp_path / "run")
+    words = [*pretrain_words[:-1], steps(STEPS + 2), "--out", str(run), "--resume"]
+    all_well(wait_for(start_ranks([words] * 2, {1: partial(allow_small_files, links=True)})))
+    assert len(examples(run)) == STEPS + 2
+
+
+def test_no_space_for_a_copy_of_the_checkpoint_ends_all(pretrain_words: list[str], alone: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(alone, tmp_path / "run")
+    words = [*pretrain_words[:-1], steps(STEPS + 2), "--out", str(run), "--resume"]
+    said = refused(wait_for(start_ranks([words] * 3, {1: partial(allow_small_files, links=False)})))
+    assert f"rank 1 of 3: cannot write {tempfile.gettempdir()}/unmask-rank-1-" in said
+    assert "TMPDIR names another" in said
+    all_well(wait_for(start_ranks([words] * 2, {1: never_link})))
+    assert len(examples(run)) == STEPS + 2
 
 
 # ------------------------------------------------------------------------------------------------------ divided models

@@ -192,13 +192,40 @@ def list_steps(checkpoints: Path) -> list[int]:
 
 
 def find_shared_checkpoint(checkpoints: Path, ranks: Ranks, save_every: int = 1) -> Checkpoint | None:
-    """`find_checkpoint` for several processes: what the first one finds, copied to where each of them writes."""
+    """`find_checkpoint` for several processes: what the first one finds. The others link to it from where they write,
+    or copy it where they do not see it."""
     found = find_checkpoint(checkpoints, save_every) if ranks.is_first else None
-    step = ranks.from_first(None if found is None else found.step)
-    if step is None:
+    there = None if found is None else [str(found.directory.resolve()), state_digest(found.state)]
+    there = ranks.from_first(there)
+    if there is None:
         return None
-    ranks.copy_directory(checkpoints / f"step-{step:08d}")
-    return found or open_checkpoint(checkpoints, step)
+    directory = checkpoints / Path(there[0]).name
+    if not ranks.is_first:
+        _remove(directory)  # of an earlier time
+        found = _link(directory, Path(there[0]), there[1])
+    ranks.copy_directory(directory, is_here=found is not None)
+    return found or open_checkpoint(checkpoints, _step_of(directory))
+
+
+def _link(directory: Path, first: Path, digest: str) -> Checkpoint | None:
+    """Makes `directory` a link to the first process's checkpoint, where that is seen, sound and of this digest."""
+    try:
+        state = _read_state(first)
+        if state_digest(state) != digest:
+            return None
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.symlink_to(first, target_is_directory=True)
+    except (CheckpointError, OSError):
+        return None
+    return Checkpoint(directory, state)
+
+
+def _remove(directory: Path) -> None:
+    """Removes a checkpoint, or the link to one; it may be missing."""
+    if directory.is_symlink():
+        directory.unlink()
+    elif directory.exists():
+        shutil.rmtree(directory)
 
 
 def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:
@@ -236,7 +263,7 @@ def restore(
     state = TrainState(**{each.name: saved[each.name] for each in fields(TrainState) if each.name in saved})
     state.newest = None if saved["newest"] is None else StepResult(**saved["newest"])
     if "best" in saved:
-        weights = _under_every_name(load_file(checkpoint.directory / BEST), module)
+        weights = _under_every_name(_load_copy(checkpoint.directory / BEST), module)
         state.best = Best(**saved["best"], weights=weights)
     return state
 
@@ -245,7 +272,7 @@ def remove_later(checkpoints: Path, step: int) -> None:
     """Removes the checkpoints of later steps, which a run that has gone back will take anew."""
     for directory in _newest_first(checkpoints):
         if _step_of(directory) > step:
-            shutil.rmtree(directory)
+            _remove(directory)
 
 
 def _newest_first(checkpoints: Path) -> list[Path]:
@@ -266,6 +293,11 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
             f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
             "space, then the same command with --resume continues"
         ) from error
+
+
+def _load_copy(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, which is not read later on: another machine may have removed it by then."""
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
 def _once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -331,7 +363,7 @@ def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer) -> 
     """Gives an optimizer the state of a checkpoint; raises as `load_state_dict` where it does not fit."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in load_file(checkpoint.directory / OPTIMIZER).items():
+    for key, value in _load_copy(checkpoint.directory / OPTIMIZER).items():
         number, _, name = key.partition(".")
         own = parameters[int(number)] if int(number) < len(parameters) else value
         state.setdefault(int(number), {})[name] = divided_like(value, own) if value.shape == own.shape else value

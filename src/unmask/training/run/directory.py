@@ -22,7 +22,16 @@ import torch
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import CheckpointError, Interrupted, SettingsError, UserError
-from unmask.io.writing import UNFINISHED, alone_in, as_output_error, refuse_existing, remove_own, write_json, write_text
+from unmask.io.writing import (
+    UNFINISHED,
+    alone_in,
+    as_output_error,
+    refuse_existing,
+    remove_own,
+    write_json,
+    write_text,
+    writing,
+)
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
@@ -44,8 +53,9 @@ RESUMABLE_KEYS = frozenset(
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
         *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s", "shard", "recompute"),
     )
-) | {"search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
-"""What may change when a run is resumed; anything else would make it another run."""
+) | {"store", "search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
+"""What may change when a run is resumed; anything else would make it another run. A store may only be at another place:
+`check_unchanged` compares what it holds."""
 
 _RESUMABLE_IN_SEARCH = frozenset(
     f"search.{name}" for name in ("restarts", "learning_rates", "batch_sizes", "epochs", "ensemble")
@@ -98,8 +108,8 @@ def opening_run(
 ) -> Iterator[list[str]]:
     """`open_run` as a context for what has to succeed before the first step, such as opening the run's inputs.
 
-    If anything goes wrong there, a run that was to be overwritten is put back; a new directory is removed again after a
-    `UserError`.
+    If anything goes wrong there, a run that was to be overwritten is put back, and the recipe of one that was to be
+    resumed; a new directory is removed again after a `UserError`.
 
     Args:
         keeps: names; a new directory that holds any of them is not removed.
@@ -119,6 +129,7 @@ def opening_run(
         os.replace(aside, directory)
     is_overwritten = overwrite and not resume and (directory / RECIPE).is_file()
     is_new = not (resume and (directory / RECIPE).is_file())
+    former = None if is_new else (directory / RECIPE).read_bytes()
     if is_overwritten:
         with as_output_error(directory):
             if aside.exists() and not _holds_any(directory, _RESULTS):  # of an attempt to replace it that was killed
@@ -136,6 +147,9 @@ def opening_run(
         if is_overwritten:
             shutil.rmtree(directory, ignore_errors=True)
             os.replace(aside, directory)
+        elif former is not None and is_open:
+            with writing(directory / RECIPE) as file:
+                file.write(former)
         elif isinstance(error, UserError) and is_open and is_new and not _holds_any(directory, keeps):
             shutil.rmtree(directory)
         if isinstance(error, KeyboardInterrupt | Interrupted):
@@ -230,9 +244,9 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-            "logging, saving, what it does when it diverges, how it is divided (train.*), eval.pairs, search.parallel "
-            "and search.ray; a search also its restarts, rates, batch sizes and epochs: give the same settings, or "
-            "another --out"
+            "logging, saving, what it does when it diverges, how it is divided (train.*), where its store is, "
+            "eval.pairs, search.parallel and search.ray; a search also its restarts, rates, batch sizes and epochs: "
+            "give the same settings, or another --out"
         )
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
         checkpoint = find_checkpoint(saved.parent / "checkpoints")

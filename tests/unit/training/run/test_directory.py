@@ -98,7 +98,7 @@ def test_a_resumed_run_may_change_budget_logging_and_saving_and_says_so(tmp_path
         ({"train": {"steps": 20, "batch_size": 32}}, "train.batch_size"),
         ({"seed": 1}, "seed"),
         ({"objective": {"masking": "whole_word"}}, "objective.masking"),
-        ({"store": "another"}, "store"),
+        ({"store": None, "corpus": "a.txt"}, "corpus"),
         ({"schedule": {"warmup_steps": 5}}, "schedule.warmup_steps"),
     ],
 )
