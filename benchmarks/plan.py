@@ -23,7 +23,7 @@ def measure(recipe: str, rounds: int) -> Row:
     from unmask.experiments.plan.workload import open_recipe, open_workload
     from unmask.training.device import choose_compute
 
-    settings, names_text = open_recipe(f"pretrain/{recipe}", [])
+    settings, names_text = open_recipe(f"pretrain/{recipe}", ["phases=[]"])
     compute = choose_compute("cpu", settings.precision)
     opened = open_workload(recipe, settings, names_text, compute)
     phase, material = opened.workload.phases[0], opened.materials[0]

@@ -166,12 +166,23 @@ class Plateau:
             )
 
 
+_SHORT = 32
+"""Tokens: masked words are learnt from their neighbours sooner where there are few others."""
+
+
 def plateau_advice(settings: PretrainRecipe) -> list[str]:
     """What shortened a plateau on small models and a recipe neither has nor refuses: `key=value` words, of which each
     may need those before it."""
     objective, packing, is_new = settings.objective, settings.packing, settings.init_from is None
     is_paired = packing.format in PAIRED
+    train, length = settings.train, packing.max_length
+    is_masked_bert = is_new and objective.name == "masked_lm" and settings.model.architecture != "modernbert"
+    is_long = not settings.phases and train.minutes is None and length >= 4 * _SHORT
+    as_many_tokens = train.batch_size * length // _SHORT
     is_open = {
+        f"phases=[{{until: .5, max_length: {_SHORT}, batch_size: {as_many_tokens}}}, {{until: 1}}]": (
+            is_masked_bert and is_long
+        ),
         "objective.sentence_objective=none": objective.pair_objective != "none",
         "packing.short_sequence_prob=0": is_paired and "short_sequence_prob" in packing.model_fields_set,
         "packing.format=full_sentences": is_paired,
