@@ -82,7 +82,13 @@ def pretrain(given: Namespace, data: Path) -> None:
             run = given.out / "runs" / f"{name}-{seed}"
             if (run / ALL_PAIRS).exists():
                 continue
-            budget = ["phases=[]", "train.epochs=null", "train.tokens=null", "train.steps=null", f"train.minutes={given.minutes:g}"]
+            budget = [
+                "phases=[]",
+                "train.epochs=null",
+                "train.tokens=null",
+                "train.steps=null",
+                f"train.minutes={given.minutes:g}",
+            ]
             when = [f"train.eval_every={given.eval_every}", "train.eval_sequences=500"]
             pairs = [f"eval.pairs={given.pairs or data / PAIRS}", f"eval.pairs_sample={given.pairs_sample}"]
             unmask(
