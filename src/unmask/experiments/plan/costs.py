@@ -2,8 +2,8 @@
 
 Data parallelism as `torchrun` starts it (Li et al. 2020, "PyTorch Distributed"): every device holds all weights and
 computes its share of a step's sequences; then gradients are added up over all devices in fp32, once a step, and every
-device makes the same update, but for Muon's products, of which each makes its share. docs/guides/scaling.md has the
-formulas.
+device makes the same update, but for Muon's products, of which each makes its share. With `train.shard` each holds and
+updates its part. docs/guides/scaling.md has the formulas.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ def step_cost(workload: Workload, phase: Phase, devices: int, at_once: int, spee
     hideable = min(early, BACKWARD_SHARE * computing / micro_batches)
     gathering = reduce_seconds(devices, _gathered_bytes(workload, devices), speeds) / 2  # the second half of a ring
     operations = sum(each.share(devices) * each.operations for each in workload.matrices)
-    updating = workload.update_bytes / speeds.bandwidth + operations / speeds.products
+    part = devices if workload.train.shard else 1
+    updating = workload.update_bytes / part / speeds.bandwidth + operations / speeds.products
     return StepCost(computing, adding + gathering, hideable, updating)
 
 

@@ -31,7 +31,7 @@ class ChoiceExample:
         group: a subset for which accuracy is also reported separately, such as RACE's level; None if there is none.
         fields: the whole row.
         source: where it is, as `path:line`.
-        first: the number that means the first choice in its file, and so in its prediction.
+        first: the number that means the first choice in its prediction.
     """
 
     context: str

@@ -81,14 +81,19 @@ class Choice:
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ChoiceExample]:
         """See `Task`; an example without a label is refused unless `unlabelled`."""
         for row in self.load_rows(path):
-            yield read_choice(row, choose_choice_layout(self.layouts, row), needs_label=not unlabelled)
+            example = read_choice(row, choose_choice_layout(self.layouts, row), needs_label=not unlabelled)
+            yield self._counted_as_trained(example)
 
     @property
     def id_column(self) -> str:
         return self.columns.id or "id"
 
     def read(self, row: Row) -> ChoiceExample:
-        return read_choice(row, choose_choice_layout(self.layouts, row), labelled=False)
+        return self._counted_as_trained(read_choice(row, choose_choice_layout(self.layouts, row), labelled=False))
+
+    def _counted_as_trained(self, example: ChoiceExample) -> ChoiceExample:
+        """Answers are counted as in the file that the model was trained on, whatever the layout of a row."""
+        return replace(example, first=self.layouts[0].first_label)
 
     def read_all(self, rows: Iterable[Row]) -> Iterator[ChoiceExample]:
         return map(self.read, rows)

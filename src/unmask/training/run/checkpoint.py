@@ -180,7 +180,7 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
             damaged.append(str(error))
     if damaged:
         raise CheckpointError(
-            "no checkpoint of this run is sound, so it cannot continue; start it again with --overwrite\n  "
+            "no checkpoint of this run is sound, so it cannot continue: train it again, with --overwrite\n  "
             + "\n  ".join(damaged)
         )
     return None

@@ -115,6 +115,7 @@ def test_a_divided_run() -> None:
     assert after.memory_bytes == 10 * GIB / 8 + 8 * 250_000_000 + 16 * GIB
     assert after.sent_bytes == pytest.approx(4 * 1.5 * before.sent_bytes)
     assert after.step.reducing == pytest.approx(4 * 1.5 * before.step.reducing)
+    assert after.step.updating == pytest.approx(before.step.updating / 8)
     assert run_cost(divided, 1, SPEEDS, 80e9, None) == run_cost(whole, 1, SPEEDS, 80e9, None)
 
 

@@ -158,6 +158,15 @@ def test_answers_are_counted_as_the_labels_of_the_models_file(usual: bool) -> No
         score.add([labelled], [{"choice": 0}])
 
 
+def test_a_data_sets_answers_are_counted_alike_in_every_layout() -> None:
+    """Story Cloze counts from 1."""
+    task = open_task(TaskSettings(name="storycloze"), ColumnSettings(), lenient=True)
+    [prediction] = task.decode(
+        [task.read(Row({"context": "", "choices": ["a", "b"]}, "x:1"))], cast(Any, None), torch.tensor([[0.0, 1.0]])
+    )
+    assert prediction["choice"] == 2
+
+
 def test_accuracy_of_all_and_of_each_group() -> None:
     score = ChoiceScore()
     assert score.metrics() == {"accuracy": 0.0}
