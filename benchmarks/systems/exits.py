@@ -45,7 +45,8 @@ def _start(run: Path, out: Path, name: str, *settings: str) -> subprocess.Popen[
 
 
 def _run_until_exit(out: Path, name: str, seed: int) -> None:
-    """
+    """A run that is ended once it has left its plateau; one that has done so before is left as it is.
+
     Raises:
         RuntimeError: the run ended by itself and has no results.
     """

@@ -29,6 +29,7 @@ from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
+from unmask.training.recompute import recompute_blocks
 from unmask.training.state import StepResult, TrainState
 from unmask.training.steps import Learner
 
@@ -79,6 +80,8 @@ def measure_speed(
     """Trains what a recipe trains for a moment, and shows progress; see `probe_speed`."""
     with Progress("measuring speed", unit="steps") as progress:
         module = compute.place(material.module())
+        if material.settings.train.recompute:
+            recompute_blocks(module)
         for _ in each_stage(module):
             pass  # the last one takes longest
         return probe_speed(

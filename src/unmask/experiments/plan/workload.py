@@ -44,6 +44,9 @@ _SHORT = 16
 """Tokens of the sequences on which a GPU's memory is measured. Its attention keeps nothing that grows with the square
 of the length (Dao et al. 2022), and at this length the processor's, which does, keeps next to nothing."""
 
+_RECOMPUTED = 4 / 3
+"""Operations with `train.recompute`, by those without: a second forward pass, which is a third of both passes."""
+
 _NO_TEXT = "sequences are taken to be of long documents, and the store's size is not counted: give store=DIR"
 
 
@@ -154,7 +157,8 @@ def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept)
         batch_size=train.batch_size,
         micro_batch_size=None if is_auto else train.micro_batch_of(train.batch_size),
         length=length,
-        operations=objective.operations(sizes, _usual_batch(material), length) * (4 / 3 if train.recompute else 1),
+        operations=objective.operations(sizes, _usual_batch(material), length)
+        * (_RECOMPUTED if train.recompute else 1),
         epochs=None if material.text is None else material.text.epochs,
         memory=lambda sequences: scale_memory(
             fixed, sizes, kept.batch, objective, sequences * length, compute.device, kept.size

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from support.sizes import small
 from unmask.batch import Batch
+from unmask.doctor.recipe import speed_probe
 from unmask.doctor.recipe.estimates import any_vocabulary
-from unmask.doctor.recipe.speed_probe import MOST_STEPS, SpeedProbe, probe_speed
+from unmask.doctor.recipe.material import Material
+from unmask.doctor.recipe.speed_probe import MOST_STEPS, SpeedProbe, measure_speed, probe_speed
 from unmask.doctor.recipe.synthetic_batches import random_batches
 from unmask.models.bert import BertEncoder
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
+from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import choose_compute
+from unmask.training.recompute import blocks_of
 
 PACKING, TRAIN = {"max_length": 16, "short_sequence_prob": 0}, {"steps": 7, "batch_size": 64}
 SETTINGS = PretrainRecipe.model_validate({"corpus": [""], "packing": PACKING, "train": TRAIN})
@@ -109,3 +115,14 @@ def test_the_spread_leaves_a_tenth_out_at_either_end() -> None:
 
 def test_the_optimizer_is_counted_once_whatever_the_batch() -> None:
     assert SpeedProbe(4, 100, (3.0,), 1.0).seconds_for(400) == pytest.approx(1 + 4 * 2)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_blocks_are_computed_again_where_the_run_does_so(recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1, "vocab_size": 60}
+    train = TRAIN | {"recompute": recompute}
+    settings = PretrainRecipe.model_validate({"corpus": [""], "model": model, "packing": PACKING, "train": train})
+    probed: list[nn.Module] = []
+    monkeypatch.setattr(speed_probe, "probe_speed", lambda settings, module, *_, **__: probed.append(module))
+    measure_speed(Material.of(open_start(settings), None), choose_compute("cpu", "fp32"), 1.0, 4)
+    assert [isinstance(block.forward, partial) for block in blocks_of(probed[0])] == [recompute] * 2
