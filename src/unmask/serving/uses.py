@@ -36,8 +36,8 @@ from unmask.tasks.text.text_task import TextTask
 
 Fields = Mapping[str, Any]
 
-_MOST_ANSWERS = 10_000
-"""For the masks of one request; each answer repeats its text."""
+_MOST_ANSWERS, _MOST_CHARACTERS = 10_000, 32_000_000
+"""For the masks of one request; each answer repeats its text, and so many characters are all answers together."""
 
 
 class TaskUse:
@@ -102,7 +102,7 @@ class MaskUse:
         """Of the `targets`, if there are any, in place of the `top_k` likeliest tokens.
 
         Raises:
-            InputError: a text has no mask, or is too long, or there are too many answers.
+            InputError: a text has no mask, or is too long, or there are too many answers, or too long ones.
         """
         among = tuple(self.filler.find_tokens(targets)) if targets else None
         most = top_k if among is None else len(among)
@@ -111,6 +111,11 @@ class MaskUse:
             raise InputError(
                 f"{answers:,} answers, {most:,} for each mask: a request has at most {_MOST_ANSWERS:,}: lower top_k, "
                 "or send fewer masks or targets"
+            )
+        if (size := most * sum(len(text.places) * len(text.text) for text in read)) > _MOST_CHARACTERS:
+            raise InputError(
+                f"{answers:,} answers that repeat their texts have {size:,} characters: a request has at most "
+                f"{_MOST_CHARACTERS:,}: lower top_k, or send shorter texts, or fewer masks or targets"
             )
         return Work(self, (top_k, among), read, sum(len(text.ids) for text in read), [0] * len(read))
 
