@@ -33,7 +33,10 @@ class Busy(Exception):  # noqa: N818  an answer to a client, not a fault
 
 
 class TooMuch(Exception):  # noqa: N818
-    """One request has more tokens than may wait in all."""
+    """One request has more `tokens` than may wait in all, which is `most`."""
+
+    def __init__(self, tokens: int, most: int) -> None:
+        super().__init__(f"{tokens:,} tokens to compute: a request has at most {most:,}: send fewer, or shorter inputs")
 
 
 class TooSlow(Exception):  # noqa: N818
@@ -119,9 +122,7 @@ class Batcher:
             Stopping: the server is being stopped.
         """
         if work.tokens > (most := self._limits.queue_tokens):
-            raise TooMuch(
-                f"{work.tokens:,} tokens to compute: a request has at most {most:,}: send fewer, or shorter inputs"
-            )
+            raise TooMuch(work.tokens, most)
         job = _Job(work, asyncio.get_running_loop().create_future(), time.monotonic())
         with self._condition:
             if self._is_closed:

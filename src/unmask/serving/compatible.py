@@ -123,4 +123,6 @@ async def tokenize(
     model = service.model(body.model, "tokenize")
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     service.check_number(len(texts))
-    return await to_thread.run_sync(lambda: model.use("vectors").template_tokens(texts, body.add_special_tokens))
+    return await to_thread.run_sync(
+        lambda: model.use("vectors").template_tokens(texts, body.add_special_tokens, service.limits.queue_tokens)
+    )

@@ -27,7 +27,7 @@ from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import Coverage, ExampleSet
 from unmask.io.rows import Row
-from unmask.serving.batching import Work
+from unmask.serving.batching import TooMuch, Work
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.pairs.scorers import MaskedScorer, SentenceScorer, score_sentences
@@ -174,22 +174,33 @@ class VectorUse:
             vectors = unit_length(vectors)
         return np.split(vectors, np.cumsum([len(each.inputs) for each in payloads])[:-1])
 
-    def tokens(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """The tokens of texts, special ones left out: `tokens`, `ids` and, where known, `offsets` (characters)."""
+    def tokens(self, texts: Sequence[str], most: int) -> list[dict[str, Any]]:
+        """The tokens of texts, special ones left out: `tokens`, `ids` and, where known, `offsets` (characters).
+
+        Raises:
+            TooMuch: there are over `most` tokens in all.
+        """
         inputs = [FeatureInput(text, None, None, None, f"input {number}") for number, text in enumerate(texts, start=1)]
+        read = tokenize(inputs, self.model.tokenizer)
+        if (total := sum(len(its.ids) for its in read)) > most:
+            raise TooMuch(total, most)
         return [
             {
                 "tokens": self.model.tokenizer.tokens(its.ids),
                 "ids": its.ids,
                 **({} if its.offsets is None else {"offsets": its.offsets}),
             }
-            for its in tokenize(inputs, self.model.tokenizer)
+            for its in read
         ]
 
-    def template_tokens(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
-        """The tokens of texts as text-embeddings-inference gives them: `id`, `text`, `special`, `start`, `stop`."""
+    def template_tokens(self, texts: Sequence[str], add_special_tokens: bool, most: int) -> list[list[dict[str, Any]]]:
+        """The tokens of texts as text-embeddings-inference gives them: `id`, `text`, `special`, `start`, `stop`.
+
+        Raises:
+            TooMuch: there are over `most` tokens in all, special ones left out.
+        """
         rows = []
-        for encoded in self.tokens(texts):
+        for encoded in self.tokens(texts, most):
             offsets = encoded.get("offsets", [(None, None)] * len(encoded["ids"]))
             own = [
                 {"id": index, "text": token, "special": False, "start": start, "stop": stop}

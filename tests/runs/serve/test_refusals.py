@@ -81,7 +81,12 @@ def is_well(client: TestClient) -> bool:
         (FILL, {"inputs": ["[MASK] " * 200]}, 422, "input 1: the text has 202 tokens and the model takes 40"),
         (FILL, {"inputs": ["[MASK]"], "top_k": 0}, 422, "top_k: Input should be greater than or equal to 1"),
         (FILL, {"inputs": ["[MASK] [MASK] "] * 6, "top_k": 1000}, 422, "12,000 answers, 1,000 for each mask"),
-        (FILL, {"inputs": ["[MASK]" + " " * 10**5], "top_k": 1000}, 422, "1,000 answers .* have 100,006,000 characters"),
+        (
+            FILL,
+            {"inputs": ["[MASK]" + " " * 10**5], "top_k": 1000},
+            422,
+            "1,000 answers .* have 100,006,000 characters",
+        ),
         ("/v1/models/masked/score", {"inputs": ["a " * 37] * 500}, 413, "tokens to compute: a request has at most"),
         (FEATURES, {"inputs": ["a"], "normalise": 1}, 422, "normalise: Input should be a valid boolean"),
         (FEATURES, {"inputs": ["a"], "pool": "none"}, 422, "pool=none gives a vector for each token"),
