@@ -89,7 +89,8 @@ def test_pseudo_log_likelihoods(tmp_path: Path, architecture: str, kind: str, pl
     save_masked_lm(tmp_path, architecture, kind)
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    found = score_sentences(open_scorer(tmp_path, pll=pll), SENTENCES)
+    scorer = open_scorer(tmp_path, pll=pll)
+    found = score_sentences(scorer, scorer.encode(SENTENCES))
     expected = [expected_score(model, tokenizer, sentence, pll != "original") for sentence in SENTENCES]
     np.testing.assert_allclose(found, expected, atol=1e-3)
     assert len({round(score, 2) for score in found}) == len(SENTENCES)
@@ -99,7 +100,7 @@ def test_a_text_that_is_no_sentence_is_refused_before_it_takes_hours(tmp_path: P
     save_masked_lm(tmp_path, "modernbert", "byte_bpe")
     edit_config(tmp_path, max_position_embeddings=8192)
     with pytest.raises(InputError, match=r"'they they .*: 604 tokens, and at most 512 are read: expected a sentence"):
-        score_sentences(open_scorer(tmp_path), ["they " * 300])
+        open_scorer(tmp_path).encode(["they " * 300])
 
 
 def test_batches_on_several_threads_score_as_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +112,7 @@ def test_batches_on_several_threads_score_as_on_one(tmp_path: Path, monkeypatch:
     try:
         for num_threads, shares in zip((1, 3), advanced, strict=True):
             torch.set_num_threads(num_threads)
-            found.append(score_sentences(scorer, SENTENCES, shares.append))
+            found.append(score_sentences(scorer, scorer.encode(SENTENCES), shares.append))
             assert torch.get_num_threads() == num_threads
     finally:
         torch.set_num_threads(threads)
@@ -139,4 +140,5 @@ def test_log_likelihoods_from_left_to_right(tmp_path: Path) -> None:
         with torch.no_grad():
             logits = model(ids[None]).logits[0, :-1].double()
         expected.append(-float(functional.cross_entropy(logits, ids[1:], reduction="sum")))
-    np.testing.assert_allclose(score_sentences(open_scorer(tmp_path), SENTENCES), expected, atol=1e-3)
+    scorer = open_scorer(tmp_path)
+    np.testing.assert_allclose(score_sentences(scorer, scorer.encode(SENTENCES)), expected, atol=1e-3)

@@ -144,8 +144,9 @@ async def token_scores(
 ) -> Any:
     def look(likelihoods: Any) -> dict[str, Any]:
         scorer = likelihoods.scorer
-        _check_length(scorer.encode([body.text])[0])
-        [found] = scorer.token_scores([body.text])
+        sentences = scorer.encode([body.text])
+        _check_length(sentences[0].ids)
+        [found] = scorer.token_scores(sentences)
         return {"tokens": scorer.tokenizer.tokens(found.ids.tolist()), "scores": found.scores.tolist()}
 
     return await _look(request, name, "token-scores", "likelihoods", MOST_TOKENS**2, look)

@@ -20,7 +20,7 @@ from unmask.inference.features.batches import EncodedInputs, FeatureModel, Pool,
 from unmask.inference.features.extraction import check_pool
 from unmask.inference.features.inputs import FeatureInput, read_feature_input, tokenize
 from unmask.inference.features.similarity import choose_layers, compare_neighbours, load_embedder, unit_length
-from unmask.inference.left_to_right.generation import Sampling, generate
+from unmask.inference.left_to_right.generation import Sampling, continue_prompt
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.mask_filling import MaskedText, MaskFiller
 from unmask.inference.pairs import open_scorer
@@ -30,7 +30,7 @@ from unmask.io.rows import Row
 from unmask.serving.batching import TooMuch, Work
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
-from unmask.tasks.pairs.scorers import MaskedScorer, SentenceScorer, score_sentences
+from unmask.tasks.pairs.scorers import MaskedScorer, Sentence, SentenceScorer, score_sentences
 from unmask.tasks.settings import TaskKind
 from unmask.tasks.text.text_task import TextTask
 
@@ -245,12 +245,13 @@ class LikelihoodUse:
 
     def read(self, texts: Sequence[str]) -> Work:
         """Raises InputError for a text that is too long, or has no token to score."""
-        lengths = [len(ids) for ids in self.scorer.encode(texts)]
+        sentences = self.scorer.encode(texts)
+        lengths = [len(each.ids) for each in sentences]
         copies = lengths if isinstance(self.scorer, MaskedScorer) else [1] * len(lengths)  # one for each masked token
         tokens = sum(length * number for length, number in zip(lengths, copies, strict=True))
-        return Work(self, None, list(texts), tokens, [0] * len(lengths))
+        return Work(self, None, sentences, tokens, [0] * len(lengths))
 
-    def compute(self, options: None, payloads: Sequence[list[str]]) -> list[list[float]]:
+    def compute(self, options: None, payloads: Sequence[list[Sentence]]) -> list[list[float]]:
         scores = iter(score_sentences(self.scorer, list(chain.from_iterable(payloads))).tolist())
         return [list(islice(scores, len(texts))) for texts in payloads]
 
@@ -275,14 +276,15 @@ class GenerationUse:
     def read(self, prompts: Sequence[str], continuing: Continuing) -> Work:
         """Raises SettingsError for a value that is out of its range."""
         Sampling(continuing.temperature, continuing.top_k, continuing.top_p)
-        lengths = [len(ids) for ids in self._model.tokenizer.encode_batch(list(prompts))]
+        encoded = self._model.tokenizer.encode_batch(list(prompts))
+        lengths = [len(ids) for ids in encoded]
         tokens = sum(continuing.num_tokens * min(length + 1, self._model.window) for length in lengths)
         left_out = [max(0, length + len(self._model.prefix) - self._model.window) for length in lengths]
-        return Work(self, continuing, list(prompts), tokens, left_out)
+        return Work(self, continuing, list(zip(prompts, encoded, strict=True)), tokens, left_out)
 
-    def compute(self, options: Continuing, payloads: Sequence[list[str]]) -> list[list[str]]:
-        chosen = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
+    def compute(self, options: Continuing, payloads: Sequence[list[tuple[str, list[int]]]]) -> list[list[str]]:
+        sampling = Sampling(options.temperature, options.top_k, options.top_p)
         return [
-            [generate(self._model, prompt, options.num_tokens, seed=options.seed, **chosen) for prompt in prompts]  # type: ignore[arg-type]
+            [continue_prompt(self._model, *prompt, options.num_tokens, sampling, options.seed) for prompt in prompts]
             for prompts in payloads
         ]

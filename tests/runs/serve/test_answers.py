@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from unmask.serving.settings import Limits
 from unmask.tasks.pairs.scorers import score_sentences
 from unmask.tasks.settings import FACTS
 from unmask.tasks.table import TASKS
+from unmask.tokenization import offsets
+from unmask.tokenization.tokenizer import TextTokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -102,7 +105,8 @@ def test_texts_are_continued_as_by_generate(client: TestClient, model_directorie
 @pytest.mark.parametrize("model", ["masked", "causal"])
 def test_pairs_are_scored_as_by_evaluate(model: str, client: TestClient, model_directories: Directories) -> None:
     good, bad = "the sky is blue", "the sky are blue"
-    expected = score_sentences(open_scorer(model_directories[model]), [good, bad])
+    scorer = open_scorer(model_directories[model])
+    expected = score_sentences(scorer, scorer.encode([good, bad]))
     [told] = ask(client, f"/v1/models/{model}/pairs", inputs=[{"good": good, "bad": bad}])["predictions"]
     assert [told["score_good"], told["score_bad"]] == pytest.approx(expected.tolist(), abs=1e-5)
     assert told["prefers"] == ("good" if expected[0] > expected[1] else "bad")
@@ -138,6 +142,33 @@ def test_a_vocabulary_that_does_not_fit_is_warned_of_once(
             ask(client, "/v1/models/m/features", inputs=["ж щ ю"])
     app.service.batcher.close()
     assert caplog.text.count("the vocabulary does not cover these texts") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("masked/score", {"inputs": ["the sky is blue"]}),
+        ("causal/pairs", {"inputs": [{"good": "the sky is blue", "bad": "the sky are blue"}]}),
+        ("causal/generate", {"inputs": ["the sky"], "num_tokens": 2}),
+    ],
+)
+def test_the_thread_that_computes_tokenizes_nothing(
+    path: str, body: dict[str, Any], client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def noting(function: Any) -> Any:
+        def noted(*arguments: Any, **options: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return function(*arguments, **options)
+
+        return noted
+
+    monkeypatch.setattr(TextTokenizer, "encode_batch", noting(TextTokenizer.encode_batch))
+    monkeypatch.setattr(offsets, "align_with", noting(offsets.align_with))
+    ask(client, f"/v1/models/{path}", **body)
+    assert threads
+    assert "unmask-models" not in threads
 
 
 # ---- Many at once

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,26 +109,41 @@ def generate(
     if any("\ud800" <= character <= "\udfff" for character in prompt):
         raise InputError("the prompt holds half of a surrogate pair: expected text in UTF-8")
     [text] = loaded.tokenizer.encode_batch([prompt])
-    ids = [*loaded.prefix, *text]
+    return continue_prompt(loaded, prompt, text, num_tokens, sampling, seed)
+
+
+def continue_prompt(
+    model: LanguageModel, prompt: str, text: Sequence[int], num_tokens: int, sampling: Sampling, seed: int
+) -> str:
+    """What `generate` returns, of a prompt whose ids are there.
+
+    Args:
+        text: the ids of `prompt`, special ones left out.
+
+    Raises:
+        InputError: there is nothing to continue.
+        ModelError: a logit is not finite.
+    """
+    ids = [*model.prefix, *text]
     if not ids:
         raise InputError(
             f"the prompt {prompt[:60]!r} holds no token, and the model needs one to continue from: give a word"
         )
     generator = torch.Generator().manual_seed(seed)
-    specials = list(loaded.tokenizer.special_ids)
+    specials = list(model.tokenizer.special_ids)
     begin = len(ids)
     for _ in range(num_tokens):
-        logits = loaded.next_logits(ids)
+        logits = model.next_logits(ids)
         if not logits.isfinite().all():
             raise ModelError(NOT_FINITE)
         logits[specials] = -torch.inf
         ids.append(sampling.choose(logits, generator))
-    if loaded.tokenizer.kind == "bpe" and text and text[-1] == loaded.tokenizer.unk_id:
-        added = readable(loaded.tokenizer.decode(ids[begin:]))  # `[UNK]` has no end of a word, after which a space is
+    if model.tokenizer.kind == "bpe" and text and text[-1] == model.tokenizer.unk_id:
+        added = readable(model.tokenizer.decode(ids[begin:]))  # `[UNK]` has no end of a word, after which a space is
         return added if prompt[-1:].isspace() else f" {added}"
-    before = readable(loaded.tokenizer.decode(text))
-    whole = readable(loaded.tokenizer.decode([*text, *ids[begin:]]))
-    return whole[len(before) :] if whole.startswith(before) else readable(loaded.tokenizer.decode(ids[begin:]))
+    before = readable(model.tokenizer.decode(text))
+    whole = readable(model.tokenizer.decode([*text, *ids[begin:]]))
+    return whole[len(before) :] if whole.startswith(before) else readable(model.tokenizer.decode(ids[begin:]))
 
 
 def readable(text: str) -> str:

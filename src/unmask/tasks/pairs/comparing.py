@@ -38,9 +38,10 @@ def compare_pairs(
     order = chance.permutation(len(pairs))  # long and short ones mixed, so that the time left is a fair estimate
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         numbers = order[start : start + _PAIRS_AT_ONCE]
-        sentences = [text for number in numbers for text in (pairs[number].good, pairs[number].bad)]
-        ids = scorer.encode(sentences)
-        differ = [not np.array_equal(good, bad) for good, bad in zip(ids[0::2], ids[1::2], strict=True)]
+        texts = [text for number in numbers for text in (pairs[number].good, pairs[number].bad)]
+        sentences = scorer.encode(texts)
+        two = zip(sentences[0::2], sentences[1::2], strict=True)
+        differ = [not np.array_equal(good.ids, bad.ids) for good, bad in two]
         scores = score_sentences(scorer, sentences, lambda count: advance(count / 2))
         right[numbers] = (scores[0::2] > scores[1::2]) & differ  # equal ids may get scores that differ in a digit
         num_alike += differ.count(False)

@@ -72,27 +72,39 @@ class TokenScores:
     scores: Scores
 
 
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, and the ids that a model reads of it, (tokens,) int64."""
+
+    text: str
+    ids: Ids
+
+
 class SentenceScorer(Protocol):
     """A model that scores how likely sentences are."""
 
-    def encode(self, sentences: Sequence[str]) -> list[Ids]:
-        """What the model reads of each sentence.
+    def encode(self, texts: Sequence[str]) -> list[Sentence]:
+        """What the model reads of each text.
 
         Raises:
-            InputError: a sentence is longer than the model reads, or has too few tokens to be scored.
+            InputError: a text is longer than the model reads, or has too few tokens to be scored.
         """
         ...
 
-    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
-        """Of each sentence the natural logarithm of each token that counts. Raises InputError as `encode`."""
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+        """Of each sentence the natural logarithm of each token that counts.
+
+        Raises:
+            InputError: the words of a sentence cannot be distinguished; see `PllMode`.
+        """
         ...
 
 
-def score_sentences(scorer: SentenceScorer, sentences: Sequence[str], advance: Advance = _unobserved) -> Scores:
+def score_sentences(scorer: SentenceScorer, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> Scores:
     """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.
 
     Raises:
-        InputError: as `SentenceScorer.encode`.
+        InputError: as `SentenceScorer.token_scores`.
     """
     return np.array([each.scores.sum() for each in scorer.token_scores(sentences, advance)])
 
@@ -107,26 +119,26 @@ class MaskedScorer:
     compute: Compute
     mode: PllMode = "original"
 
-    def encode(self, sentences: Sequence[str]) -> list[Ids]:
-        return _encode(self.tokenizer, sentences, min(_LONGEST, self.encoder.settings.num_positions))
+    def encode(self, texts: Sequence[str]) -> list[Sentence]:
+        return _encode(self.tokenizer, texts, min(_LONGEST, self.encoder.settings.num_positions))
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
-        encoded = self.encode(sentences)
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+        encoded = [each.ids for each in sentences]
         found = [np.zeros(len(ids)) for ids in encoded]
         spans = [slice(*_text_span(self.tokenizer, ids)) for ids in encoded]
         num_tokens = sum(len(ids) * (span.stop - span.start) for ids, span in zip(encoded, spans, strict=True))
-        batches = self._masked_batches(sentences, encoded)
+        batches = self._masked_batches(sentences)
         for copies in _side_by_side(lambda copies: self._score(copies, found), batches, self.compute.device):
             advance(len(sentences) * sum(len(copy.ids) for copy in copies) / max(1, num_tokens))
         return [TokenScores(ids[span], each[span]) for ids, each, span in zip(encoded, found, spans, strict=True)]
 
-    def _masked_batches(self, sentences: Sequence[str], encoded: Sequence[Ids]) -> Iterator[list[_Copy]]:
+    def _masked_batches(self, sentences: Sequence[Sentence]) -> Iterator[list[_Copy]]:
         """The masked copies of all sentences, by length, as many tokens in each batch as `BATCH_TOKENS`."""
         batch: list[_Copy] = []
         left = BATCH_TOKENS[self.compute.device.type]
-        for number in sorted(range(len(sentences)), key=lambda number: len(encoded[number])):
-            for copy in self._masked(number, sentences[number], encoded[number]):
+        for number in sorted(range(len(sentences)), key=lambda number: len(sentences[number].ids)):
+            for copy in self._masked(number, sentences[number]):
                 if len(copy.ids) > left and batch:
                     yield batch
                     batch, left = [], BATCH_TOKENS[self.compute.device.type]
@@ -134,15 +146,16 @@ class MaskedScorer:
                 left -= len(copy.ids)
         yield batch
 
-    def _masked(self, number: int, sentence: str, ids: Ids) -> list[_Copy]:
+    def _masked(self, number: int, sentence: Sentence) -> list[_Copy]:
         """A copy of a sentence for each token that counts."""
+        ids = sentence.ids
         start, stop = _text_span(self.tokenizer, ids)
         words = np.arange(stop - start)
         if self.mode == "word-left-to-right":
-            words = _words_of(self.tokenizer, sentence)
+            words = _words_of(self.tokenizer, sentence.text)
             if len(words) != stop - start:
                 raise InputError(
-                    f"{sentence[:60]!r} holds a special token of this model as text, and its words cannot be "
+                    f"{sentence.text[:60]!r} holds a special token of this model as text, and its words cannot be "
                     "distinguished: leave the pair out, or take --pll original"
                 )
         copies = []
@@ -191,16 +204,15 @@ class LeftToRightScorer:
     tokenizer: TextTokenizer
     compute: Compute
 
-    def encode(self, sentences: Sequence[str]) -> list[Ids]:
+    def encode(self, texts: Sequence[str]) -> list[Sentence]:
         settings = self.encoder.settings
         prefix = () if settings.family.reads_bare_text else self.tokenizer.template.single[0].ids
-        encoded = [np.array([*prefix, *ids]) for ids in self.tokenizer.encode_batch(list(sentences))]
-        _check_lengths(sentences, encoded, settings.num_positions, least=2)
-        return encoded
+        encoded = [np.array([*prefix, *ids]) for ids in self.tokenizer.encode_batch(list(texts))]
+        return _sentences(texts, encoded, settings.num_positions, least=2)
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
-        encoded = self.encode(sentences)
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+        encoded = [each.ids for each in sentences]
         found: dict[int, TokenScores] = {}
         for numbers, batch in _batches(encoded, self.compute.device):
             labels = batch.input_ids.roll(-1)
@@ -221,13 +233,13 @@ class ElmoScorer:
     tokenizer: WordTokenizer
     compute: Compute
 
-    def encode(self, sentences: Sequence[str]) -> list[Ids]:
-        inputs = self.tokenizer.encode_inputs([(sentence, None) for sentence in sentences])
-        return [np.array(each.input_ids, dtype=np.int64) for each in inputs]
+    def encode(self, texts: Sequence[str]) -> list[Sentence]:
+        inputs = self.tokenizer.encode_inputs([(text, None) for text in texts])
+        return [Sentence(text, np.array(each.input_ids, np.int64)) for text, each in zip(texts, inputs, strict=True)]
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
-        encoded = self.encode(sentences)
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+        encoded = [each.ids for each in sentences]
         found: dict[int, TokenScores] = {}
         for numbers, batch in _batches(encoded, self.compute.device):
             words = [self.tokenizer.vocabulary_ids(self.tokenizer.tokens(encoded[number])) for number in numbers]
@@ -261,12 +273,12 @@ class DiscriminatorScorer:
     tokenizer: TextTokenizer
     compute: Compute
 
-    def encode(self, sentences: Sequence[str]) -> list[Ids]:
-        return _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
+    def encode(self, texts: Sequence[str]) -> list[Sentence]:
+        return _encode(self.tokenizer, texts, self.encoder.settings.num_positions)
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
-        encoded = self.encode(sentences)
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+        encoded = [each.ids for each in sentences]
         found: dict[int, TokenScores] = {}
         for numbers, batch in _batches(encoded, self.compute.device):
             with self.compute.autocast():
@@ -325,21 +337,22 @@ def _side_by_side(score: Callable[[Part], None], parts: Iterator[Part], device: 
             torch.set_num_threads(num_threads)  # or threads that are begun later would have one
 
 
-def _encode(tokenizer: TextTokenizer, sentences: Sequence[str], limit: int) -> list[Ids]:
-    """The ids of each sentence, special tokens around them."""
-    inputs = tokenizer.encode_inputs([(sentence, None) for sentence in sentences], specials_in_text=False)
+def _encode(tokenizer: TextTokenizer, texts: Sequence[str], limit: int) -> list[Sentence]:
+    """Sentences with their ids, special tokens around them."""
+    inputs = tokenizer.encode_inputs([(text, None) for text in texts], specials_in_text=False)
     encoded = [np.array(each.input_ids, dtype=np.int64) for each in inputs]
     num_special = sum(len(piece.ids) for piece in tokenizer.template.single)
-    _check_lengths(sentences, encoded, limit, least=num_special + 1)
-    return encoded
+    return _sentences(texts, encoded, limit, least=num_special + 1)
 
 
-def _check_lengths(sentences: Sequence[str], encoded: Sequence[Ids], limit: int, least: int) -> None:
-    for sentence, ids in zip(sentences, encoded, strict=True):
+def _sentences(texts: Sequence[str], encoded: Sequence[Ids], limit: int, least: int) -> list[Sentence]:
+    """Raises InputError where one has over `limit` or under `least` tokens."""
+    for text, ids in zip(texts, encoded, strict=True):
         if len(ids) > limit:
-            raise InputError(f"{sentence[:60]!r}: {len(ids)} tokens, and at most {limit} are read: expected a sentence")
+            raise InputError(f"{text[:60]!r}: {len(ids)} tokens, and at most {limit} are read: expected a sentence")
         if len(ids) < least:
-            raise InputError(f"{sentence[:60]!r}: too few tokens to score: expected a sentence")
+            raise InputError(f"{text[:60]!r}: too few tokens to score: expected a sentence")
+    return [Sentence(*pair) for pair in zip(texts, encoded, strict=True)]
 
 
 def _text_span(tokenizer: TextTokenizer, ids: Ids) -> tuple[int, int]:
