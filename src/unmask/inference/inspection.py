@@ -25,6 +25,7 @@ from unmask.batch import pack
 from unmask.errors import InputError
 from unmask.inference.ensemble import EnsembleModule
 from unmask.inference.predictor import Predictor
+from unmask.io.rows import Row
 from unmask.models.encoder import TokenEncoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.tasks.base import ExampleCounts
@@ -105,11 +106,11 @@ class TokenWeights:
     difference: float
 
 
-def weigh_tokens(predictor: Predictor, fields: Any, method: str, most_tokens: int = 512) -> TokenWeights:
-    """Which tokens the label of a text rests on.
+def read_for_weighing(predictor: Predictor, row: Row, method: str, most_tokens: int = 512) -> EncodedExamples:
+    """A text for `weigh_tokens`, tokenized: one row.
 
     Args:
-        fields: a row, as the task reads it.
+        row: as the task reads it.
         method: `erasure` or `integrated_gradients`.
         most_tokens: that a text may have; each costs a pass of the model over all.
 
@@ -118,7 +119,7 @@ def weigh_tokens(predictor: Predictor, fields: Any, method: str, most_tokens: in
             orders, has no `[MASK]`, or computes in bf16, in which no gradient is taken.
     """
     task, counts = predictor.task, ExampleCounts()
-    encoded = task.encode(list(task.read_all([fields])), predictor.tokenizer, counts, predictor.num_segments)
+    encoded = task.encode(list(task.read_all([row])), predictor.tokenizer, counts, predictor.num_segments)
     encoder = predictor.module.encoder
     tokenizer = predictor.tokenizer
     if predictor.others or isinstance(predictor.module, EnsembleModule):
@@ -135,6 +136,16 @@ def weigh_tokens(predictor: Predictor, fields: Any, method: str, most_tokens: in
         raise InputError("the model has no [MASK] to hide tokens behind")
     if method != "erasure" and predictor.compute.dtype != torch.float32:
         raise InputError("integrated gradients are taken in fp32: load the model so, or take erasure")
+    return encoded
+
+
+def weigh_tokens(predictor: Predictor, encoded: EncodedExamples, method: str) -> TokenWeights:
+    """Which tokens the label of a text rests on.
+
+    Args:
+        encoded: from `read_for_weighing`, for this `method`.
+    """
+    tokenizer = predictor.tokenizer
     ids = encoded.input_ids.tolist()
     segments = (np.arange(len(ids)) >= encoded.second_starts[0]).astype(int).tolist()
     if predictor.num_segments < 2:
@@ -148,7 +159,7 @@ def weigh_tokens(predictor: Predictor, fields: Any, method: str, most_tokens: in
         weights[places], difference = _erasure(predictor, ids, segments, places, answer)
     else:
         weights[places], difference = _integrated_gradients(predictor, ids, segments, places, answer)
-    return TokenWeights(task.labels[answer], tokenizer.tokens(ids), weights, difference)
+    return TokenWeights(predictor.task.labels[answer], tokenizer.tokens(ids), weights, difference)
 
 
 def _logits(predictor: Predictor, rows: list[list[int]], segments: list[list[int]]) -> Tensor:

@@ -81,9 +81,11 @@ class _Job:
     work: Work
     future: asyncio.Future[Any]
     arrived: float
+    is_computed: bool = False
 
     def finish(self, result: Any) -> None:
         """Hands the result, or an exception, over to the loop that waits for it."""
+        self.is_computed = not isinstance(result, BaseException)
 
         def hand_over() -> None:
             if not self.future.done():
@@ -165,7 +167,8 @@ class Batcher:
                 self._metrics.queued(started - job.arrived)
             self._answer(batch)
             took, tokens = time.monotonic() - started, sum(job.work.tokens for job in batch)
-            self._rate += (tokens / max(took, 1e-6) - self._rate) * (0.2 if self._rate else 1.0)
+            if all(job.is_computed for job in batch):  # what fails, or is given up, may take no time at all
+                self._rate += (tokens / max(took, 1e-6) - self._rate) * (0.2 if self._rate else 1.0)
             self._metrics.computed(len(batch), tokens, took)
 
     def _take(self) -> list[_Job]:

@@ -1,6 +1,7 @@
 """Endpoints for looking inside a model, which the page at `/` draws; one text a request.
 
-They wait in the same queue as all other work and are computed by the same thread.
+Their texts are tokenized in threads too; they wait in the same queue as all other work and are computed by the same
+thread.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from unmask.errors import InputError
-from unmask.inference.inspection import answers_of_layers, attention_weights, chances_of_spans, weigh_tokens
+from unmask.inference.inspection import (
+    NUM_STEPS,
+    answers_of_layers,
+    attention_weights,
+    chances_of_spans,
+    read_for_weighing,
+    weigh_tokens,
+)
 from unmask.inference.windows import run_module
 from unmask.io.rows import Row
 from unmask.serving.batching import Work
@@ -38,18 +46,20 @@ class Looking:
 _LOOKING = Looking()
 
 
-async def _look(
-    request: Request, name: str, endpoint: str, use: str, num_tokens: int, look: Callable[[Any], Any]
-) -> Any:
-    """Looks at what a model is used for: `look` gets the attribute `use` of `ServedModel`."""
+Look = tuple[int, Callable[[], dict[str, Any]]]
+"""What a look has read: how many tokens the model will, and what computes the answer."""
+
+
+async def _look(request: Request, name: str, endpoint: str, use: str, read: Callable[[Any], Look]) -> Any:
+    """Looks at what a model is used for: `read` gets the attribute `use` of `ServedModel`, and tokenizes."""
     service = service_of(request)
     model = service.model(name, endpoint)
 
-    def read() -> Work:
-        used = model.use(use)  # loaded in this thread: the one that computes waits for no file
-        return Work(_LOOKING, lambda: look(used), None, num_tokens, [])
+    def work() -> Work:
+        num_tokens, look = read(model.use(use))  # loaded in this thread: the one that computes waits for no file
+        return Work(_LOOKING, look, None, num_tokens, [])
 
-    result, _ = await service.compute(request, read)
+    result, _ = await service.compute(request, work)
     return {"model": name, **result}
 
 
@@ -77,45 +87,60 @@ class SpansRequest(Schema):
 
 @router.post("/{name}/attention", summary="How much each token attends to each, by layer and head")
 async def attention(request: Request, name: str, body: Annotated[LookRequest, example(text="The cats sleep.")]) -> Any:
-    def look(vectors: Any) -> dict[str, Any]:
+    def read(vectors: Any) -> Look:
         encoder, tokenizer = vectors.model.encoder, vectors.model.tokenizer
         [encoded] = tokenizer.encode_inputs([(body.text, None)])
-        _check_length(encoded.input_ids, encoder)
-        weights = attention_weights(encoder, encoded.input_ids)
-        return {"tokens": tokenizer.tokens(encoded.input_ids), "weights": (weights * 1000).round().int().tolist()}
+        ids = encoded.input_ids
+        _check_length(ids, encoder)
 
-    return await _look(request, name, "attention", "vectors", MOST_TOKENS, look)
+        def look() -> dict[str, Any]:
+            weights = attention_weights(encoder, ids)
+            return {"tokens": tokenizer.tokens(ids), "weights": (weights * 1000).round().int().tolist()}
+
+        return len(ids), look
+
+    return await _look(request, name, "attention", "vectors", read)
 
 
 @router.post("/{name}/layers", summary="What each layer would put in place of the first [MASK]")
 async def layers(
     request: Request, name: str, body: Annotated[MaskLookRequest, example(text="The sky is [MASK] .")]
 ) -> Any:
-    def look(masks: Any) -> dict[str, Any]:
+    def read(masks: Any) -> Look:
         filler = masks.filler
         masked = filler.encode(body.text)
         _check_length(masked.ids)
-        place = masked.places[0]
-        found = answers_of_layers(filler.encoder, filler.head, filler.tokenizer, masked.ids, place, body.top_k)
-        return {"layers": [{"layer": each.layer, "tokens": each.tokens, "scores": each.scores} for each in found]}
 
-    return await _look(request, name, "layers", "masks", MOST_TOKENS, look)
+        def look() -> dict[str, Any]:
+            place = masked.places[0]
+            found = answers_of_layers(filler.encoder, filler.head, filler.tokenizer, masked.ids, place, body.top_k)
+            return {"layers": [{"layer": each.layer, "tokens": each.tokens, "scores": each.scores} for each in found]}
+
+        return len(masked.ids), look
+
+    return await _look(request, name, "layers", "masks", read)
 
 
 @router.post("/{name}/words", summary="Which tokens the label of a text rests on")
 async def words(
     request: Request, name: str, body: Annotated[WordsRequest, example(input="a gripping , beautifully acted film")]
 ) -> Any:
-    def look(task: Any) -> dict[str, Any]:
-        found = weigh_tokens(task.predictor, Row(body.input, "input"), body.method, MOST_WEIGHED)
-        return {
-            "label": found.label,
-            "tokens": found.tokens,
-            "weights": found.weights.tolist(),
-            "difference": found.difference,
-        }
+    def read(task: Any) -> Look:
+        encoded = read_for_weighing(task.predictor, Row(body.input, "input"), body.method, MOST_WEIGHED)
 
-    return await _look(request, name, "words", "task", MOST_WEIGHED**2, look)
+        def look() -> dict[str, Any]:
+            found = weigh_tokens(task.predictor, encoded, body.method)
+            return {
+                "label": found.label,
+                "tokens": found.tokens,
+                "weights": found.weights.tolist(),
+                "difference": found.difference,
+            }
+
+        num_tokens = len(encoded.input_ids)
+        return num_tokens * (num_tokens if body.method == "erasure" else NUM_STEPS), look
+
+    return await _look(request, name, "words", "task", read)
 
 
 @router.post("/{name}/spans", summary="Where in a passage an answer may begin and end")
@@ -124,57 +149,67 @@ async def spans(
     name: str,
     body: Annotated[SpansRequest, example(question="Who wrote it?", context="The book was written by Ada in London.")],
 ) -> Any:
-    def look(task: Any) -> dict[str, Any]:
+    def read(task: Any) -> Look:
         predictor = task.predictor
-        [read] = predictor.task.read_all([Row(body.model_dump(), "input")])
-        encoded = predictor.task.encode([read], predictor.tokenizer, ExampleCounts(), predictor.num_segments)
+        [given] = predictor.task.read_all([Row(body.model_dump(), "input")])
+        encoded = predictor.task.encode([given], predictor.tokenizer, ExampleCounts(), predictor.num_segments)
         if len(encoded.input_ids) > MOST_OF_PASSAGE:
             raise InputError(f"the passage has {len(encoded.input_ids):,} tokens: up to {MOST_OF_PASSAGE:,} are shown")
-        with torch.inference_mode():
-            logits = run_module(predictor.task, predictor.module, encoded, predictor.compute)
-        found = chances_of_spans(encoded, logits)
-        return {"starts": found.starts, "ends": found.ends, "begins": found.begins, "stops": found.stops}
 
-    return await _look(request, name, "spans", "task", MOST_OF_PASSAGE, look)
+        def look() -> dict[str, Any]:
+            with torch.inference_mode():
+                logits = run_module(predictor.task, predictor.module, encoded, predictor.compute)
+            found = chances_of_spans(encoded, logits)
+            return {"starts": found.starts, "ends": found.ends, "begins": found.begins, "stops": found.stops}
+
+        return len(encoded.input_ids), look
+
+    return await _look(request, name, "spans", "task", read)
 
 
 @router.post("/{name}/token-scores", summary="How likely each token of a text is: the natural logarithm")
 async def token_scores(
     request: Request, name: str, body: Annotated[LookRequest, example(text="The cats sleep.")]
 ) -> Any:
-    def look(likelihoods: Any) -> dict[str, Any]:
-        scorer = likelihoods.scorer
-        sentences = scorer.encode([body.text])
-        _check_length(sentences[0].ids)
-        [found] = scorer.token_scores(sentences)
-        return {"tokens": scorer.tokenizer.tokens(found.ids.tolist()), "scores": found.scores.tolist()}
+    def read(likelihoods: Any) -> Look:
+        scorer, work = likelihoods.scorer, likelihoods.read([body.text])
+        _check_length(work.payload[0].ids)
 
-    return await _look(request, name, "token-scores", "likelihoods", MOST_TOKENS**2, look)
+        def look() -> dict[str, Any]:
+            [found] = scorer.token_scores(work.payload)
+            return {"tokens": scorer.tokenizer.tokens(found.ids.tolist()), "scores": found.scores.tolist()}
+
+        return work.tokens, look
+
+    return await _look(request, name, "token-scores", "likelihoods", read)
 
 
 @router.post("/{name}/checkpoints", summary="What each checkpoint of the model's run puts in place of the first [MASK]")
 async def checkpoints(
     request: Request, name: str, body: Annotated[CheckpointsRequest, example(text="The sky is [MASK] .")]
 ) -> Any:
-    def look(uses: Any) -> dict[str, Any]:
-        answers = []
+    def read(uses: Any) -> Look:
         one = next(iter(uses.values()))  # all have one tokenizer
-        among = one.filler.find_tokens(body.targets) if body.targets else None
-        for step, use in uses.items():
-            masked = use.filler.encode(body.text)
-            _check_length(masked.ids)
-            [found] = use.filler.answer([masked], body.top_k, among)
-            first = [each for each in found if not each.get("mask")]
-            answers.append(
-                {
-                    "step": step,
-                    "tokens": [each["token_str"] for each in first],
-                    "scores": [each["score"] for each in first],
-                }
-            )
-        return {"checkpoints": answers}
+        work = one.read([body.text], body.top_k, body.targets)
+        _check_length(work.payload[0].ids)
 
-    return await _look(request, name, "checkpoints", "checkpoints", 32 * MOST_TOKENS, look)
+        def look() -> dict[str, Any]:
+            answers = []
+            for step, use in uses.items():
+                [[found]] = use.compute(work.options, [work.payload])
+                first = [each for each in found if not each.get("mask")]
+                answers.append(
+                    {
+                        "step": step,
+                        "tokens": [each["token_str"] for each in first],
+                        "scores": [each["score"] for each in first],
+                    }
+                )
+            return {"checkpoints": answers}
+
+        return len(uses) * work.tokens, look
+
+    return await _look(request, name, "checkpoints", "checkpoints", read)
 
 
 def _check_length(ids: Sequence[Any], encoder: Any = None) -> None:

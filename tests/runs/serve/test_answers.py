@@ -150,6 +150,11 @@ def test_a_vocabulary_that_does_not_fit_is_warned_of_once(
         ("masked/score", {"inputs": ["the sky is blue"]}),
         ("causal/pairs", {"inputs": [{"good": "the sky is blue", "bad": "the sky are blue"}]}),
         ("causal/generate", {"inputs": ["the sky"], "num_tokens": 2}),
+        ("masked/attention", {"text": "the sky"}),
+        ("masked/layers", {"text": "the [MASK] is blue"}),
+        ("masked/token-scores", {"text": "the sky"}),
+        ("classification/words", {"input": "a warm paper"}),
+        ("qa/spans", {"question": "who wrote?", "context": "Ada wrote a warm paper"}),
     ],
 )
 def test_the_thread_that_computes_tokenizes_nothing(

@@ -11,7 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from unmask.serving.app import build_app
-from unmask.serving.models import open_models
+from unmask.serving.models import ServedModel, open_models
+from unmask.serving.settings import Limits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -75,6 +76,20 @@ def test_an_answer_s_place_is_seen(client: TestClient) -> None:
     assert 0 < sum(seen["begins"]) <= 1.0001
 
 
+def test_a_look_counts_as_many_tokens_as_the_model_reads(served_models: dict[str, ServedModel]) -> None:
+    app = build_app(served_models, Limits(queue_tokens=200))
+    with TestClient(app) as client:
+        assert ask(client, "classification", "words", input="a paper")
+        assert ask(client, "qa", "spans", question="who?", context="Ada wrote a warm paper")
+        assert ask(client, "causal", "token-scores", text="the sky is blue " * 3)
+        for model, what, body in (
+            ("classification", "words", {"input": "a warm paper " * 5}),
+            ("masked", "token-scores", {"text": "the sky is blue " * 4}),
+        ):
+            assert "tokens to compute" in ask(client, model, what, 413, **body)["error"]["message"]
+    app.service.batcher.close()
+
+
 @pytest.mark.parametrize(
     ("model", "what", "body", "status", "told"),
     [
@@ -111,6 +126,8 @@ def test_every_checkpoint_answers_and_the_last_as_the_model(learning: TestClient
     assert seen[-1]["tokens"] == [each["token_str"] for each in filled]
     assert seen[-1]["scores"] == pytest.approx([each["score"] for each in filled], abs=1e-5)
     assert seen[0]["scores"] != seen[-1]["scores"]
+    refused = ask(learning, "run", "checkpoints", 422, text="[MASK]" + " " * 2_000_000, top_k=20)
+    assert "20 answers that repeat their texts" in refused["error"]["message"]
 
 
 def test_checkpoints_say_how_likely_words_are_that_none_finds_likely(learning: TestClient) -> None:

@@ -12,7 +12,13 @@ import torch
 from support.family_parity import LENGTHS, draw, new_theirs, settings_of
 from support.untrained import save_bert, save_task_model
 from unmask.errors import InputError
-from unmask.inference.inspection import answers_of_layers, attention_weights, chances_of_spans, weigh_tokens
+from unmask.inference.inspection import (
+    answers_of_layers,
+    attention_weights,
+    chances_of_spans,
+    read_for_weighing,
+    weigh_tokens,
+)
 from unmask.inference.mask_filling import MaskFiller
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.rows import Row
@@ -72,7 +78,7 @@ def probability(predictor: Predictor, text: str, label: str) -> float:
 
 def test_erasure_is_what_hiding_each_token_takes_away(classifier: Predictor) -> None:
     text = "she wrote a warm letter"
-    found = weigh_tokens(classifier, Row({"text": text}, "here"), "erasure")
+    found = weigh_tokens(classifier, read_for_weighing(classifier, Row({"text": text}, "here"), "erasure"), "erasure")
     words = text.split()
     assert found.tokens == ["[CLS]", *words, "[SEP]"]
     whole = probability(classifier, text, found.label)
@@ -85,7 +91,8 @@ def test_erasure_is_what_hiding_each_token_takes_away(classifier: Predictor) -> 
 
 def test_integrated_gradients_add_up_to_what_the_words_bring(classifier: Predictor) -> None:
     text = "she wrote a warm letter"
-    found = weigh_tokens(classifier, Row({"text": text}, "here"), "integrated_gradients")
+    method = "integrated_gradients"
+    found = weigh_tokens(classifier, read_for_weighing(classifier, Row({"text": text}, "here"), method), method)
     answer = classifier.task.labels.index(found.label)
 
     def logit(text: str) -> float:
@@ -108,12 +115,12 @@ def test_an_ensemble_has_no_one_inside(classifier: Predictor) -> None:
     several = replace(classifier, others=(classifier,))
     row = Row({"text": "she wrote"}, "here")
     with pytest.raises(InputError, match="an ensemble answers by several models"):
-        weigh_tokens(several, row, "erasure")
+        read_for_weighing(several, row, "erasure")
     with pytest.raises(InputError, match="the text has 4 tokens: up to 3 can be weighed"):
-        weigh_tokens(classifier, row, "erasure", 3)
+        read_for_weighing(classifier, row, "erasure", 3)
     long = Row({"text": "she wrote " * 40}, "here")
     with pytest.raises(InputError, match="the model reads 32 tokens of this text: give a shorter one"):
-        weigh_tokens(classifier, long, "erasure")
+        read_for_weighing(classifier, long, "erasure")
 
 
 def test_chances_of_spans_are_of_the_window_that_answers(tmp_path: Path) -> None:

@@ -116,6 +116,17 @@ def test_who_would_be_answered_too_late_is_turned_away() -> None:
     assert turned_away.retry_after_s >= 1000
 
 
+def test_what_fails_says_nothing_about_how_fast_others_are() -> None:
+    """A batch takes a microsecond at least, so those that give an answer have at most a million tokens a second."""
+    use = Doubling()
+    with batching(queue_tokens=10**10) as batcher:
+        assert asyncio.run(batcher.compute(use.work(1))) == 2
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(batcher.compute(use.work(13, 10**10)))
+        assert asyncio.run(batcher.compute(use.work(2))) == 4, "which begins after the one before it is reckoned with"
+        assert 0 < batcher._rate <= 10**6
+
+
 def test_what_is_being_computed_for_long_counts_as_what_waits() -> None:
     use = Doubling()
 
