@@ -6,8 +6,9 @@ out; a checkpoint a minute costs at most 5 % of the time; a run resumes at step 
 All on the CPU. Processes are bound to a core each, have one thread, and take the same steps, of 32 sequences of 128
 tokens and of 128, in micro-batches of 16. The share of a step in which gradients are summed is measured with the
 gradients of the recipe's model, without anything else: it takes as long for any batch, so a larger one hides it. The
-plan is that of `unmask plan --gpu cpu --gpus 2`, by one thread. What a save costs comes from runs that save every second step and runs that save none. To resume is to open the run's inputs at
-its checkpoint, first batch included; reading the weights is left out.
+plan is that of `unmask plan --gpu cpu --gpus 2`, by one thread. What a save costs comes from runs that save every
+second step and runs that save none. To resume is to open the run's inputs at its checkpoint, first batch included;
+reading the weights is left out.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ def sum_alone(recipe: str, store: str, told: Path) -> None:
             for p in parameters:
                 p.grad = torch.ones_like(p)
             began = time.perf_counter()
-            ranks.sum_gradients(parameters)
+            joined = ranks.join_gradients(parameters)
+            assert joined is not None, "there are two processes"
+            ranks.sum_gradients(joined)
             taken.append(time.perf_counter() - began)
         if ranks.is_first:
             told.write_text(str(median(taken[2:])), encoding="utf-8")

@@ -21,6 +21,9 @@ _CONNECTIONS, _OTHER_FILES = 2**14, 128
 """The most connections, and how many files are left for all else; where few may be open, half of them are
 connections."""
 
+_RECEIVED = memoryview(bytearray(2**18))
+"""Of the connection that is being read. It is copied before another one is."""
+
 _ORDER = itertools.count()
 """Of connections and requests. (The loop's time stands still while it handles many at once.)"""
 
@@ -40,8 +43,12 @@ def most_connections() -> int:
     return _CONNECTIONS if soft < 0 else min(_CONNECTIONS, max(soft - _OTHER_FILES, soft // 2))
 
 
-class Connection(HttpToolsProtocol):
-    """One client. It has `Config.timeout_keep_alive` seconds for the headers of a request, and to take an answer."""
+class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
+    """One client. It has `Config.timeout_keep_alive` seconds for the headers of a request, and to take an answer.
+
+    What comes is received into memory that all connections share. asyncio would else take 256 KiB for each piece and
+    give back what is too much, which leaves the memory full of holes while many requests wait.
+    """
 
     _sending: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
@@ -60,6 +67,12 @@ class Connection(HttpToolsProtocol):
         self._stop(self._sending)
         self._stop(self._reading)
         super().connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _RECEIVED
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(_RECEIVED[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
