@@ -7,37 +7,59 @@ thread, and of each the quietest round counts: other work on the machine only ev
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from measure import Row, machine, parser, report
+
+if TYPE_CHECKING:
+    from unmask.experiments.plan.workload import Opened
+    from unmask.training.device import Compute
 
 RECIPES = ("bert_tiny", "bert_mini", "modern_mini", "electra_joint_mini", "gpt1_mini")
 MOST_OFF = 0.15
 
 
-def measure(recipe: str, rounds: int) -> Row:
-    """A recipe's planned and measured step."""
-    from unmask.doctor.recipe.speed_probe import measure_speed
-    from unmask.experiments.plan.costs import Speeds, step_cost
-    from unmask.experiments.plan.rates import measure_bandwidth, measure_operations, measure_products
+def open_plan(recipe: str, overrides: Sequence[str]) -> tuple[Opened, Compute]:
+    """What a plan for this machine's processor is worked out from."""
     from unmask.experiments.plan.workload import open_recipe, open_workload
     from unmask.training.device import choose_compute
 
-    settings, names_text = open_recipe(f"pretrain/{recipe}", ["phases=[]"])
+    settings, names_text = open_recipe(recipe, overrides)
     compute = choose_compute("cpu", settings.precision)
-    opened = open_workload(recipe, settings, names_text, compute)
+    return open_workload(recipe, settings, names_text, compute), compute
+
+
+def planned_step(opened: Opened, compute: Compute, processes: int = 1) -> float:
+    """Seconds of a step of the first phase, in processes of one thread each."""
+    from unmask.experiments.plan.costs import Speeds, sequences_at_once, step_cost
+    from unmask.experiments.plan.hardware import LOOPBACK
+    from unmask.experiments.plan.rates import measure_bandwidth, measure_operations, measure_products
+
+    phase, material = opened.workload.phases[0], opened.materials[0]
+    speeds = Speeds(
+        measure_operations(material, compute, time.process_time),
+        measure_products(material.sizes.hidden_size, compute, time.process_time),
+        measure_bandwidth(time.process_time),
+        inside=LOOPBACK.speed,
+        across=None,
+        per_node=processes,
+    )
+    at_once = sequences_at_once(phase, processes, math.inf)
+    return step_cost(opened.workload, phase, processes, at_once, speeds).total
+
+
+def measure(recipe: str, rounds: int) -> Row:
+    """A recipe's planned and measured step."""
+    from unmask.doctor.recipe.speed_probe import measure_speed
+
+    opened, compute = open_plan(f"pretrain/{recipe}", ["phases=[]"])
     phase, material = opened.workload.phases[0], opened.materials[0]
     planned, measured = [], []
     for _ in range(rounds):
-        speeds = Speeds(
-            measure_operations(material, compute, time.process_time),
-            measure_products(material.sizes.hidden_size, compute, time.process_time),
-            measure_bandwidth(time.process_time),
-            inside=1.0,
-            across=None,
-            per_node=1,
-        )
-        planned.append(step_cost(opened.workload, phase, 1, phase.batch_size, speeds).total)
+        planned.append(planned_step(opened, compute))
         probe = measure_speed(material, compute, 6.0, phase.batch_size, time.process_time)
         measured.append(probe.seconds_for(phase.tokens))
     ratio = min(planned) / min(measured)

@@ -6,9 +6,9 @@ out; a checkpoint a minute costs at most 5 % of the time; a run resumes at step 
 All on the CPU. Processes are bound to a core each, have one thread, and take the same steps, of 32 sequences of 128
 tokens and of 128, in micro-batches of 16. The share of a step in which gradients are summed is measured with the
 gradients of the recipe's model, without anything else: it takes as long for any batch, so a larger one hides it. The
-plan is that of `unmask plan --gpu cpu --gpus 2`, by one thread. What a save costs comes from runs that save every
-second step and runs that save none. To resume is to open the run's inputs at its checkpoint, first batch included;
-reading the weights is left out.
+plan is that of `unmask plan --gpu cpu --gpus 2`, of one thread, the quietest of the rounds. What a save costs comes
+from runs that save every second step and runs that save none. To resume is to open the run's inputs at its checkpoint,
+first batch included; reading the weights is left out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import median
 
 from measure import Row, machine, num_cores, parser, report
+from plan import open_plan, planned_step
 
 SAVES_A_MINUTE = 1
 SAVED_EVERY = 2
@@ -113,12 +114,9 @@ def planned_rate(given: Namespace, batch: int) -> float:
     """Tokens a second of two processes, as `unmask plan` works them out from steps of one thread on this machine."""
     import torch
 
-    from unmask.experiments.plan.program import Asked, plan
-
     torch.set_num_threads(1)
-    planned = plan(given.recipe, words_of(given, Path("run"), batch=batch)[2:-2], Asked(gpu="cpu", gpus=2))
-    (cost,) = planned.costs
-    return planned.workload.phases[0].tokens / cost.step.total
+    opened, compute = open_plan(given.recipe, words_of(given, Path("run"), batch=batch)[2:-2])
+    return opened.workload.phases[0].tokens / min(planned_step(opened, compute, 2) for _ in range(given.rounds))
 
 
 def resume_seconds(given: Namespace, work: Path) -> tuple[float, float]:
