@@ -74,8 +74,8 @@ def on_processor(directory: Path, compute: Compute) -> Compute:
     return Compute(torch.device("cpu"), compute.dtype, "ONNX Runtime's build for processors computes")
 
 
-class OnnxGraph:
-    """A directory's ONNX file, ready to run.
+class OnnxGraph(nn.Module):
+    """A directory's ONNX file, ready to run; a module, so that PyTorch's hooks see its runs too.
 
     Attributes:
         outputs: their names.
@@ -86,6 +86,7 @@ class OnnxGraph:
     """
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._session = new_session(directory / ONNX)
         self._inputs = {each.name for each in self._session.get_inputs()}
         self.outputs: tuple[str, ...] = tuple(each.name for each in self._session.get_outputs())
@@ -94,7 +95,7 @@ class OnnxGraph:
         # In 8 bits the values of a batch share one range: a row's answer would depend on the rows beside it.
         self._is_by_row = self._session.get_modelmeta().producer_name == _QUANTIZER
 
-    def run(self, batch: Batch, outputs: Sequence[str]) -> tuple[list[Tensor], Tensor]:
+    def forward(self, batch: Batch, outputs: Sequence[str]) -> tuple[list[Tensor], Tensor]:
         """Some outputs for padded rows, and where these have tokens: (sequences, longest) bool."""
         ids, mask, segments = padded_rows(batch)
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
@@ -147,7 +148,7 @@ class OnnxEncoder(nn.Module):
     def of_tokens(self, batch: Batch, *outputs: str) -> dict[str, Tensor]:
         """Outputs by name, all where none is named; (tokens, ...) float32."""
         names = outputs or self._graph.outputs
-        found, mask = self._graph.run(batch, names)
+        found, mask = self._graph(batch, names)
         return {name: each[mask] for name, each in zip(names, found, strict=True)}
 
 
@@ -205,7 +206,7 @@ class OnnxModule(TaskModule):
 
     def outputs(self, batch: Batch) -> Tensor:
         """(units, ...), or (tokens, ...) of heads on tokens; float32."""
-        found, mask = self._graph.run(batch, self._graph.outputs)
+        found, mask = self._graph(batch, self._graph.outputs)
         logits = torch.stack(found, -1) if len(found) > 1 else found[0]
         if logits.dim() == 3:
             return logits[mask]

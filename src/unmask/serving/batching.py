@@ -100,6 +100,17 @@ class _Job:
             logger.debug("an answer came after the server's end")
 
 
+_computing = threading.local()
+"""Of the thread that computes: `jobs`, those under way."""
+
+
+def stop_if_abandoned(*_: Any) -> None:
+    """Raises `Abandoned` in the thread that computes if nobody waits any more for what it does."""
+    jobs: Sequence[_Job] = getattr(_computing, "jobs", ())
+    if jobs and all(job.future.done() for job in jobs):
+        raise Abandoned
+
+
 class Batcher:
     """The queue, and the thread that owns the models."""
 
@@ -194,14 +205,9 @@ class Batcher:
     def _answer(self, batch: Sequence[_Job]) -> None:
         """Computes a batch; where that fails, each by itself, so that one request's fault is no other's."""
         work = batch[0].work
-
-        def stop_if_abandoned(*_: Any) -> None:
-            if threading.current_thread() is self._thread and all(job.future.done() for job in batch):
-                raise Abandoned
-
         # Called before each part of a model, so that a text of minutes ends with the wait for it.
         hook = register_module_forward_pre_hook(stop_if_abandoned)
-        self._began = time.monotonic()
+        self._began, _computing.jobs = time.monotonic(), batch
         try:
             results = list(work.use.compute(work.options, [job.work.payload for job in batch]))
             assert len(results) == len(batch), "one for each request"
@@ -213,7 +219,7 @@ class Batcher:
                     self._answer([job])
             return
         finally:
-            self._began = None
+            self._began, _computing.jobs = None, ()
             hook.remove()
         for job, result in zip(batch, results, strict=True):
             job.finish(result)

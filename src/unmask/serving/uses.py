@@ -27,7 +27,7 @@ from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import Coverage, ExampleSet
 from unmask.io.rows import Row
-from unmask.serving.batching import TooMuch, Work
+from unmask.serving.batching import TooMuch, Work, stop_if_abandoned
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.pairs.scorers import MaskedScorer, Sentence, SentenceScorer, score_sentences
@@ -252,7 +252,9 @@ class LikelihoodUse:
         return Work(self, None, sentences, tokens, [0] * len(lengths))
 
     def compute(self, options: None, payloads: Sequence[list[Sentence]]) -> list[list[float]]:
-        scores = iter(score_sentences(self.scorer, list(chain.from_iterable(payloads))).tolist())
+        # The model may be run in other threads, where the batcher does not look: this is called after each batch.
+        found = score_sentences(self.scorer, list(chain.from_iterable(payloads)), stop_if_abandoned)
+        scores = iter(found.tolist())
         return [list(islice(scores, len(texts))) for texts in payloads]
 
 

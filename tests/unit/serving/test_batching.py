@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.modules import module
 
+from unmask.batch import pack
+from unmask.inference import onnx_model
 from unmask.serving.batching import Batcher, Busy, Stopping, TooMuch, TooSlow, Work
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Limits
+from unmask.serving.uses import LikelihoodUse
+from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.tasks.pairs.scorers import MaskedScorer
 
 
 class Doubling:
@@ -176,6 +185,60 @@ def test_what_nobody_waits_for_any_more_is_computed_no_further() -> None:
         assert asyncio.run(ask(batcher)) == 1
     assert use.calls == 1
     assert module._global_forward_pre_hooks == hooks, "nothing is left behind"
+
+
+def test_scoring_in_several_threads_ends_where_nobody_waits(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use, scored = LikelihoodUse(tiny_model, "fp32"), []
+    work = use.read(["a man is asleep on the grass . " * 3])
+
+    def score(self: MaskedScorer, copies: Sequence[Any], found: Any) -> None:
+        scored.append(len(copies))
+        time.sleep(0.05)
+
+    monkeypatch.setitem(BATCH_TOKENS, "cpu", 1)  # a batch for each copy of the sentence
+    monkeypatch.setattr(MaskedScorer, "_score", score)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with batching(timeout_s=0.02) as batcher, pytest.raises(TooSlow):
+            asyncio.run(batcher.compute(work))
+    finally:
+        torch.set_num_threads(num_threads)
+    assert 0 < len(scored) < 12 < len(work.payload[0].ids), "what was under way, not all copies"
+
+
+def test_an_onnx_file_is_run_no_further_where_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Session:
+        """As ONNX Runtime's."""
+
+        def __init__(self) -> None:
+            self.runs = 0
+
+        def get_inputs(self) -> list[Any]:
+            return [SimpleNamespace(name="input_ids")]
+
+        def get_outputs(self) -> list[Any]:
+            return [SimpleNamespace(name="logits")]
+
+        def get_modelmeta(self) -> Any:
+            return SimpleNamespace(producer_name="")
+
+        def run(self, names: list[str], given: dict[str, Any], options: Any) -> list[Any]:
+            self.runs += 1
+            time.sleep(0.05)
+            return [np.zeros((1, 2), np.float32)]
+
+    class Repeating(Doubling):
+        def compute(self, options: Any, payloads: Sequence[int]) -> list[Any]:
+            return [[graph(pack([[1, 2]]), graph.outputs) for _ in range(number)] for number in payloads]
+
+    session = Session()
+    monkeypatch.setattr(onnx_model, "new_session", lambda path: session)
+    monkeypatch.setattr(onnx_model, "import_module", lambda name: SimpleNamespace(RunOptions=SimpleNamespace))
+    graph = onnx_model.OnnxGraph(Path("model"))
+    with batching(timeout_s=0.02) as batcher, pytest.raises(TooSlow):
+        asyncio.run(batcher.compute(Repeating().work(1000)))
+    assert session.runs == 1
 
 
 def test_one_request_of_more_than_may_wait_is_refused() -> None:
