@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from itertools import pairwise
 from types import FrameType
 from typing import Annotated, NoReturn, TextIO
 
@@ -56,7 +57,8 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # oneDNN caches what it made for the last thousand shapes, and most shapes of a run return within half as many.
     # Those of requests return seldom, each holds megabytes, and in fp32 it is soon made again.
-    kept = "16" if sys.argv[1:2] == ["serve"] and "bf16" not in " ".join(sys.argv) else "512"
+    in_bf16 = "--precision=bf16" in sys.argv or ("--precision", "bf16") in pairwise(sys.argv)
+    kept = "16" if sys.argv[1:2] == ["serve"] and not in_bf16 else "512"
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", kept)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)

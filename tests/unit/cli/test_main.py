@@ -29,6 +29,35 @@ def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(given: str
     assert finished.stdout.split() == ["unmask", "0.1.0", expected]
 
 
+CACHE = """
+import os
+from unmask.cli.main import main
+
+try:
+    main()
+finally:
+    print(os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("serve runs/bf16-test", "16"),
+        ("serve runs/test --precision fp32", "16"),
+        ("serve runs/test --precision bf16", "512"),
+        ("serve runs/test --precision=bf16", "512"),
+        ("predict runs/test", "512"),
+    ],
+)
+def test_few_shapes_are_kept_where_requests_are_served_in_fp32(words: str, kept: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}
+    command = [sys.executable, "-c", CACHE, *words.split(), "--help"]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split()[-1] == kept
+
+
 @pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)])
 def test_streams_that_are_closed_are_no_fault(closed: tuple[int, ...]) -> None:
     def close() -> None:
