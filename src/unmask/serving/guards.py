@@ -23,8 +23,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN_PATHS = ("/health", "/ready", "/")
-"""Anyone may ask these: a load balancer has no token, and the page asks for it. The page's files are open too."""
+OPEN_PATHS = ("/health", "/ready", "/", "/docs", "/openapi.json")
+"""Anyone may ask these: a load balancer has no token, and the pages ask for it. The pages' files are open too."""
 
 HEADERS = {
     b"x-content-type-options": b"nosniff",

@@ -77,18 +77,18 @@ def test_every_panel_asks_for_a_use_that_there_is(client: TestClient) -> None:
 def test_a_token_is_asked_for_by_the_page_itself(served_models: dict[str, ServedModel]) -> None:
     app = build_app(served_models, token="secret")
     with TestClient(app) as client:
-        assert client.get("/").status_code == 200
-        assert client.get("/page/playground.js").status_code == 200
+        for path in ("/", "/page/playground.js", "/docs", "/openapi.json"):
+            assert client.get(path).status_code == 200, path
         assert client.get("/v1/models").status_code == 401
     app.service.batcher.close()
 
 
 @contextmanager
-def serving(models: dict[str, ServedModel]) -> Iterator[str]:
+def serving(models: dict[str, ServedModel], token: str | None = None) -> Iterator[str]:
     """The address of a real server, in a thread."""
     import uvicorn
 
-    app = build_app(models)
+    app = build_app(models, token=token)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -205,6 +205,19 @@ def test_a_refusal_is_told_where_it_was_asked(address: str, browser: Any) -> Non
     page.get_by_role("alert").wait_for()
     assert "no [MASK] in 'no blank'" in page.get_by_role("alert").inner_text()
     page.close()
+
+
+def test_the_page_of_endpoints_asks_for_the_token_once(served_models: dict[str, ServedModel], browser: Any) -> None:
+    page, asked = browser.new_page(), []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept("secret")))
+    with serving(served_models, "secret") as address:
+        page.goto(f"{address}/docs")
+        form = page.locator("form[data-path$=tokenize]").first
+        for _ in range(2):
+            form.get_by_role("button").click()
+            page.get_by_text("200 OK").wait_for()
+        page.close()
+    assert asked == ["The server's token"]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 390)])
