@@ -131,7 +131,6 @@ class Batcher:
         Raises:
             Busy: too much waits, or what is being computed has taken long.
             TooMuch: it alone is more than may wait.
-            TooSlow: it was not computed in `Limits.timeout_s`.
             Stopping: the server is being stopped.
         """
         if work.tokens > (most := self._limits.queue_tokens):
@@ -149,9 +148,7 @@ class Batcher:
             self._tokens += work.tokens
             self._condition.notify()
         try:
-            return await asyncio.wait_for(job.future, self._limits.timeout_s)
-        except TimeoutError:
-            raise TooSlow(f"not answered within {self._limits.timeout_s:g} s: send fewer or shorter inputs") from None
+            return await job.future
         finally:
             with self._condition:
                 if job in self._waiting:  # it is too late, or the client has left

@@ -51,7 +51,7 @@ class ServedModel:
     directory: Path
     precision: str
     endpoints: tuple[str, ...] = ()
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     @cached_property
     def task(self) -> TaskUse:
@@ -103,8 +103,10 @@ class ServedModel:
         return found
 
     def use(self, name: str) -> Any:
-        """The attribute of that name, loaded by one thread alone; raises `Unloadable`."""
-        with self._lock:
+        """The attribute of that name, loaded by one thread alone, for which others wait; raises `Unloadable`."""
+        if name in vars(self):
+            return vars(self)[name]
+        with self._locks.setdefault(name, threading.Lock()):
             try:
                 return getattr(self, name)
             except ModelError as error:

@@ -12,7 +12,7 @@ from typing import Any
 from anyio import to_thread
 from fastapi import Request
 
-from unmask.serving.batching import Batcher, Work
+from unmask.serving.batching import Batcher, TooSlow, Work
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel
 from unmask.serving.settings import Limits
@@ -69,14 +69,23 @@ class Service:
         """The result of a request.
 
         Args:
-            read: tokenizes its inputs; runs in a thread.
+            read: tokenizes its inputs; runs in a thread. It may load the model first.
 
         Raises:
             UserError: from `read`.
-            ClientLeft, Busy, TooSlow, Stopping: there is no result.
+            TooSlow: it was not read and computed in `Limits.timeout_s`.
+            ClientLeft, Busy, TooMuch, Stopping: there is no result.
         """
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                return await self._compute(request, read)
+        except TimeoutError:
+            message = f"not answered within {self.limits.timeout_s:g} s: send fewer or shorter inputs, or try again"
+            raise TooSlow(message) from None
+
+    async def _compute(self, request: Request, read: Callable[[], Work]) -> tuple[Any, Work]:
         started = time.monotonic()
-        work = await to_thread.run_sync(read)
+        work = await to_thread.run_sync(read, abandon_on_cancel=True)
         self.metrics.read(time.monotonic() - started)
         answer = asyncio.ensure_future(self.batcher.compute(work))
         leaving = asyncio.ensure_future(_left(request))
