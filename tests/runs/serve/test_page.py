@@ -324,6 +324,58 @@ def test_what_is_cut_is_told(address: str, browser: Any, panel: str, use: str) -
     page.close()
 
 
+def refuse(route: Any) -> None:
+    route.fulfill(status=429, json={"error": {"message": "too many requests are waiting"}})
+
+
+def test_a_sample_that_cannot_be_tried_is_told(of_masks: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{of_masks}/#fill")
+    page.locator(".answer svg").wait_for()
+    page.route("**/tokenize", refuse)
+    page.get_by_role("button", name="a verb").click()
+    page.get_by_role("alert").get_by_text("too many requests are waiting").wait_for()
+    page.close()
+
+
+def test_of_two_samples_the_last_is_shown(of_masks: str, browser: Any) -> None:
+    page, held = browser.new_page(), []
+    page.goto(f"{of_masks}/#fill?model=roberta")
+    page.locator(".answer svg").wait_for()
+    page.route("**/tokenize", lambda route: held.append(route) if len(held) < 2 else route.continue_())
+    page.get_by_role("button", name="a verb").click()
+    page.wait_for_timeout(100)  # both models are asked how much of it they know
+    text, edited = page.get_by_label("Text", exact=True), page.get_by_label("The same, edited (optional)")
+    text.fill("nothing yet")
+    page.get_by_role("button", name="a door").click()
+    expect_value(text, "She opened the <mask> and went out .")
+    for route in held:
+        route.continue_()
+    page.wait_for_timeout(300)
+    expect_value(text, "She opened the <mask> and went out .")
+    expect_value(edited, "")
+    page.close()
+
+
+def test_an_answer_without_its_spans_says_why(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.route("**/spans", refuse)
+    page.goto(f"{address}/#answers")
+    page.get_by_text("Where it may begin and end is not shown: too many requests are waiting").wait_for()
+    page.get_by_text("The best answers").first.wait_for()
+    page.close()
+
+
+def test_a_link_is_shown_where_a_page_has_no_clipboard(address: str, browser: Any) -> None:
+    page, shown = browser.new_page(), []
+    page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.on("dialog", lambda dialog: (shown.append(dialog.default_value), dialog.dismiss()))
+    page.goto(f"{address}/#tokens")
+    page.get_by_role("button", name="Copy link").click()
+    assert shown == [page.url]
+    page.close()
+
+
 @pytest.mark.parametrize(("lead", "told"), [(0.034, "0.034"), (0.25, "0.25"), (7.25, "7.3"), (123.45, "123.5")])
 def test_a_small_lead_has_digits(address: str, browser: Any, lead: float, told: str) -> None:
     page = browser.new_page()

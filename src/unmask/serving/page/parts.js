@@ -54,11 +54,13 @@ export function BlankBox({ field, label, model, use }) {
 /** Buttons that put texts into fields: each sample is `[name, {field: value}]` with the signals of `fields`. A model that
  * cannot read the text gives way to the one that knows most of it. */
 export function Samples({ samples, fields, model, use, run }) {
-  const put = async (values) => {
-    model.value = await bestReader(chosen(model, use), use, Object.values(values).filter(Boolean));
-    for (const [name, value] of Object.entries(values)) fields[name].value = withMask(value, model.value);
-    run();
-  };
+  const put = (values) => run(async () => {
+    const best = await bestReader(chosen(model, use), use, Object.values(values).filter(Boolean));
+    return () => {
+      model.value = best;
+      for (const [name, value] of Object.entries(values)) fields[name].value = withMask(value, best);
+    };
+  });
   return html`<p class="samples">Try ${samples.map(([name, values]) => html`<button type="button" onClick=${() => put(values)}>${name}</button>`)}</p>`;
 }
 
@@ -75,14 +77,18 @@ async function bestReader(current, use, texts) {
   return names[unknown.indexOf(Math.min(...unknown))];
 }
 
-/** What a panel has been answered: `{waiting, error, value}` as a signal, and how it is asked again. */
+/** What a panel has been answered: `{waiting, error, value}` as a signal, and how it is asked again: `run(prepare)` awaits
+ * `prepare` and calls what it gives, unless the panel has been asked again meanwhile. */
 export function answering(look) {
   const state = signal({});
   let turn = 0;
-  const run = async () => {
+  const run = async (prepare) => {
     const own = ++turn;
     state.value = { ...state.value, waiting: true, error: "" };
     try {
+      const put = await prepare?.();
+      if (own !== turn) return;
+      put?.();
       const value = await look();
       if (own === turn) state.value = { value };
     } catch (error) {

@@ -33,7 +33,12 @@ function showTab() {
 }
 
 async function copyLink(event) {
-  await navigator.clipboard.writeText(location.href);
+  try {
+    await navigator.clipboard.writeText(location.href);
+  } catch { // on plain http from another machine a page has no clipboard
+    prompt("The link, to be copied", location.href);
+    return;
+  }
   event.target.textContent = "Copied";
   setTimeout(() => (event.target.textContent = "Copy link"), 1500);
 }

@@ -19,11 +19,16 @@ const answer = answering(async () => {
   const its = chosen(model, "answer");
   const asked = { question: question.value, context: context.value };
   const read = await predict(its, "answer", asked);
-  const spans = has(its, "spans") ? await askModel(its, "spans", asked).catch(() => null) : null;
-  return { ...read, spans, context: [...context.value] };
+  const shown = { ...read, context: [...asked.context] };
+  if (!has(its, "spans")) return shown;
+  try {
+    return { ...shown, spans: await askModel(its, "spans", asked) };
+  } catch (error) {
+    return { ...shown, note: error.message };
+  }
 });
 
-function show({ found, spans, context }) {
+function show({ found, spans, note, context }) {
   const pieces = spans?.starts.map((start, place) => {
     const inside = found.start !== null && start >= found.start && spans.ends[place] <= found.end;
     return {
@@ -35,8 +40,9 @@ function show({ found, spans, context }) {
       title: `begins here: ${spans.begins[place].toPrecision(2)}, ends here: ${spans.stops[place].toPrecision(2)}`,
     };
   });
-  const best = found.n_best.slice(0, 6).map((each) => ({ label: each.answer ?? each.text, values: [each.probability] }));
+  const best = found.n_best.slice(0, 6).map((each) => ({ label: each.answer, values: [each.probability] }));
   return html`<p class="big">${found.answer || "no answer"}</p>
+    ${note && html`<p class="about">Where it may begin and end is not shown: ${note}</p>`}
     ${pieces ? html`<${Figure} title="Where it may begin (blue) and end (orange); the answer is underlined">${flow(pieces, width.value, "The passage with the answer")}<//>` : ""}
     ${best.length ? html`<${Figure} title="The best answers">${bars(best, width.value, "The best answers")}<//>` : ""}`;
 }
