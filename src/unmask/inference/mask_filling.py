@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from unmask.io.paths import model_directory
 from unmask.models.hub.directory import load_masked_lm
 from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries, check_kind
 from unmask.tokenization.offsets import align
-from unmask.tokenization.tokenizer import assemble, load_tokenizer
+from unmask.tokenization.tokenizer import TextTokenizer, assemble, load_tokenizer
 
 _BATCH_TOKENS = 2048
 """Tokens of texts that are read at once: with a mask at each, their probabilities take some 250 MB."""
@@ -62,6 +61,7 @@ class MaskFiller:
 
     Args:
         model: a model's directory, or that of the run that made it.
+        tokenizer: the model's, if it is open already.
 
     Attributes:
         tokenizer, encoder, head: of the model, in eval mode; of an ONNX file an `OnnxEncoder`, and no head.
@@ -71,10 +71,10 @@ class MaskFiller:
         SettingsError: an ONNX file, and ONNX Runtime is not installed.
     """
 
-    def __init__(self, model: str | Path) -> None:
+    def __init__(self, model: str | Path, tokenizer: TextTokenizer | None = None) -> None:
         directory = model_directory(model)
         _check(directory)
-        self.tokenizer = load_tokenizer(directory)
+        self.tokenizer = load_tokenizer(directory) if tokenizer is None else tokenizer
         in_onnx = is_onnx(directory)
         loaded = open_encoder(directory) if in_onnx else load_masked_lm(directory)
         assert loaded.masked_lm_head is not None
@@ -118,15 +118,8 @@ class MaskFiller:
 
     def find_tokens(self, words: Iterable[str]) -> list[int]:
         """The ids of all tokens that read as one of some words, blanks around them aside; a word may have none."""
-        return sorted({token for word in words for token in self._tokens_by_word.get(word.strip() or word, ())})
-
-    @cached_property
-    def _tokens_by_word(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for token in range(self.tokenizer.vocab_size):
-            text = self.tokenizer.decode([token])
-            found.setdefault(text.strip() or text, []).append(token)
-        return found
+        known = self.tokenizer.tokens_by_word
+        return sorted({token for word in words for token in known.get(word.strip() or word, ())})
 
     @torch.inference_mode()
     def answer(

@@ -124,5 +124,5 @@ async def tokenize(
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     service.check_number(len(texts))
     return await to_thread.run_sync(
-        lambda: model.use("vectors").template_tokens(texts, body.add_special_tokens, service.limits.queue_tokens)
+        lambda: model.use("tokens").template_tokens(texts, body.add_special_tokens, service.limits.queue_tokens)
     )

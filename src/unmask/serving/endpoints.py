@@ -160,7 +160,7 @@ async def tokenize(request: Request, name: str, body: Annotated[TextsRequest, ex
     service = service_of(request)
     model = service.model(name, "tokenize")
     service.check_number(len(body.inputs))
-    tokens = await to_thread.run_sync(lambda: model.use("vectors").tokens(body.inputs, service.limits.queue_tokens))
+    tokens = await to_thread.run_sync(lambda: model.use("tokens").tokens(body.inputs, service.limits.queue_tokens))
     return Answer(model=name, predictions=tokens, truncated=False, tokens_left_out=[0] * len(tokens))
 
 

@@ -21,7 +21,7 @@ from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, model_directory
 from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import MASKED, Use, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, VectorUse
+from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 from unmask.tasks.settings import FACTS
 from unmask.training.run.checkpoint import list_steps
 
@@ -66,6 +66,10 @@ class ServedModel:
         return VectorUse(self.directory, self.precision)
 
     @cached_property
+    def tokens(self) -> TokenUse:
+        return TokenUse(self.directory)
+
+    @cached_property
     def likelihoods(self) -> LikelihoodUse:
         return LikelihoodUse(self.directory, self.precision)
 
@@ -95,7 +99,8 @@ class ServedModel:
         for step in self.steps:
             try:
                 with tempfile.TemporaryDirectory() as place:
-                    found[step] = MaskUse(save_checkpoint_model(self.directory.parent, Path(place) / "model", step))
+                    model = save_checkpoint_model(self.directory.parent, Path(place) / "model", step)
+                    found[step] = MaskUse(model, self.masks.filler.tokenizer)  # a run has one tokenizer
             except UserError as error:
                 logger.warning("%s: the checkpoint of step %s is left out: %s", self.name, step, error)
         if not found:

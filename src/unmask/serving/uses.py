@@ -33,6 +33,8 @@ from unmask.tasks.encoded import concatenate
 from unmask.tasks.pairs.scorers import MaskedScorer, Sentence, SentenceScorer, score_sentences
 from unmask.tasks.settings import TaskKind
 from unmask.tasks.text.text_task import TextTask
+from unmask.tokenization.opening import Tokenizer, open_tokenizer
+from unmask.tokenization.tokenizer import TextTokenizer
 
 Fields = Mapping[str, Any]
 
@@ -90,8 +92,8 @@ class TaskUse:
 class MaskUse:
     """The likeliest tokens for each mask: `unmask fill-mask`."""
 
-    def __init__(self, directory: Path) -> None:
-        self.filler = MaskFiller(directory)
+    def __init__(self, directory: Path, tokenizer: TextTokenizer | None = None) -> None:
+        self.filler = MaskFiller(directory, tokenizer)
 
     @property
     def mask_token(self) -> str:
@@ -174,6 +176,24 @@ class VectorUse:
             vectors = unit_length(vectors)
         return np.split(vectors, np.cumsum([len(each.inputs) for each in payloads])[:-1])
 
+
+def _chained(payloads: Sequence[EncodedInputs]) -> Any:
+    """The rows of all requests; the example of each is the number of its input among all.
+
+    An input without any token has no row, so the numbers cannot be taken from the rows.
+    """
+    rows = concatenate([each.rows for each in payloads])
+    firsts = np.cumsum([0, *(len(each.inputs) for each in payloads)])
+    numbers = [each.rows.examples + first for each, first in zip(payloads, firsts, strict=False)]
+    return replace(rows, examples=np.concatenate(numbers))
+
+
+class TokenUse:
+    """The tokens of texts, by a model's tokenizer alone."""
+
+    def __init__(self, directory: Path) -> None:
+        self.tokenizer: Tokenizer = open_tokenizer(directory)
+
     def tokens(self, texts: Sequence[str], most: int) -> list[dict[str, Any]]:
         """The tokens of texts, special ones left out: `tokens`, `ids` and, where known, `offsets` (characters).
 
@@ -181,12 +201,12 @@ class VectorUse:
             TooMuch: there are over `most` tokens in all.
         """
         inputs = [FeatureInput(text, None, None, None, f"input {number}") for number, text in enumerate(texts, start=1)]
-        read = tokenize(inputs, self.model.tokenizer)
+        read = tokenize(inputs, self.tokenizer)
         if (total := sum(len(its.ids) for its in read)) > most:
             raise TooMuch(total, most)
         return [
             {
-                "tokens": self.model.tokenizer.tokens(its.ids),
+                "tokens": self.tokenizer.tokens(its.ids),
                 "ids": its.ids,
                 **({} if its.offsets is None else {"offsets": its.offsets}),
             }
@@ -207,28 +227,17 @@ class VectorUse:
                 for index, token, (start, stop) in zip(encoded["ids"], encoded["tokens"], offsets, strict=True)
             ]
             row: list[dict[str, Any]] = []
-            for piece in self.model.tokenizer.template.single:
+            for piece in self.tokenizer.template.single:
                 if piece.text:
                     row += own
                 elif add_special_tokens:
-                    names = self.model.tokenizer.tokens(piece.ids)
+                    names = self.tokenizer.tokens(piece.ids)
                     row += [
                         {"id": index, "text": name, "special": True, "start": None, "stop": None}
                         for index, name in zip(piece.ids, names, strict=True)
                     ]
             rows.append(row)
         return rows
-
-
-def _chained(payloads: Sequence[EncodedInputs]) -> Any:
-    """The rows of all requests; the example of each is the number of its input among all.
-
-    An input without any token has no row, so the numbers cannot be taken from the rows.
-    """
-    rows = concatenate([each.rows for each in payloads])
-    firsts = np.cumsum([0, *(len(each.inputs) for each in payloads)])
-    numbers = [each.rows.examples + first for each, first in zip(payloads, firsts, strict=False)]
-    return replace(rows, examples=np.concatenate(numbers))
 
 
 def pair_similarities(pairs: Sequence[tuple[str, str]], vectors: NDArray[np.float32]) -> list[dict[str, Any]]:

@@ -239,6 +239,15 @@ class TextTokenizer:
         """The entry of each id."""
         return [self.token_strings[index] for index in ids]
 
+    @cached_property
+    def tokens_by_word(self) -> dict[str, list[int]]:
+        """The ids that read as a word, blanks around it aside."""
+        found: dict[str, list[int]] = {}
+        for token in range(self.vocab_size):
+            text = self.decode([token])
+            found.setdefault(text.strip() or text, []).append(token)
+        return found
+
     def count_unknown(self, ids: Iterable[int]) -> int:
         """How many of `ids` are the unknown token, such as `[UNK]`."""
         return sum(index == self.unk_id for index in ids)

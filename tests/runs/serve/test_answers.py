@@ -133,6 +133,16 @@ def test_tokens_have_their_places(client: TestClient) -> None:
     assert len(told["tokens"]) == len(told["ids"]) == len(told["offsets"])
 
 
+def test_tokens_need_no_weights(model_directories: Directories) -> None:
+    app = build_app(open_models([f"m={model_directories['masked']}"], "fp32"))
+    with TestClient(app) as client:
+        assert client.post("/v1/models/m/tokenize", json={"inputs": ["the sky"]}).status_code == 200
+        assert client.post("/tokenize", json={"inputs": "the sky"}).status_code == 200
+    app.service.batcher.close()
+    loaded = {name for name, value in vars(app.service.models["m"]).items() if "Use" in type(value).__name__}
+    assert loaded == {"masks", "tokens"}, "what it is mainly for is loaded at once"
+
+
 def test_a_vocabulary_that_does_not_fit_is_warned_of_once(
     model_directories: Directories, caplog: pytest.LogCaptureFixture
 ) -> None:

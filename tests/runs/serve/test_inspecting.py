@@ -156,6 +156,12 @@ def test_one_checkpoint_fills_masks_as_the_model_does(learning: TestClient) -> N
     assert "no checkpoint of step 3 here: there are 2, 4, 6" in refused["error"]["message"]
 
 
+def test_all_checkpoints_have_one_tokenizer(run_of_checkpoints: Path) -> None:
+    [model] = open_models([f"run={run_of_checkpoints}"], "fp32").values()
+    uses = [model.use("masks"), *model.use("checkpoints").values()]
+    assert len({id(use.filler.tokenizer) for use in uses}) == 1
+
+
 def test_checkpoints_that_are_removed_while_they_are_served(run_of_checkpoints: Path, tmp_path: Path) -> None:
     run = shutil.copytree(run_of_checkpoints, tmp_path / "run")
     app = build_app(open_models([f"run={run}"], "fp32"))
