@@ -1,6 +1,6 @@
 """Looking inside a model: attention, what each layer would answer, and which words an answer rests on.
 
-Everything is of one text at a time and in fp32, for a person to look at; nothing of it is used to answer.
+Everything is of one text at a time, for a person to look at; nothing of it is used to answer.
 
 - The answer of a layer is what the masked-LM head makes of its output, as if it were the last ("logit lens").
 - Erasure: how much less probable an answer becomes when a token is hidden behind `[MASK]` (Li et al. 2016, section 5).
@@ -83,7 +83,8 @@ def answers_of_layers(
     norm = getattr(encoder, "final_norm", nn.Identity())
     found = []
     for layer, state in enumerate([*map(norm, lower), last]):
-        probabilities = head(state[place : place + 1].float(), encoder.word_embeddings).softmax(-1)[0]
+        logits = head(state[place : place + 1].to(encoder.word_embeddings.dtype), encoder.word_embeddings)
+        probabilities = logits.float().softmax(-1)[0]
         scores, tokens = probabilities.topk(top_k)
         found.append(LayerAnswer(layer, [tokenizer.decode([token]) for token in tokens.tolist()], scores.tolist()))
     return found

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError
-from unmask.inference.onnx_model import is_onnx, open_encoder
+from unmask.inference.onnx_model import is_onnx, on_processor, open_encoder
+from unmask.inference.precision import freeze, inference_compute
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
 from unmask.models.hub.directory import load_masked_lm
@@ -62,16 +64,20 @@ class MaskFiller:
     Args:
         model: a model's directory, or that of the run that made it.
         tokenizer: the model's, if it is open already.
+        device: `auto`, `cpu` or `cuda`.
+        precision: `fp32` or `bf16`.
 
     Attributes:
         tokenizer, encoder, head: of the model, in eval mode; of an ONNX file an `OnnxEncoder`, and no head.
 
     Raises:
         ModelError: there is no such model, it has no masked-LM head, or it does not load.
-        SettingsError: an ONNX file, and ONNX Runtime is not installed.
+        SettingsError: there is no such device or precision, or, of an ONNX file, no ONNX Runtime.
     """
 
-    def __init__(self, model: str | Path, tokenizer: TextTokenizer | None = None) -> None:
+    def __init__(
+        self, model: str | Path, tokenizer: TextTokenizer | None = None, *, device: str = "cpu", precision: str = "fp32"
+    ) -> None:
         directory = model_directory(model)
         _check(directory)
         self.tokenizer = load_tokenizer(directory) if tokenizer is None else tokenizer
@@ -83,6 +89,12 @@ class MaskFiller:
         self._mask_takes_blanks = self.tokenizer.kind == "wordpiece" or added.lstrip
         self.encoder: Any = loaded.encoder.eval()
         self.head = None if in_onnx else loaded.masked_lm_head.eval()
+        compute = inference_compute(device, precision)
+        if in_onnx:
+            self._compute = on_processor(directory, compute)
+        else:
+            module = compute.place(nn.ModuleList([loaded.encoder, loaded.masked_lm_head]))
+            _, self._compute = freeze(module, compute, packs=False)
 
     def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
         """See `fill_mask`; `source` says where the text is, for messages."""
@@ -154,15 +166,18 @@ class MaskFiller:
         if self.head is None:
             logits = self.encoder.logits(batch)[places]
         else:
-            logits = self.head(self.encoder(batch, torch.tensor(places)), self.encoder.word_embeddings)
-        probabilities = torch.softmax(logits, -1)  # (masks, vocabulary)
+            device = self._compute.device
+            with self._compute.autocast():
+                hidden = self.encoder(batch.to(device), torch.tensor(places, device=device))
+                logits = self.head(hidden, self.encoder.word_embeddings)
+        probabilities = torch.softmax(logits.float(), -1)  # (masks, vocabulary)
         if not probabilities.isfinite().all():
             raise ModelError(NOT_FINITE)
         if among is None:
             scores, tokens = probabilities.topk(min(top_k, probabilities.shape[1]))
         else:
             scores, order = probabilities[:, list(among)].sort(descending=True)
-            tokens = torch.tensor(among, dtype=torch.int64)[order]
+            tokens = torch.tensor(among, dtype=torch.int64)[order.cpu()]
         best = zip(scores.tolist(), tokens.tolist(), strict=True)
         return [self._describe(text, [next(best) for _ in text.places]) for text in texts]
 

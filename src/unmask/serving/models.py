@@ -59,7 +59,7 @@ class ServedModel:
 
     @cached_property
     def masks(self) -> MaskUse:
-        return MaskUse(self.directory)
+        return MaskUse(self.directory, self.precision)
 
     @cached_property
     def vectors(self) -> VectorUse:
@@ -100,7 +100,7 @@ class ServedModel:
             try:
                 with tempfile.TemporaryDirectory() as place:
                     model = save_checkpoint_model(self.directory.parent, Path(place) / "model", step)
-                    found[step] = MaskUse(model, self.masks.filler.tokenizer)  # a run has one tokenizer
+                    found[step] = MaskUse(model, self.precision, self.masks.filler.tokenizer)  # a run has one tokenizer
             except UserError as error:
                 logger.warning("%s: the checkpoint of step %s is left out: %s", self.name, step, error)
         if not found:

@@ -92,8 +92,8 @@ class TaskUse:
 class MaskUse:
     """The likeliest tokens for each mask: `unmask fill-mask`."""
 
-    def __init__(self, directory: Path, tokenizer: TextTokenizer | None = None) -> None:
-        self.filler = MaskFiller(directory, tokenizer)
+    def __init__(self, directory: Path, precision: str, tokenizer: TextTokenizer | None = None) -> None:
+        self.filler = MaskFiller(directory, tokenizer, device="auto", precision=precision)
 
     @property
     def mask_token(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from unmask.serving.app import build_app
@@ -109,6 +110,19 @@ def test_what_cannot_be_seen_is_refused(
 
     message = ask(client, model, what, status, **body)["error"]["message"]
     assert re.search(told.replace("[", r"\[").replace("]", r"\]"), message), message
+
+
+def test_masks_are_filled_in_the_server_s_precision(run_of_checkpoints: Path) -> None:
+    app = build_app(open_models([f"run={run_of_checkpoints}"], "bf16"))
+    model = app.service.models["run"]
+    with TestClient(app, raise_server_exceptions=False) as client:
+        [filled] = ask(client, "run", "fill-mask", inputs=[SKY], top_k=2)["predictions"]
+        last = ask(client, "run", "layers", text=SKY, top_k=2)["layers"][-1]
+        assert last["scores"] == pytest.approx([each["score"] for each in filled], rel=0.05)
+        assert len(ask(client, "run", "checkpoints", text=SKY)["checkpoints"]) == 3
+    app.service.batcher.close()
+    for use in (model.use("masks"), *model.use("checkpoints").values()):
+        assert {weight.dtype for weight in use.filler.encoder.parameters()} == {torch.bfloat16}
 
 
 @pytest.fixture(scope="module")

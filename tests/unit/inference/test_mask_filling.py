@@ -12,6 +12,7 @@ import torch
 
 from support.untrained import save_bert, save_masked_lm
 from unmask.errors import InputError, ModelError
+from unmask.inference.inspection import answers_of_layers
 from unmask.inference.mask_filling import MaskFiller, fill_mask
 from unmask.tokenization.learning.extension import extend_tokenizer
 
@@ -107,6 +108,35 @@ def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> No
     next(filler.encoder.parameters()).data[:] = torch.nan
     with pytest.raises(ModelError, match="what the model computes is not finite"):
         filler.fill("[MASK]")
+
+
+def test_the_precision_is_the_one_asked_for(tiny_model: Path) -> None:
+    filler = MaskFiller(tiny_model, precision="bf16")
+    modules = (filler.encoder, filler.head)
+    assert {weight.dtype for module in modules for weight in module.parameters()} == {torch.bfloat16}
+    [expected], [found] = fill_mask(tiny_model, "a man [MASK] outside.", 1), filler.fill("a man [MASK] outside.", 1)
+    assert found["token_str"] == expected["token_str"]
+    assert found["score"] == pytest.approx(expected["score"], rel=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_gpu_answers_as_the_processor(tiny_model: Path, precision: str) -> None:
+    texts = ["a man [MASK] outside.", "the [MASK] plays [MASK] ."]
+    answers, layers = [], []
+    for device in ("cpu", "cuda"):
+        filler = MaskFiller(tiny_model, device=device, precision=precision)
+        read = [filler.encode(text) for text in texts]
+        among = filler.find_tokens(["man", "plays", "outside"])
+        answers.append([filler.answer(read, 400), filler.answer(read, among=among)])
+        its = read[0]
+        layers.append(answers_of_layers(filler.encoder, filler.head, filler.tokenizer, its.ids, its.places[0], 3))  # type: ignore[arg-type]
+    for ours, theirs in zip(*answers, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            scores = [{(each.get("mask"), each["token"]): each["score"] for each in its} for its in (one, other)]
+            assert scores[0] == pytest.approx(scores[1], rel=1e-3 if precision == "fp32" else 0.2)
+    assert [each.layer for each in layers[0]] == [each.layer for each in layers[1]]
+    assert layers[1][-1].scores == pytest.approx(layers[0][-1].scores, rel=1e-3 if precision == "fp32" else 0.2)
 
 
 def test_imports_little() -> None:
