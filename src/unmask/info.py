@@ -14,12 +14,11 @@ from typing import Any
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import InputError, ModelError
 from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
+from unmask.io.paths import CONFIGS, ENSEMBLE, GENERATOR, MODEL, SUMMARY
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
 from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import Use, use_of
-from unmask.objectives.settings import GENERATOR
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name, read_manifest

@@ -8,6 +8,8 @@ from pathlib import Path
 from unmask.errors import ModelError
 
 MODEL = "model"
+GENERATOR = "generator"
+"""The folder of ELECTRA's generator inside the discriminator's model directory."""
 SUMMARY = "summary.json"
 """In a search's directory: the results of its trials."""
 ENSEMBLE = "ensemble.json"
