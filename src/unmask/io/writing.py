@@ -167,25 +167,6 @@ def refuse_foreign(path: Path, own: Sequence[str], kind: str, mark: str | None =
         raise OutputError(f"{path} is not {kind} ({mark} is missing), {advice}")
 
 
-def remove_own(path: Path, marks: Sequence[str], kind: str) -> None:
-    """Removes a directory that is to be overwritten, if it is empty or holds a file that shows that we made it.
-
-    Args:
-        path: removed with everything in it; may be missing.
-        marks: names or globs of files, one of which has to be there.
-        kind: what it should be, for the message: "a run".
-
-    Raises:
-        OutputError: it holds other things and none of these files.
-    """
-    if not path.exists():
-        return
-    if not path.is_dir() or (any(path.iterdir()) and not any(any(path.glob(mark)) for mark in marks)):
-        raise OutputError(f"{path} is not {kind}, so --overwrite does not remove it: choose another name")
-    with as_output_error(path):
-        shutil.rmtree(path)
-
-
 @contextmanager
 def as_output_error(path: Path) -> Iterator[None]:
     """Turns the system's errors about writing (full disk, no permission, read-only) into one with advice."""
