@@ -23,7 +23,7 @@ from unmask.info import describe, read_recipe
 from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, MODEL, SUMMARY, model_directory
 from unmask.io.writing import write_text
-from unmask.models.hub.config import TRAINED_LENGTH
+from unmask.models.hub.config import HEAD_KIND, TRAINED_LENGTH, find_class
 from unmask.models.hub.uses import MASKED, use_of
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
@@ -34,6 +34,8 @@ from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_ses
 CARD = "README.md"
 
 _NOT_METRICS = ("loss",)
+_PIPELINES = ("text-classification", "token-classification", "fill-mask")
+"""The tasks of pipelines that `transformers` has."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     description = describe(directory)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else []
     use = use_of(config)
+    opens_there = _opens_there(config) and not export
     pipeline = (
         FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
     )
@@ -115,7 +118,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         "license": stated.license,
         "language": list(stated.languages),
         "datasets": list(stated.datasets),
-        "library_name": None if architecture.startswith("Elmo") or export else "transformers",
+        "library_name": "transformers" if opens_there else None,
         "pipeline_tag": pipeline,
         "tags": ["unmask", *(["onnx"] if export else [])],
         "model-index": _model_index(name, recipe, pipeline, results),
@@ -130,6 +133,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         num_parameters=number(description["num_parameters"]),
         sizes=_sizes(description),
         pipeline=pipeline,
+        code="pipeline" if opens_there and pipeline in _PIPELINES else "encoder" if opens_there and not task else None,
+        segmenter=description.get("tokenizer", {}).get("segmenter"),
         task=task,
         labels=description.get("labels") if task and kind_of(task) in ("classification", "tagging") else None,
         init_from=_origin(recipe),
@@ -147,6 +152,12 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         stated=stated,
     )
     return text
+
+
+def _opens_there(config: Mapping[str, Any]) -> bool:
+    """Whether `transformers` opens all of a model: it has a class for it, and no head lies in a file of its own."""
+    found = find_class((config.get("architectures") or [None])[0])
+    return HEAD_KIND not in config and (found is None or not found[0].is_recurrent)
 
 
 @cache

@@ -93,6 +93,36 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
     assert not {"/srv", "~/", "../"} & set(re.findall(r"/srv|~/|\.\./", text)), "where things were is nobody's business"
 
 
+@pytest.mark.parametrize(
+    ("changed", "code", "library"),
+    [
+        ({}, 'pipeline("text-classification"', "transformers"),
+        ({"architectures": ["BertModel"], "unmask_head": "sequence_classification"}, None, None),
+        ({"architectures": ["LstmModel"], "unmask_head": "sequence_classification"}, None, None),
+        ({"architectures": ["BertForQuestionAnswering"], "unmask_task": {"name": "qa"}}, None, "transformers"),
+        ({"architectures": ["BertForMultipleChoice"], "unmask_task": {"name": "choice"}}, None, "transformers"),
+        ({"architectures": ["BertForMaskedLM"], "unmask_task": {}}, 'pipeline("fill-mask"', "transformers"),
+        ({"architectures": ["LstmForCausalLM"], "unmask_task": {}}, None, None),
+        ({"architectures": ["OpenAIGPTLMHeadModel"], "unmask_task": {}}, "AutoModel.from_pretrained", "transformers"),
+    ],
+)
+def test_transformers_is_named_only_where_it_answers_the_same(
+    run: Path, changed: dict[str, Any], code: str | None, library: str | None
+) -> None:
+    path = run / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    card = ModelCard.load(write_card(run))
+    assert card.data.library_name == library
+    assert ("```python" in card.text) == (code is not None)
+    assert (code or "unmask ") in card.text
+
+
+def test_a_segmenter_is_named(run: Path) -> None:
+    path = run / "model" / "tokenizer_config.json"
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.is_file() else {}) | {"unmask_segmenter": "kiwi"}))
+    assert "Its tokenizer has a segmenter, kiwi: AutoTokenizer" in write_card(run).read_text("utf-8")
+
+
 def test_another_run_s_files_beside_a_model_are_not_its_own(run: Path, tiny_model: Path) -> None:
     shutil.copytree(tiny_model, run / "somebert")
     text = write_card(run / "somebert").read_text("utf-8")
