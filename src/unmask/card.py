@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from unmask.errors import OutputError, SettingsError
 from unmask.info import describe, read_recipe
 from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, MODEL, SUMMARY, model_directory
+from unmask.io.paths import CONFIGS, MODEL, SUMMARY, TRIALS, model_directory
 from unmask.io.writing import write_text
 from unmask.models.hub.config import HEAD_KIND, TRAINED_LENGTH, find_class
 from unmask.models.hub.uses import MASKED, use_of
@@ -106,7 +106,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         recipe = read_recipe(directory / "recipe.yaml")
     architecture = (config.get("architectures") or ["model"])[0]
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
-    results = _results(run) if made_here else []
+    content = _content(run) if made_here else {}
+    results = _results(run, content) if made_here else []
     description = describe(directory)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else []
     use = use_of(config)
@@ -147,8 +148,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},
         settings=None if recipe is None else _own_settings(recipe) | _thresholds(config),
         max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
-        degenerate=_of_results(run, "degenerate") if made_here else None,
-        calibration=_of_results(run, "calibration") if made_here else None,
+        degenerate=content.get("degenerate"),
+        calibration=content.get("calibration"),
         stated=stated,
     )
     return text
@@ -226,26 +227,33 @@ def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str,
         yield "text", ", ".join(_shown(str(each)) for each in files)
 
 
-def _results(run: Path) -> list[dict[str, Any]]:
+def _content(run: Path) -> dict[str, Any]:
+    """`results.json` of the run that made the model, of a search its best trial; empty if there is none."""
+    if (run / SUMMARY).is_file():
+        run = run / TRIALS / read_object(run / SUMMARY)["best_on_dev"]["trial"]
+    return read_object(run / "results.json") if (run / "results.json").is_file() else {}
+
+
+def _results(run: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every figure: on which examples, its value, of how many runs it is the mean and how far they spread, and what to
     compare it with."""
+    floors = content.get("floors") or {}
     if (run / SUMMARY).is_file():
         every = read_object(run / SUMMARY)["best_on_dev"]["all_runs_of_it"]
         return [
-            {"split": split, "metric": metric, "value": each["mean"], "sd": each["sd"], "n": every["n"], "floors": {}}
+            {"split": split, "metric": metric, "value": each["mean"], "sd": each["sd"], "n": every["n"]}
+            | {"floors": floors.get(f"{split}.{metric}", {})}
             for split in ("dev", "test")
             for metric, each in every.get(split, {}).items()
             if metric not in _NOT_METRICS and each["mean"] is not None
         ]
     if not (run / "results.json").is_file():
         return []
-    content = read_object(run / "results.json")
-    floors = content.get("floors", {})
     found = []
     for split in ("dev", "test"):
         for metric, value in content.get(split, {}).items():
             if metric not in _NOT_METRICS and isinstance(value, int | float):
-                its_floors = floors.get(f"dev.{metric}", {}) if split == "dev" else {}
+                its_floors = floors.get(f"{split}.{metric}", {})
                 found.append(
                     {"split": split, "metric": metric, "value": value, "sd": None, "n": 1, "floors": its_floors}
                 )
@@ -316,8 +324,3 @@ def _thresholds(config: Mapping[str, Any]) -> dict[str, Any]:
     return (
         {"task.thresholds": ", ".join(f"{label}: {number(value)}" for label, value in chosen.items())} if chosen else {}
     )
-
-
-def _of_results(run: Path, name: str) -> Any:
-    path = run / "results.json"
-    return read_object(path).get(name) if path.is_file() else None

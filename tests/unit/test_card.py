@@ -146,9 +146,19 @@ def test_what_is_stated_is_one_line(given: dict[str, Any]) -> None:
 def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:
     run = a_run(tmp_path / "search", tiny_model)
     every = {"n": 3, "dev": {"loss": {"mean": 1.0, "sd": 0.1}, "accuracy": {"mean": 0.8, "sd": 0.012}}, "test": {}}
-    (run / "summary.json").write_text(json.dumps({"best_on_dev": {"all_runs_of_it": every}}))
+    (run / "summary.json").write_text(json.dumps({"best_on_dev": {"trial": "lr1_seed2", "all_runs_of_it": every}}))
+    results = {
+        "dev": {"accuracy": 0.82},
+        "floors": {"dev.accuracy": {"most frequent label": 0.51}},
+        "degenerate": "every label is bad",
+        "calibration": {"expected_calibration_error": 0.031},
+    }
+    (run / "trials" / "lr1_seed2").mkdir(parents=True)
+    (run / "trials" / "lr1_seed2" / "results.json").write_text(json.dumps(results))
     text = write_card(run).read_text("utf-8")
-    assert "| dev | accuracy | 0.8 ± 0.012 (3 runs) |" in text
+    assert "| dev | accuracy | 0.8 ± 0.012 (3 runs) | most frequent label 0.51 |" in text
+    assert "every label is bad: **it gives every example the same answer**" in text
+    assert "error on dev 0.031" in text
     assert "One run:" not in text
 
 

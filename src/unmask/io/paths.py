@@ -10,6 +10,8 @@ from unmask.errors import ModelError
 MODEL = "model"
 GENERATOR = "generator"
 """The folder of ELECTRA's generator inside the discriminator's model directory."""
+TRIALS = "trials"
+"""The folder of a search that holds the run directories of its trials, by name."""
 SUMMARY = "summary.json"
 """In a search's directory: the results of its trials."""
 ENSEMBLE = "ensemble.json"

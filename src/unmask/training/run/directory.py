@@ -22,7 +22,7 @@ import torch
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import CheckpointError, Interrupted, SettingsError, UserError
-from unmask.io.paths import GENERATOR, MODEL, SUMMARY
+from unmask.io.paths import GENERATOR, MODEL, SUMMARY, TRIALS
 from unmask.io.writing import (
     UNFINISHED,
     alone_in,
@@ -45,12 +45,12 @@ logger = logging.getLogger("unmask")
 RECIPE = "recipe.yaml"
 DATA = "data.json"
 """In the directory of a run or search: a fingerprint of each of its inputs."""
-_RESULTS = ("checkpoints", "model", "trials")
+_RESULTS = ("checkpoints", MODEL, TRIALS)
 """What a run's directory holds once it is worth keeping."""
 _OWN = (
     *(RECIPE, DATA, ENVIRONMENT, METRICS, LOG, TENSORBOARD, "report.html", "results.json", "samples.json"),
     *("checkpoints", "divergence", "features", "store", "tokenizer", MODEL),
-    *("trials", SUMMARY, "ensemble", f"{UNFINISHED}*"),
+    *(TRIALS, SUMMARY, "ensemble", f"{UNFINISHED}*"),
 )
 """All that the directory of a run or search may hold."""
 
