@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from unmask.errors import OutputError, SettingsError
 from unmask.info import describe, read_recipe
 from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, MODEL, SUMMARY, TRIALS, model_directory
+from unmask.io.paths import CONFIGS, MODEL, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.writing import write_text
 from unmask.models.hub.config import HEAD_KIND, TRAINED_LENGTH, find_class
 from unmask.models.hub.uses import MASKED, use_of
@@ -79,7 +79,7 @@ def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool 
         OutputError: there is a card, or the place cannot be written.
     """
     directory = model_directory(model)
-    if (directory / "model.onnx").is_file():
+    if is_onnx(directory):
         raise SettingsError(f"{directory} was exported, with a card of its own: name the model that it was made from")
     path = directory / CARD
     if path.exists() and not overwrite:

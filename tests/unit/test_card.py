@@ -193,6 +193,14 @@ def test_a_sample_encoder_s_recipe_names_no_text(tmp_path: Path, tiny_model: Pat
     assert "| train.steps | 9 |" in text
 
 
+def test_weights_beside_an_onnx_file_have_a_card(run: Path) -> None:
+    (run / "model" / "model.onnx").touch()
+    assert "fine-tuned" in write_card(run).read_text("utf-8")
+    (run / "model" / "model.safetensors").unlink()
+    with pytest.raises(SettingsError, match="was exported, with a card of its own"):
+        write_card(run, overwrite=True)
+
+
 def test_a_card_that_is_there_stays(run: Path) -> None:
     (run / "model" / "README.md").write_text("by hand")
     with pytest.raises(OutputError, match=r"README\.md is there already: --overwrite replaces it"):

@@ -17,10 +17,9 @@ from unmask.errors import ColumnError, InputError, ModelError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts, size_of
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
-from unmask.inference.onnx_model import ONNX, is_onnx
 from unmask.inference.predictor import load_predictor
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import ENSEMBLE, model_directory
+from unmask.io.paths import ENSEMBLE, ONNX, is_onnx, model_directory
 from unmask.io.progress import human_bytes
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
 from unmask.models.hub.directory import load_model

@@ -15,9 +15,9 @@ import torch
 
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError
-from unmask.inference.onnx_model import is_onnx, open_encoder
+from unmask.inference.onnx_model import open_encoder
 from unmask.io.encodings import read_utf8_lines
-from unmask.io.paths import GENERATOR, model_directory
+from unmask.io.paths import GENERATOR, is_onnx, model_directory
 from unmask.models.hub.directory import load_masked_lm
 from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries, check_kind
 from unmask.tokenization.offsets import align
