@@ -21,9 +21,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from unmask.errors import OutputError, SettingsError
 from unmask.info import describe, read_recipe
 from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, MODEL, SUMMARY, model_directory
+from unmask.io.paths import CONFIGS, MODEL, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.writing import write_text
-from unmask.models.hub.config import TRAINED_LENGTH
+from unmask.models.hub.config import HEAD_KIND, TRAINED_LENGTH, find_class
 from unmask.models.hub.uses import MASKED, use_of
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
@@ -34,6 +34,8 @@ from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_ses
 CARD = "README.md"
 
 _NOT_METRICS = ("loss",)
+_PIPELINES = ("text-classification", "token-classification", "fill-mask")
+"""The tasks of pipelines that `transformers` has."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool 
         OutputError: there is a card, or the place cannot be written.
     """
     directory = model_directory(model)
-    if (directory / "model.onnx").is_file():
+    if is_onnx(directory):
         raise SettingsError(f"{directory} was exported, with a card of its own: name the model that it was made from")
     path = directory / CARD
     if path.exists() and not overwrite:
@@ -104,10 +106,12 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         recipe = read_recipe(directory / "recipe.yaml")
     architecture = (config.get("architectures") or ["model"])[0]
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
-    results = _results(run) if made_here else []
+    content = _content(run) if made_here else {}
+    results = _results(run, content) if made_here else []
     description = describe(directory)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else []
     use = use_of(config)
+    opens_there = _opens_there(config) and not export
     pipeline = (
         FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
     )
@@ -115,7 +119,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         "license": stated.license,
         "language": list(stated.languages),
         "datasets": list(stated.datasets),
-        "library_name": None if architecture.startswith("Elmo") or export else "transformers",
+        "library_name": "transformers" if opens_there else None,
         "pipeline_tag": pipeline,
         "tags": ["unmask", *(["onnx"] if export else [])],
         "model-index": _model_index(name, recipe, pipeline, results),
@@ -130,6 +134,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         num_parameters=number(description["num_parameters"]),
         sizes=_sizes(description),
         pipeline=pipeline,
+        code="pipeline" if opens_there and pipeline in _PIPELINES else "encoder" if opens_there and not task else None,
+        segmenter=description.get("tokenizer", {}).get("segmenter"),
         task=task,
         labels=description.get("labels") if task and kind_of(task) in ("classification", "tagging") else None,
         init_from=_origin(recipe),
@@ -142,11 +148,17 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},
         settings=None if recipe is None else _own_settings(recipe) | _thresholds(config),
         max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
-        degenerate=_of_results(run, "degenerate") if made_here else None,
-        calibration=_of_results(run, "calibration") if made_here else None,
+        degenerate=content.get("degenerate"),
+        calibration=content.get("calibration"),
         stated=stated,
     )
     return text
+
+
+def _opens_there(config: Mapping[str, Any]) -> bool:
+    """Whether `transformers` opens all of a model: it has a class for it, and no head lies in a file of its own."""
+    found = find_class((config.get("architectures") or [None])[0])
+    return HEAD_KIND not in config and (found is None or not found[0].is_recurrent)
 
 
 @cache
@@ -215,26 +227,33 @@ def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str,
         yield "text", ", ".join(_shown(str(each)) for each in files)
 
 
-def _results(run: Path) -> list[dict[str, Any]]:
+def _content(run: Path) -> dict[str, Any]:
+    """`results.json` of the run that made the model, of a search its best trial; empty if there is none."""
+    if (run / SUMMARY).is_file():
+        run = run / TRIALS / read_object(run / SUMMARY)["best_on_dev"]["trial"]
+    return read_object(run / "results.json") if (run / "results.json").is_file() else {}
+
+
+def _results(run: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every figure: on which examples, its value, of how many runs it is the mean and how far they spread, and what to
     compare it with."""
+    floors = content.get("floors") or {}
     if (run / SUMMARY).is_file():
         every = read_object(run / SUMMARY)["best_on_dev"]["all_runs_of_it"]
         return [
-            {"split": split, "metric": metric, "value": each["mean"], "sd": each["sd"], "n": every["n"], "floors": {}}
+            {"split": split, "metric": metric, "value": each["mean"], "sd": each["sd"], "n": every["n"]}
+            | {"floors": floors.get(f"{split}.{metric}", {})}
             for split in ("dev", "test")
             for metric, each in every.get(split, {}).items()
             if metric not in _NOT_METRICS and each["mean"] is not None
         ]
     if not (run / "results.json").is_file():
         return []
-    content = read_object(run / "results.json")
-    floors = content.get("floors", {})
     found = []
     for split in ("dev", "test"):
         for metric, value in content.get(split, {}).items():
             if metric not in _NOT_METRICS and isinstance(value, int | float):
-                its_floors = floors.get(f"dev.{metric}", {}) if split == "dev" else {}
+                its_floors = floors.get(f"{split}.{metric}", {})
                 found.append(
                     {"split": split, "metric": metric, "value": value, "sd": None, "n": 1, "floors": its_floors}
                 )
@@ -305,8 +324,3 @@ def _thresholds(config: Mapping[str, Any]) -> dict[str, Any]:
     return (
         {"task.thresholds": ", ".join(f"{label}: {number(value)}" for label, value in chosen.items())} if chosen else {}
     )
-
-
-def _of_results(run: Path, name: str) -> Any:
-    path = run / "results.json"
-    return read_object(path).get(name) if path.is_file() else None

@@ -14,12 +14,11 @@ from typing import Any
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import InputError, ModelError
 from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, SUMMARY
+from unmask.io.paths import CONFIGS, ENSEMBLE, GENERATOR, MODEL, SUMMARY, is_onnx
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
 from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import Use, use_of
-from unmask.objectives.settings import GENERATOR
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name, read_manifest
@@ -169,7 +168,7 @@ def _describe_model(path: Path) -> dict[str, Any]:
     config = read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
     is_google = not (path / CONFIGS[0]).is_file()
     use = use_of({"architectures": ["BertForPreTraining"]} if is_google else config)
-    in_onnx = (path / "model.onnx").is_file() and not any(path.glob("*.safetensors"))
+    in_onnx = is_onnx(path)
     description: dict[str, Any] = {
         "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
         if is_google

@@ -93,6 +93,36 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
     assert not {"/srv", "~/", "../"} & set(re.findall(r"/srv|~/|\.\./", text)), "where things were is nobody's business"
 
 
+@pytest.mark.parametrize(
+    ("changed", "code", "library"),
+    [
+        ({}, 'pipeline("text-classification"', "transformers"),
+        ({"architectures": ["BertModel"], "unmask_head": "sequence_classification"}, None, None),
+        ({"architectures": ["LstmModel"], "unmask_head": "sequence_classification"}, None, None),
+        ({"architectures": ["BertForQuestionAnswering"], "unmask_task": {"name": "qa"}}, None, "transformers"),
+        ({"architectures": ["BertForMultipleChoice"], "unmask_task": {"name": "choice"}}, None, "transformers"),
+        ({"architectures": ["BertForMaskedLM"], "unmask_task": {}}, 'pipeline("fill-mask"', "transformers"),
+        ({"architectures": ["LstmForCausalLM"], "unmask_task": {}}, None, None),
+        ({"architectures": ["OpenAIGPTLMHeadModel"], "unmask_task": {}}, "AutoModel.from_pretrained", "transformers"),
+    ],
+)
+def test_transformers_is_named_only_where_it_answers_the_same(
+    run: Path, changed: dict[str, Any], code: str | None, library: str | None
+) -> None:
+    path = run / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    card = ModelCard.load(write_card(run))
+    assert card.data.library_name == library
+    assert ("```python" in card.text) == (code is not None)
+    assert (code or "unmask ") in card.text
+
+
+def test_a_segmenter_is_named(run: Path) -> None:
+    path = run / "model" / "tokenizer_config.json"
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.is_file() else {}) | {"unmask_segmenter": "kiwi"}))
+    assert "Its tokenizer has a segmenter, kiwi: AutoTokenizer" in write_card(run).read_text("utf-8")
+
+
 def test_another_run_s_files_beside_a_model_are_not_its_own(run: Path, tiny_model: Path) -> None:
     shutil.copytree(tiny_model, run / "somebert")
     text = write_card(run / "somebert").read_text("utf-8")
@@ -116,9 +146,19 @@ def test_what_is_stated_is_one_line(given: dict[str, Any]) -> None:
 def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:
     run = a_run(tmp_path / "search", tiny_model)
     every = {"n": 3, "dev": {"loss": {"mean": 1.0, "sd": 0.1}, "accuracy": {"mean": 0.8, "sd": 0.012}}, "test": {}}
-    (run / "summary.json").write_text(json.dumps({"best_on_dev": {"all_runs_of_it": every}}))
+    (run / "summary.json").write_text(json.dumps({"best_on_dev": {"trial": "lr1_seed2", "all_runs_of_it": every}}))
+    results = {
+        "dev": {"accuracy": 0.82},
+        "floors": {"dev.accuracy": {"most frequent label": 0.51}},
+        "degenerate": "every label is bad",
+        "calibration": {"expected_calibration_error": 0.031},
+    }
+    (run / "trials" / "lr1_seed2").mkdir(parents=True)
+    (run / "trials" / "lr1_seed2" / "results.json").write_text(json.dumps(results))
     text = write_card(run).read_text("utf-8")
-    assert "| dev | accuracy | 0.8 ± 0.012 (3 runs) |" in text
+    assert "| dev | accuracy | 0.8 ± 0.012 (3 runs) | most frequent label 0.51 |" in text
+    assert "every label is bad: **it gives every example the same answer**" in text
+    assert "error on dev 0.031" in text
     assert "One run:" not in text
 
 
@@ -151,6 +191,14 @@ def test_a_sample_encoder_s_recipe_names_no_text(tmp_path: Path, tiny_model: Pat
     text = write_card(tmp_path / "model").read_text("utf-8")
     assert text.count("Not recorded beside the model.") == 1
     assert "| train.steps | 9 |" in text
+
+
+def test_weights_beside_an_onnx_file_have_a_card(run: Path) -> None:
+    (run / "model" / "model.onnx").touch()
+    assert "fine-tuned" in write_card(run).read_text("utf-8")
+    (run / "model" / "model.safetensors").unlink()
+    with pytest.raises(SettingsError, match="was exported, with a card of its own"):
+        write_card(run, overwrite=True)
 
 
 def test_a_card_that_is_there_stays(run: Path) -> None:

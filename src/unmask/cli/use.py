@@ -69,6 +69,7 @@ def evaluate_command(
         bool, typer.Option("--checkpoints", help="with --pairs: every checkpoint of a pre-training run, not its model")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="with --pairs: a page, .html")] = None,
+    overwrite: Overwrite = False,
     task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
     predictions: Annotated[
         Path | None, typer.Option("--predictions", help="score this file of predictions; .json is {id: answer}")
@@ -105,11 +106,12 @@ def evaluate_command(
             raise SettingsError("--column, --task, --na-probs and task.KEY=VALUE are for --data: leave them out")
         files = InputFiles((pairs,), table_settings(encoding, separator, header, quoted))
         asked = {"pll": pll, "discriminator": discriminator, "precision": precision}
-        _evaluate_pairs(model, files, asked, checkpoints, out, as_json)
+        _evaluate_pairs(model, files, asked, checkpoints, out, overwrite, as_json)
         return
-    if out is not None or checkpoints or discriminator or pll != "original":
+    if out is not None or overwrite or checkpoints or discriminator or pll != "original":
         raise SettingsError(
-            "--out, --checkpoints, --discriminator and --pll are for --pairs: leave them out, or give minimal pairs"
+            "--out, --overwrite, --checkpoints, --discriminator and --pll are for --pairs: leave them out, or give "
+            "minimal pairs"
         )
     if na_threshold != 1 and na_probs is None:
         raise SettingsError("--na-threshold is for --na-probs: leave it out, or give both")
@@ -132,14 +134,23 @@ def evaluate_command(
 
 
 def _evaluate_pairs(
-    model: str, pairs: InputFiles, asked: dict[str, Any], checkpoints: bool, out: Path | None, as_json: bool
+    model: str,
+    pairs: InputFiles,
+    asked: dict[str, Any],
+    checkpoints: bool,
+    out: Path | None,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     from unmask.errors import SettingsError
     from unmask.inference.pairs import evaluate_checkpoints, evaluate_pairs
+    from unmask.io.writing import refuse_existing
     from unmask.reports.pairs_page import write_pairs_page
 
     if out is not None and (out.suffix != ".html" or not out.parent.is_dir()):
         raise SettingsError(f"--out {out}: expected the name of a page, such as pairs.html, in a folder that exists")
+    if out is not None:
+        refuse_existing(out, overwrite)
     every = evaluate_checkpoints(model, pairs, **asked) if checkpoints else [evaluate_pairs(model, pairs, **asked)]
     if as_json:
         found = {"task": "pairs", "checkpoints": every} if checkpoints else every[-1]

@@ -13,17 +13,18 @@ from typing import Any, Literal, get_args
 import torch
 
 from unmask.card import CARD, card_of
-from unmask.errors import ColumnError, InputError, ModelError, OutputError, SettingsError
+from unmask.errors import ColumnError, InputError, ModelError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts, size_of
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
-from unmask.inference.onnx_model import ONNX, is_onnx
 from unmask.inference.predictor import load_predictor
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import ENSEMBLE, model_directory
+from unmask.io.paths import ENSEMBLE, ONNX, is_onnx, model_directory
 from unmask.io.progress import human_bytes
-from unmask.io.writing import refuse_existing, write_json, write_text, writing_directory
+from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
 from unmask.models.hub.directory import load_model
+from unmask.models.hub.files import CONFIG
+from unmask.tokenization.directory import KEPT_FILES
 
 logger = logging.getLogger("unmask")
 
@@ -55,7 +56,7 @@ def export(
         format: `onnx` in fp32, or `onnx-int8`: weights of products in 8 bits, inputs quantized as they come.
         max_loss: how much worse the first metric may be, as a share of its range: .01 is a point of accuracy, or of F1
             in per cent; beyond it nothing is written. See `certificate` for models that are not fine-tuned.
-        overwrite: True replaces a directory at `out`.
+        overwrite: True replaces an exported model at `out`, and nothing else.
 
     Returns:
         What the certificate says.
@@ -65,7 +66,7 @@ def export(
             worse.
         ModelError: there is no model.
         InputError: the examples cannot be read.
-        OutputError: there is something at `out`.
+        OutputError: there is something at `out` that is not to be overwritten, or is no exported model.
     """
     if format not in get_args(Format):
         raise SettingsError(f"--format {format}: expected {' or '.join(get_args(Format))}")
@@ -84,9 +85,14 @@ def export(
     loaded = load_model(directory)
     padded = padded_model(loaded)
     files = as_files(check)
+    copied = [
+        path
+        for path in directory.iterdir()
+        if path.is_file() and path.suffix in _COPIED and not path.name.endswith(".index.json")
+    ]
     refuse_existing(out, overwrite)
-    if out.is_dir() and any(out.iterdir()) and not (out / CERTIFICATE).is_file():
-        raise OutputError(f"{out} is no exported model, so --overwrite does not remove it: choose another name")
+    own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied))
+    refuse_foreign(out, own, "an exported model", CERTIFICATE)
     is_tuned = loaded.head_kind is not None
     before: Any = (load_predictor if is_tuned else load_feature_model)(directory, device="cpu")
     try:
@@ -94,9 +100,8 @@ def export(
     except ColumnError as error:
         raise InputError(f"{error.problem} Name it as in the file that the model was trained on") from error
     with writing_directory(out, overwrite) as place:
-        for path in directory.iterdir():
-            if path.is_file() and path.suffix in _COPIED and not path.name.endswith(".index.json"):
-                shutil.copy(path, place / path.name)
+        for path in copied:
+            shutil.copy(path, place / path.name)
         write_graph(padded, place / ONNX)
         if format == "onnx-int8":
             _quantize(place / ONNX)

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from unmask.errors import ModelError, SettingsError
 from unmask.inference.ensemble import answers_of
-from unmask.inference.model_place import check_place
-from unmask.io.paths import model_directory
+from unmask.io.paths import GENERATOR, model_directory
 from unmask.io.writing import write_json, writing_directory
 from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
 from unmask.models.hub.source import ModelSource, open_source
-from unmask.objectives.settings import GENERATOR
 from unmask.tokenization.opening import open_tokenizer
+from unmask.training.run.model_place import check_place
 
 _OF_TRAINING = ("hidden_dropout_prob", "embedding_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 """Settings in which the models may differ: they say nothing of what a model computes when it answers."""

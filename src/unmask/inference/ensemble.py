@@ -18,9 +18,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import ENSEMBLE, model_directory
-from unmask.io.writing import write_json, writing_directory
+from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import read_config
 from unmask.tasks.base import Task, TaskModule
 from unmask.tokenization.opening import open_tokenizer
@@ -82,7 +82,7 @@ def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, over
     Args:
         members: at least two models of one task, or the runs that made them.
         directory: the directory to write.
-        overwrite: True replaces an existing ensemble.
+        overwrite: True replaces an existing ensemble, and nothing else.
 
     Returns:
         `directory`, for `evaluate` and `predict`.
@@ -90,7 +90,7 @@ def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, over
     Raises:
         SettingsError: fewer than two members, or one of them twice.
         ModelError: a member is not a model, or the members differ in what they answer or in how they read inputs.
-        OutputError: the directory exists already, or cannot be written.
+        OutputError: the directory exists already, holds anything else, or cannot be written.
     """
     directory = Path(directory)
     models = [model_directory(member) for member in members]
@@ -101,8 +101,8 @@ def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, over
         raise SettingsError(f"{twice[0]} is given twice: name each member once")
     check_members(models)
     place = directory.resolve()
-    if overwrite and directory.exists() and not (directory / ENSEMBLE).is_file():
-        raise OutputError(f"{directory} is no ensemble, so --overwrite does not remove it: choose another name")
+    refuse_existing(directory, overwrite)
+    refuse_foreign(directory, (ENSEMBLE,), "an ensemble")
     with writing_directory(directory, overwrite=overwrite) as unfinished:
         # POSIX separators, so that a folder written on one system opens on another.
         paths = [Path(os.path.relpath(model, place)).as_posix() for model in resolved]

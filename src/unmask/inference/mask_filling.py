@@ -15,10 +15,10 @@ from torch import nn
 
 from unmask.batch import pack
 from unmask.errors import InputError, ModelError
-from unmask.inference.onnx_model import is_onnx, on_processor, open_encoder
+from unmask.inference.onnx_model import on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
 from unmask.io.encodings import read_utf8_lines
-from unmask.io.paths import model_directory
+from unmask.io.paths import GENERATOR, is_onnx, model_directory
 from unmask.models.hub.directory import load_masked_lm
 from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries, check_kind
 from unmask.tokenization.offsets import align
@@ -209,8 +209,6 @@ def _check(directory: Path) -> None:
     try:
         check_kind(directory, MASKED)
     except ModelError as error:
-        from unmask.objectives.settings import GENERATOR  # not needed for answering
-
         generator = directory / GENERATOR
         if generator.is_dir():
             raise ModelError(f"{error}; its generator fills masks: give {generator}") from error

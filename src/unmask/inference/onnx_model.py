@@ -20,20 +20,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from unmask.batch import Batch, LossTerm
 from unmask.errors import ModelError, SettingsError
+from unmask.io.paths import ONNX
 from unmask.models.hub.directory import blank_model
 from unmask.models.hub.source import LoadedModel
 from unmask.tasks.base import TaskModule
 from unmask.training.device import Compute
 
-ONNX, HIDDEN = "model.onnx", "last_hidden_state"
-"""The file of a directory, and the output that models which are not fine-tuned have."""
+HIDDEN = "last_hidden_state"
+"""The output that models which are not fine-tuned have."""
 _QUANTIZER = "onnx.quantize"
 """What ONNX Runtime says of itself in the graphs that it puts into 8 bits."""
-
-
-def is_onnx(directory: Path) -> bool:
-    """Whether a model directory holds an ONNX file in place of weights."""
-    return (directory / ONNX).is_file() and not any(directory.glob("*.safetensors"))
 
 
 def blank_finetuned(directory: Path) -> LoadedModel:

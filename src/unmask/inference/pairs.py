@@ -13,11 +13,10 @@ from torch import nn
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.precision import freeze, inference_compute
 from unmask.io.input_files import DataPath
-from unmask.io.paths import model_directory
+from unmask.io.paths import GENERATOR, model_directory
 from unmask.io.progress import Progress
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
-from unmask.objectives.settings import GENERATOR
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.tasks.pairs.comparing import compare_pairs
 from unmask.tasks.pairs.reading import read_paradigms

@@ -16,12 +16,12 @@ from unmask.inference.answer_table import table_lines
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
 from unmask.inference.inputs import having_field, read_task_inputs
-from unmask.inference.onnx_model import OnnxModule, blank_finetuned, is_onnx, on_processor
+from unmask.inference.onnx_model import OnnxModule, blank_finetuned, on_processor
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns
 from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows, run_module
 from unmask.io.input_files import DataPath
-from unmask.io.paths import model_directory
+from unmask.io.paths import is_onnx, model_directory
 from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.config import TRAINED_LENGTH

@@ -8,12 +8,23 @@ from pathlib import Path
 from unmask.errors import ModelError
 
 MODEL = "model"
+GENERATOR = "generator"
+"""The folder of ELECTRA's generator inside the discriminator's model directory."""
+TRIALS = "trials"
+"""The folder of a search that holds the run directories of its trials, by name."""
 SUMMARY = "summary.json"
 """In a search's directory: the results of its trials."""
 ENSEMBLE = "ensemble.json"
 """In an ensemble's directory: where its members are."""
+ONNX = "model.onnx"
+"""In the directory of an exported model, in place of weights."""
 CONFIGS = ("config.json", "bert_config.json")
 """Every model directory has one of these: that of the Hugging Face layout, or that of Google's releases."""
+
+
+def is_onnx(directory: Path) -> bool:
+    """Whether a model directory holds an ONNX file in place of weights."""
+    return (directory / ONNX).is_file() and not any(directory.glob("*.safetensors"))
 
 
 def model_directory(path: str | Path) -> Path:

@@ -147,40 +147,24 @@ def refuse_existing(path: Path, overwrite: bool, instead: str = "choose another 
     raise OutputError(f"{path} exists already and would be overwritten: {instead}")
 
 
-def refuse_foreign(path: Path, own: Sequence[str], kind: str) -> None:
+def refuse_foreign(path: Path, own: Sequence[str], kind: str, mark: str | None = None) -> None:
     """Raises OutputError if `path` is a file, or a directory that holds anything that we do not make.
 
     Args:
         own: names and globs of everything that the directory may hold.
         kind: what it should be, for the message: "a token store".
+        mark: the name without which it is something else, unless it is empty; None: there is no such name.
     """
     with as_output_error(path):
         if not path.exists():
             return
-        foreign = sorted(entry.name for entry in path.iterdir() if not any(entry.match(pattern) for pattern in own))
+        entries = sorted(path.iterdir())
+    advice = "so nothing in it is touched: choose another name, or move it away"
+    foreign = [entry.name for entry in entries if not any(entry.match(pattern) for pattern in own)]
     if foreign:
-        raise OutputError(
-            f"{path} holds {foreign[0]}, which is no part of {kind}, so nothing in it is touched: choose another name"
-        )
-
-
-def remove_own(path: Path, marks: Sequence[str], kind: str) -> None:
-    """Removes a directory that is to be overwritten, if it is empty or holds a file that shows that we made it.
-
-    Args:
-        path: removed with everything in it; may be missing.
-        marks: names or globs of files, one of which has to be there.
-        kind: what it should be, for the message: "a run".
-
-    Raises:
-        OutputError: it holds other things and none of these files.
-    """
-    if not path.exists():
-        return
-    if not path.is_dir() or (any(path.iterdir()) and not any(any(path.glob(mark)) for mark in marks)):
-        raise OutputError(f"{path} is not {kind}, so --overwrite does not remove it: choose another name")
-    with as_output_error(path):
-        shutil.rmtree(path)
+        raise OutputError(f"{path} holds {foreign[0]}, which is no part of {kind}, {advice}")
+    if entries and mark is not None and not (path / mark).is_file():
+        raise OutputError(f"{path} is not {kind} ({mark} is missing), {advice}")
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from torch import Tensor
 from unmask.batch import Batch, LossTerm
 from unmask.chance import Stream, uniform
 from unmask.errors import ModelError, SettingsError
+from unmask.io.paths import GENERATOR
 from unmask.models.buckets import IS_PADDING, LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.elmo.settings import ElmoSettings
@@ -57,7 +58,7 @@ from unmask.objectives.floors import (
 )
 from unmask.objectives.masks.drawing import sample_from_softmax
 from unmask.objectives.masks.masking import choose_tokens, describe_masking, mask_targets, predict_masked
-from unmask.objectives.settings import GENERATOR, ReplacedTokenSettings
+from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary
 
 _ANSWERS = ("original", "replaced")  # the discriminator's labels 0 and 1

@@ -11,12 +11,10 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from unmask.config import Settings
+from unmask.io.paths import GENERATOR
 from unmask.models.family import Family
 from unmask.objectives.settings_base import AnnotationKind, ObjectiveSettings, Remark, a_model_of, called
 from unmask.packing.settings import SentenceObjective
-
-GENERATOR = "generator"
-"""The folder of ELECTRA's generator inside the discriminator's model directory."""
 
 CAUSAL_SHARE = "causal_share"
 """The column () float64 of a training batch: the share of sequences that are read from left to right."""

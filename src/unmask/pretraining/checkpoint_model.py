@@ -24,6 +24,7 @@ from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.averaging import WeightAverage
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.run.checkpoint import find_checkpoint, list_steps, load_optimizer, load_weights, open_checkpoint
+from unmask.training.run.model_place import check_place
 
 logger = logging.getLogger("unmask")
 
@@ -36,7 +37,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         out: the model's directory.
         step: the checkpoint's step; None takes the newest that is sound, and warns of those passed over.
             `train.keep_last` decides how many a run keeps.
-        overwrite: True replaces a directory at `out`.
+        overwrite: True replaces a model at `out`, and nothing else.
 
     Returns:
         `out`.
@@ -44,7 +45,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     Raises:
         InputError: `run` is not a pre-training run, or has no such checkpoint; the message lists those that it has.
         CheckpointError: the checkpoint is damaged, or without `step` all are.
-        OutputError: there is something at `out`, or the place cannot be written.
+        OutputError: there is something at `out` that is no model or not to be overwritten, or it cannot be written.
     """
     run, out = Path(run), Path(out)
     if not (run / "recipe.yaml").is_file():
@@ -55,6 +56,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         which = "no checkpoints" if not steps else f"no checkpoint of step {step:,}"
         there = f"; there are {', '.join(f'{number:,}' for number in steps)}" if steps else ""
         raise InputError(f"{run}: {which}{there}: train.save_every and train.keep_last say which a run keeps")
+    check_place(out, overwrite)
     checkpoint = find_checkpoint(run / "checkpoints") if step is None else open_checkpoint(run / "checkpoints", step)
     assert checkpoint is not None, "there are some"
     for damage in checkpoint.damaged:

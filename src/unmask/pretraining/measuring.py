@@ -13,9 +13,10 @@ import torch
 from unmask.batch import Batch
 from unmask.config import build_settings, merge, parse_overrides
 from unmask.errors import SettingsError
+from unmask.io.paths import GENERATOR
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
-from unmask.objectives.settings import CAUSAL_SHARE, GENERATOR
+from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.packing.settings import PAIRED
 from unmask.pretraining.inputs import PretrainingInputs
 from unmask.recipe.tree import PretrainRecipe

@@ -61,7 +61,8 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
 
     add_pages(app, models)
     _answer_errors(app)
-    return Guards(app, service, token)
+    posted = (path for path, methods in app.openapi()["paths"].items() if "post" in methods)
+    return Guards(app, service, token, frozenset(path.rpartition("/")[2] for path in posted))
 
 
 def _answer_errors(app: FastAPI) -> None:

@@ -44,12 +44,14 @@ class Guards:
     Args:
         service: what the application answers with.
         token: what `Authorization: Bearer` must hold; None: anyone may ask.
+        endpoints: the last parts of the addresses that are counted by name.
     """
 
-    def __init__(self, app: App, service: Service, token: str | None) -> None:
+    def __init__(self, app: App, service: Service, token: str | None, endpoints: frozenset[str]) -> None:
         self._app, self.service = app, service
         self._metrics, self._limits = service.metrics, service.limits
         self._token = None if token is None else token.encode()
+        self._endpoints = endpoints
         self._held_bytes = 0  # of the bodies of all requests that are not answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +92,7 @@ class Guards:
 
         is_counted = scope["method"] == "POST"
         if is_counted:
-            self._metrics.arrived(_endpoint(scope["path"]))
+            self._metrics.arrived(self._endpoint(scope["path"]))
         try:
             if not self._is_allowed(scope["path"], headers.get(b"authorization", b"")):
                 await _refuse(
@@ -108,7 +110,7 @@ class Guards:
         finally:
             self._held_bytes -= size
             if is_counted:
-                self._metrics.answered(_endpoint(scope["path"]), status, time.monotonic() - started)
+                self._metrics.answered(self._endpoint(scope["path"]), status, time.monotonic() - started)
 
     async def _pass_over(self, receive: Receive) -> None:
         """Reads a body and forgets it: closed while the client still sends, the connection would lose the answer."""
@@ -121,24 +123,16 @@ class Guards:
     def _too_large(self) -> str:
         return f"the body is over {self._limits.body_bytes:,} bytes: send fewer or shorter inputs at once"
 
+    def _endpoint(self, path: str) -> str:
+        """The last part of a known address, for the metrics: what clients make up is not repeated there."""
+        last = path.rstrip("/").rpartition("/")[2]
+        return last if last in self._endpoints else "other"
+
     def _is_allowed(self, path: str, authorization: bytes) -> bool:
         if self._token is None or path in OPEN_PATHS or path.startswith("/page/"):
             return True
         kind, _, given = authorization.partition(b" ")
         return hmac.compare_digest(given.strip(), self._token) and kind.lower() == b"bearer"
-
-
-def _endpoint(path: str) -> str:
-    """The last part of a known address, for the metrics: what clients make up is not repeated there."""
-    last = path.rstrip("/").rpartition("/")[2]
-    return last if last in _KNOWN else "other"
-
-
-_KNOWN = {
-    *("classify", "regress", "answer", "choose", "tag", "fill-mask", "features", "similarity", "tokenize"),
-    *("generate", "score", "pairs", "embeddings", "embed", "predict"),
-    *("attention", "layers", "words", "spans", "token-scores", "checkpoints"),
-}
 
 
 def failure_body(message: str, code: str | None = None) -> bytes:

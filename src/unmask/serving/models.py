@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import InputError, ModelError, SettingsError, UserError
-from unmask.inference.onnx_model import is_onnx
 from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, model_directory
+from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, is_onnx, model_directory
 from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import MASKED, Use, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model

@@ -112,6 +112,7 @@ def test_it_gives_features_and_is_fine_tuned(run: Path, tmp_path: Path, unmask: 
     [
         (["--step", 5], "no checkpoint of step 5; there are 4, 8, 12: train.save_every and train.keep_last say which"),
         (["--out", "."], "overwrite"),
+        (["--out", ".", "--overwrite"], "holds kept.txt, which is no part of a model, so nothing in it is touched"),
     ],
 )
 def test_what_is_not_there_is_told(

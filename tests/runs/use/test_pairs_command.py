@@ -44,6 +44,17 @@ def test_a_page_of_one_model_has_no_curve(whole: Path, pairs: Path, tmp_path: Pa
     assert "Over the run" not in (tmp_path / "pairs.html").read_text(encoding="utf-8")
 
 
+def test_another_page_stays(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:
+    page = tmp_path / "report.html"
+    page.write_text("another page")
+    refused = unmask("evaluate", whole, "--pairs", pairs, "--out", page)
+    assert (refused.code, refused.output) == (2, "")
+    assert "exists already and would be overwritten" in refused.errors
+    assert page.read_text() == "another page"
+    assert unmask("evaluate", whole, "--pairs", pairs, "--out", page, "--overwrite").code == 0
+    assert page.read_text() != "another page"
+
+
 def test_one_paradigm_is_not_several(whole: Path, tmp_path: Path, unmask: Command) -> None:
     finished = unmask("evaluate", whole, "--pairs", write_rows(tmp_path / "pairs.jsonl", ROWS[0]))
     assert "1 pair in 1 paradigm; a coin" in finished.output
@@ -86,8 +97,9 @@ def test_special_tokens_in_a_sentence_are_text(whole: Path, tmp_path: Path, unma
         (["--pairs", "PAIRS", "--encoding", "ascii8"], "ascii8"),
         (["--pairs", "PAIRS", "--pll", "other"], "--pll other: expected original or word-left-to-right"),
         (["--pairs", "PAIRS", "--data", "x.csv"], "--pairs measures a MODEL by itself"),
-        (["--data", "x.csv", "--checkpoints"], "--out, --checkpoints, --discriminator and --pll are for --pairs"),
+        (["--data", "x.csv", "--checkpoints"], "--checkpoints, --discriminator and --pll are for --pairs"),
         (["--data", "x.csv", "--pll", "word-left-to-right"], "are for --pairs: leave them out, or give minimal pairs"),
+        (["--data", "x.csv", "--overwrite"], "are for --pairs: leave them out, or give minimal pairs"),
         (["--data", "x.csv", "--discriminator"], "are for --pairs: leave them out, or give minimal pairs"),
         (["--pairs", "none"], "none: there is no such file or folder"),
         (["--pairs", "PAIRS", "--discriminator"], "--discriminator is for ELECTRA"),

@@ -195,7 +195,11 @@ def test_nothing_is_overwritten_that_is_no_ensemble(tmp_path: Path, members: lis
         write_ensemble(members[:2], directory)
     write_ensemble(members[:2], directory, overwrite=True)
     assert len(read_members(directory) or []) == 2
-    with pytest.raises(OutputError, match="is no ensemble"):
+    (directory / "notes.md").write_text("by hand")
+    with pytest.raises(OutputError, match=r"holds notes\.md, which is no part of an ensemble"):
+        write_ensemble(members, directory, overwrite=True)
+    assert (directory / "notes.md").read_text() == "by hand"
+    with pytest.raises(OutputError, match="holds model, which is no part of an ensemble"):
         write_ensemble(members[:2], members[2], overwrite=True)
     assert (members[2] / "model" / "config.json").is_file()
 

@@ -17,7 +17,6 @@ from unmask.io.writing import (
     as_output_error,
     refuse_existing,
     refuse_foreign,
-    remove_own,
     sha256,
     write_json,
     write_text,
@@ -134,23 +133,6 @@ def test_what_exists_is_refused(tmp_path: Path) -> None:
         refuse_existing(tmp_path / ("x" * 300), overwrite=False)
 
 
-def test_only_what_is_our_own_is_removed(tmp_path: Path) -> None:
-    theirs, ours, empty = tmp_path / "theirs", tmp_path / "ours", tmp_path / "empty"
-    for directory in (theirs, ours, empty):
-        directory.mkdir()
-    fill(theirs, "precious")
-    (ours / "part-1.bin").touch()
-    remove_own(tmp_path / "missing", ("part-*.bin",), "a thing")
-    remove_own(ours, ("part-*.bin",), "a thing")
-    remove_own(empty, ("part-*.bin",), "a thing")
-    with pytest.raises(OutputError, match="theirs is not a thing, so --overwrite does not remove it"):
-        remove_own(theirs, ("part-*.bin",), "a thing")
-    with pytest.raises(OutputError, match="is not a thing"):
-        remove_own(theirs / "inner" / "f", ("f",), "a thing")
-    assert names(tmp_path) == ["theirs"]
-    assert (theirs / "inner" / "f").read_text() == "precious"
-
-
 def test_anything_foreign_is_named(tmp_path: Path) -> None:
     (tmp_path / "part-1.bin").touch()
     own = ("part-*.bin", "index")
@@ -161,6 +143,16 @@ def test_anything_foreign_is_named(tmp_path: Path) -> None:
         refuse_foreign(tmp_path, own, "a thing")
     with pytest.raises(OutputError, match=r"notes.txt: Not a directory"):
         refuse_foreign(tmp_path / "notes.txt", own, "a thing")
+
+
+def test_a_directory_without_its_mark_is_something_else(tmp_path: Path) -> None:
+    own = ("part-*.bin", "index")
+    refuse_foreign(tmp_path, own, "a thing", "index")  # empty
+    (tmp_path / "part-1.bin").touch()
+    with pytest.raises(OutputError, match=r"is not a thing \(index is missing\), so nothing in it is touched"):
+        refuse_foreign(tmp_path, own, "a thing", "index")
+    (tmp_path / "index").touch()
+    refuse_foreign(tmp_path, own, "a thing", "index")
 
 
 # ------------------------------------------------------------------------------------------- what the system refuses

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
+
+from starlette.testclient import TestClient
 
 from unmask.serving.app import build_app
 from unmask.serving.settings import Limits
@@ -27,3 +30,15 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     app.service.batcher.close()
     assert sent[0]["status"] == 408
     assert b"the body did not arrive within 0.05 s" in sent[1]["body"]
+
+
+def test_every_address_that_is_posted_to_is_counted_by_its_name() -> None:
+    app = build_app({})
+    with TestClient(app) as client:
+        paths = [path for path, methods in client.get("/openapi.json").json()["paths"].items() if "post" in methods]
+        for path in (*paths, "/made-up"):
+            client.post(path.replace("{name}", "none"), json={})
+        counted = re.findall(r'te_request_count\{method="([^"]*)"\}', client.get("/metrics").text)
+    app.service.batcher.close()
+    assert set(counted) == {*(path.rpartition("/")[2] for path in paths), "other"}
+    assert {"classify", "score", "token-scores", "embed"} < set(counted)

@@ -37,7 +37,6 @@ from unmask.finetuning.estimators.inputs import (
 from unmask.finetuning.inputs import build_module, fit_loss
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
-from unmask.inference.model_place import check_place
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.windows import encode_windows, run_module
 from unmask.io.paths import model_directory
@@ -55,6 +54,7 @@ from unmask.training.divergence import BadStep
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
+from unmask.training.run.model_place import check_place
 from unmask.training.state import StepResult, TrainState
 from unmask.training.steps import Learner
 

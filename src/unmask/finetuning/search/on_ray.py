@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import AnotherProcess, OutputError, SettingsError, UserError
-from unmask.finetuning.search.trial import TRIALS, Ended, Runs, Trial, TrialProcess, read_results
+from unmask.finetuning.search.trial import Ended, Runs, Trial, TrialProcess, read_results
+from unmask.io.paths import TRIALS
 from unmask.io.ray_process import RayProcess
 from unmask.io.writing import alone_in, sha256
 from unmask.training.run.log import ENVIRONMENT, installed_versions

@@ -42,15 +42,15 @@ from unmask.finetuning.search.summary import (
     runs_of_best_point,
     summarise,
 )
-from unmask.finetuning.search.trial import RESULTS, TRIALS, RunOne, Trial, attempt, read_results
+from unmask.finetuning.search.trial import RESULTS, RunOne, Trial, attempt, read_results
 from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
 from unmask.inference.windows import encode_windows, measure
-from unmask.io.paths import MODEL, SUMMARY, model_directory
+from unmask.io.paths import ENSEMBLE, MODEL, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import human_duration
 from unmask.io.ray_process import RayProcess
-from unmask.io.writing import alone_in, write_json, writing_directory
+from unmask.io.writing import alone_in, refuse_foreign, write_json, writing_directory
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.task import QaTask
@@ -59,6 +59,7 @@ from unmask.training.device import choose_compute
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import opening_run
 from unmask.training.run.log import logging_messages, write_environment
+from unmask.training.run.model_place import check_place
 from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
@@ -101,6 +102,8 @@ def run_trials(
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
         for change in changes:
             _log(directory, change)
+        check_place(directory / MODEL, overwrite=True)  # those of a resumed search are replaced at its end
+        refuse_foreign(directory / "ensemble", (ENSEMBLE,), "an ensemble")
         with input_warnings.collecting():
             checked: set[tuple[str, int | None]] = set()
             for trial in trials:

@@ -24,12 +24,9 @@ from typing import Any, Protocol
 import torch
 
 from unmask.errors import InputError, Interrupted, OutputError, UserError
-from unmask.io.paths import MODEL
+from unmask.io.paths import MODEL, TRIALS
 from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe
-
-TRIALS = "trials"
-"""The folder of a search that holds the run directories of its trials, by name."""
 
 RESULTS = "results.json"
 """What a run directory has once its run is finished."""

@@ -32,12 +32,12 @@ from unmask.inference.features.batches import (
 )
 from unmask.inference.features.inputs import FeatureInput, describe_tokens, feature_layouts, read_feature_input
 from unmask.inference.inputs import read_inputs
-from unmask.inference.onnx_model import check_layers, is_onnx, on_processor, open_encoder
+from unmask.inference.onnx_model import check_layers, on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID
 from unmask.inference.windows import Coverage, attach_tokenizer, windows
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import model_directory
+from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.models.heads.layer_mixture import find_choice

@@ -22,12 +22,13 @@ import torch
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import CheckpointError, Interrupted, SettingsError, UserError
+from unmask.io.paths import GENERATOR, MODEL, SUMMARY, TRIALS
 from unmask.io.writing import (
     UNFINISHED,
     alone_in,
     as_output_error,
     refuse_existing,
-    remove_own,
+    refuse_foreign,
     write_json,
     write_text,
     writing,
@@ -35,7 +36,8 @@ from unmask.io.writing import (
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
-from unmask.training.run.log import ENVIRONMENT, RunLog, read_sessions, write_environment
+from unmask.training.run.log import ENVIRONMENT, LOG, METRICS, TENSORBOARD, RunLog, read_sessions, write_environment
+from unmask.training.run.model_place import MODEL_FILES
 from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
@@ -43,8 +45,14 @@ logger = logging.getLogger("unmask")
 RECIPE = "recipe.yaml"
 DATA = "data.json"
 """In the directory of a run or search: a fingerprint of each of its inputs."""
-_RESULTS = ("checkpoints", "model", "trials")
+_RESULTS = ("checkpoints", MODEL, TRIALS)
 """What a run's directory holds once it is worth keeping."""
+_OWN = (
+    *(RECIPE, DATA, ENVIRONMENT, METRICS, LOG, TENSORBOARD, "report.html", "results.json", "samples.json"),
+    *("checkpoints", "divergence", "features", "store", "tokenizer", MODEL),
+    *(TRIALS, SUMMARY, "ensemble", f"{UNFINISHED}*"),
+)
+"""All that the directory of a run or search may hold."""
 
 RESUMABLE_KEYS = frozenset(
     f"train.{name}"
@@ -78,7 +86,8 @@ def open_run(
         What has changed at a resume, in words.
 
     Raises:
-        OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it is not a run's.
+        OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it holds anything
+            that is no part of a run.
         SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the budget is
             changed to less than the run has done or so that a phase or stage has begun too soon, or both `resume` and
             `overwrite` are given.
@@ -91,7 +100,10 @@ def open_run(
     if resume and saved.is_file():
         changes = _find_changes(saved, recipe)
     elif overwrite:
-        remove_own(directory, (RECIPE,), "a run's directory")
+        _check_only_a_run(directory)
+        with as_output_error(directory):
+            if directory.exists():
+                shutil.rmtree(directory)
     elif not (resume and directory.is_dir() and {path.name for path in directory.iterdir()} <= set(keeps)):
         no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
         advice = no_run if resume else "choose another --out, or pass --resume or --overwrite"
@@ -131,6 +143,7 @@ def opening_run(
     is_new = not (resume and (directory / RECIPE).is_file())
     former = None if is_new else (directory / RECIPE).read_bytes()
     if is_overwritten:
+        _check_only_a_run(directory)
         with as_output_error(directory):
             if aside.exists() and not _holds_any(directory, _RESULTS):  # of an attempt to replace it that was killed
                 shutil.rmtree(directory)
@@ -159,6 +172,13 @@ def opening_run(
         raise
     if is_overwritten:
         shutil.rmtree(aside)
+
+
+def _check_only_a_run(directory: Path) -> None:
+    """Raises OutputError if a directory that is to be replaced holds anything that is no part of a run."""
+    refuse_foreign(directory, _OWN, "a run", RECIPE)
+    for model in (directory / MODEL, directory / MODEL / GENERATOR):
+        refuse_foreign(model, MODEL_FILES, "a model")
 
 
 def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[str, Path]) -> None:

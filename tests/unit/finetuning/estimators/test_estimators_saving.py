@@ -49,7 +49,7 @@ def test_what_is_there_already_stays(fitted: TextClassifier, tmp_path: Path, nam
         (".", r"run holds checkpoints, which is no part of a model, so nothing in it is touched: choose another name"),
         ("recipe.yaml", r"cannot write .*recipe\.yaml: Not a directory"),
         ("notes", r"notes holds mine\.txt, which is no part of a model"),
-        ("tokenizer", r"tokenizer holds no model \(config\.json is missing\), so nothing replaces it"),
+        ("tokenizer", r"tokenizer is not a model \(config\.json is missing\), so nothing in it is touched"),
     ],
 )
 def test_overwriting_replaces_nothing_but_a_model(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.searches import Pretended, new_recipe, of_accuracy, run_search
-from unmask.errors import InputError, Interrupted, ModelError, SettingsError, UserError
+from unmask.errors import InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.ensemble import read_null_threshold
 from unmask.io.input_files import InputFiles
@@ -217,6 +217,17 @@ def test_another_search_is_not_a_resumed_one(tmp_path: Path) -> None:
         run_search(tmp_path / "out", new_recipe({"restarts": 2, "transfer_layers": [1]}), run, resume=True)
     run_search(tmp_path / "out", new_recipe({"restarts": 3}), run, overwrite=True)
     assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
+
+
+@pytest.mark.parametrize("name", ["model/README.md", "ensemble/notes.md"])
+def test_what_is_written_by_hand_beside_the_best_model_stays(tmp_path: Path, name: str) -> None:
+    run, out = pretended(0.5), tmp_path / "out"
+    run_search(out, new_recipe({"restarts": 2}), run)
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text("by hand")
+    with pytest.raises(OutputError, match=f"holds {Path(name).name}, which is no part of a"):
+        run_search(out, new_recipe({"restarts": 3}), run, resume=True)
+    assert (out / name).read_text() == "by hand"
 
 
 def test_how_many_run_at_a_time_may_change(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from support.imports import loaded_with
 from unmask.errors import ModelError
-from unmask.info import GENERATOR, SPAN_BOUNDARY, describe
+from unmask.info import SPAN_BOUNDARY, describe
+from unmask.io.paths import GENERATOR
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.config import HEAD_KIND
 from unmask.models.hub.uses import CAUSAL, MASKED, check_kind, use_of
-from unmask.objectives.settings import GENERATOR as GENERATOR_OF_OBJECTIVE
 
 CLASSES = {name: its for family in ARCHITECTURES.values() for name, its in family.classes.items()}
 
@@ -32,8 +32,8 @@ def test_every_class_is_what_its_parts_make_it(name: str) -> None:
     assert {"finetune", "features"} <= set(use.commands)
 
 
-def test_names_are_those_of_the_modules_with_torch() -> None:
-    assert (SPAN_BOUNDARY, GENERATOR) == (SPAN_BOUNDARY_WEIGHTS, GENERATOR_OF_OBJECTIVE)
+def test_the_name_is_that_of_the_module_with_torch() -> None:
+    assert SPAN_BOUNDARY == SPAN_BOUNDARY_WEIGHTS
     assert "torch" not in loaded_with("unmask.models.hub.uses")
 
 

@@ -52,11 +52,37 @@ def test_a_run_is_not_overwritten_silently(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [{"resume": False}, {"resume": True}, {"resume": False, "overwrite": True}], ids=str)
 def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path, how: dict[str, bool]) -> None:
     (tmp_path / "thesis.txt").write_text("three years of work")
-    with pytest.raises(OutputError, match=r"exists already and would be overwritten|is not a run.s directory"):
+    with pytest.raises(
+        OutputError, match=r"exists already and would be overwritten|holds thesis.txt, which is no part of a run"
+    ):
         open_run(tmp_path, recipe(), **{"overwrite": False, **how})
     with pytest.raises(OutputError), opening_run(tmp_path, recipe(), **{"overwrite": False, **how}):
         raise AssertionError("opened")
     assert contents(tmp_path) == {"thesis.txt": b"three years of work"}
+
+
+@pytest.mark.parametrize("name", ["notes.md", "model/README.md"])
+def test_a_run_with_notes_beside_it_is_not_overwritten(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    (run / "model").mkdir()
+    (run / "model" / "config.json").write_text("{}")
+    (run / name).write_text("by hand")
+    before = contents(tmp_path)
+    for opened in (open_run, lambda *args, **how: opening_run(*args, **how).__enter__()):
+        with pytest.raises(OutputError, match=f"holds {Path(name).name}, which is no part of a "):
+            opened(run, recipe(), resume=False, overwrite=True)
+        assert contents(tmp_path) == before
+    (run / name).unlink()
+    open_run(run, recipe(), resume=False, overwrite=True)
+    assert names(run) == [RECIPE]
+
+
+def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(OutputError, match=r"is not a run \(recipe\.yaml is missing\)"):
+        open_run(tmp_path, recipe(), resume=False, overwrite=True)
+    assert names(tmp_path) == ["model"]
 
 
 def test_a_file_in_the_place_is_refused(tmp_path: Path) -> None:

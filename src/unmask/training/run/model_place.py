@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.errors import OutputError
-from unmask.io.writing import refuse_existing, refuse_foreign
+from unmask.io.paths import GENERATOR
+from unmask.io.writing import UNFINISHED, refuse_existing, refuse_foreign
 from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
 from unmask.tokenization.directory import KEPT_FILES
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 
-_MODEL_FILES = (CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS, *KEPT_FILES, WORDS_FILE, SETTINGS_FILE)
+MODEL_FILES = (
+    *(CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS, GENERATOR),
+    *(*KEPT_FILES, WORDS_FILE, SETTINGS_FILE, f"{UNFINISHED}*"),
+)
 """All that may be replaced: a run's directory, a card or a repository beside the model has to stay."""
 
 
@@ -26,8 +29,5 @@ def check_place(directory: Path, overwrite: bool, advice: str = "choose another 
         OutputError: it exists, and is not to be overwritten or holds something else.
     """
     refuse_existing(directory, overwrite, advice)
-    refuse_foreign(directory, _MODEL_FILES, "a model")
-    if directory.exists() and any(directory.iterdir()) and not (directory / CONFIG).is_file():
-        raise OutputError(
-            f"{directory} holds no model ({CONFIG} is missing), so nothing replaces it: choose another name"
-        )
+    for place in (directory, directory / GENERATOR):
+        refuse_foreign(place, MODEL_FILES, "a model", CONFIG)
