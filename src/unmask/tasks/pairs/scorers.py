@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from unmask.batch import Batch
-from unmask.errors import InputError
+from unmask.errors import InputError, ModelError
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
+from unmask.models.hub.uses import NOT_FINITE
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.tasks.encoded import BATCH_TOKENS
@@ -93,8 +94,12 @@ def score_sentences(scorer: SentenceScorer, sentences: Sequence[str], advance: A
 
     Raises:
         InputError: as `SentenceScorer.encode`.
+        ModelError: what the model computes is not finite.
     """
-    return np.array([each.scores.sum() for each in scorer.token_scores(sentences, advance)])
+    scores = np.array([each.scores.sum() for each in scorer.token_scores(sentences, advance)])
+    if not np.isfinite(scores).all():
+        raise ModelError(NOT_FINITE)
+    return scores
 
 
 @dataclass(frozen=True)
