@@ -102,6 +102,14 @@ def test_a_text_that_is_no_sentence_is_refused_before_it_takes_hours(tmp_path: P
         score_sentences(open_scorer(tmp_path), ["they " * 300])
 
 
+@pytest.mark.parametrize("save", [save_masked_lm, save_left_to_right])
+def test_positions_that_training_has_not_reached_are_not_read(tmp_path: Path, save: Any) -> None:
+    save(tmp_path)
+    edit_config(tmp_path, unmask_trained_length=8)
+    with pytest.raises(InputError, match="and at most 8 are read: expected a sentence"):
+        score_sentences(open_scorer(tmp_path), ["a man is talking . " * 4])
+
+
 def test_a_model_that_computes_nothing_finite_is_refused(tmp_path: Path) -> None:
     save_masked_lm(tmp_path)
     scorer: Any = open_scorer(tmp_path)

@@ -110,10 +110,11 @@ class MaskedScorer:
     head: MaskedLMHead
     tokenizer: TextTokenizer
     compute: Compute
+    max_length: int
     mode: PllMode = "original"
 
     def encode(self, sentences: Sequence[str]) -> list[Ids]:
-        return _encode(self.tokenizer, sentences, min(_LONGEST, self.encoder.settings.num_positions))
+        return _encode(self.tokenizer, sentences, min(_LONGEST, self.max_length))
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
@@ -195,12 +196,12 @@ class LeftToRightScorer:
     head: MaskedLMHead | None
     tokenizer: TextTokenizer
     compute: Compute
+    max_length: int
 
     def encode(self, sentences: Sequence[str]) -> list[Ids]:
-        settings = self.encoder.settings
-        prefix = () if settings.family.reads_bare_text else self.tokenizer.template.single[0].ids
+        prefix = () if self.encoder.settings.family.reads_bare_text else self.tokenizer.template.single[0].ids
         encoded = [np.array([*prefix, *ids]) for ids in self.tokenizer.encode_batch(list(sentences))]
-        _check_lengths(sentences, encoded, settings.num_positions, least=2)
+        _check_lengths(sentences, encoded, self.max_length, least=2)
         return encoded
 
     @torch.no_grad()
@@ -265,9 +266,10 @@ class DiscriminatorScorer:
     head: DiscriminatorHead
     tokenizer: TextTokenizer
     compute: Compute
+    max_length: int
 
     def encode(self, sentences: Sequence[str]) -> list[Ids]:
-        return _encode(self.tokenizer, sentences, self.encoder.settings.num_positions)
+        return _encode(self.tokenizer, sentences, self.max_length)
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[str], advance: Advance = _unobserved) -> list[TokenScores]:
@@ -285,12 +287,18 @@ class DiscriminatorScorer:
 
 
 def new_scorer(
-    encoder: Encoder, parts: Mapping[str, Any], tokenizer: Tokenizer, compute: Compute, mode: PllMode = "original"
+    encoder: Encoder,
+    parts: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    compute: Compute,
+    max_length: int,
+    mode: PllMode = "original",
 ) -> SentenceScorer | None:
     """The scorer of a model in eval mode on its device; None if it cannot say how likely a sentence is.
 
     Args:
         parts: its heads, by their names in `unmask.models.hub.directory.save_model`, and whether it is a `causal_lm`.
+        max_length: tokens of a sentence, special ones included; ELMo reads any number.
         mode: of a masked language model.
     """
     head = parts.get("masked_lm_head")
@@ -301,10 +309,10 @@ def new_scorer(
         encoder.set_words(tokenizer.table)
         return ElmoScorer(encoder, softmax, tokenizer, compute)
     if parts.get("causal_lm"):
-        return LeftToRightScorer(encoder, head, tokenizer, compute)
+        return LeftToRightScorer(encoder, head, tokenizer, compute, max_length)
     if (discriminator := parts.get("discriminator_head")) is not None:
-        return DiscriminatorScorer(encoder, discriminator, tokenizer, compute)
-    return None if head is None else MaskedScorer(encoder, head, tokenizer, compute, mode)
+        return DiscriminatorScorer(encoder, discriminator, tokenizer, compute, max_length)
+    return None if head is None else MaskedScorer(encoder, head, tokenizer, compute, max_length, mode)
 
 
 _AHEAD = 16
