@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from support.model_files import edit_config
 from support.sizes import small
-from unmask.errors import InputError
+from unmask.errors import InputError, ModelError
 from unmask.inference.pairs import open_scorer
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import MaskedLMHead
@@ -101,6 +101,22 @@ def test_a_text_that_is_no_sentence_is_refused_before_it_takes_hours(tmp_path: P
     edit_config(tmp_path, max_position_embeddings=8192)
     with pytest.raises(InputError, match=r"'they they .*: 604 tokens, and at most 512 are read: expected a sentence"):
         open_scorer(tmp_path).encode(["they " * 300])
+
+
+@pytest.mark.parametrize("save", [save_masked_lm, save_left_to_right])
+def test_positions_that_training_has_not_reached_are_not_read(tmp_path: Path, save: Any) -> None:
+    save(tmp_path)
+    edit_config(tmp_path, unmask_trained_length=8)
+    with pytest.raises(InputError, match="and at most 8 are read: expected a sentence"):
+        score_sentences(open_scorer(tmp_path), ["a man is talking . " * 4])
+
+
+def test_a_model_that_computes_nothing_finite_is_refused(tmp_path: Path) -> None:
+    save_masked_lm(tmp_path)
+    scorer: Any = open_scorer(tmp_path)
+    next(scorer.encoder.parameters()).data[:] = torch.nan
+    with pytest.raises(ModelError, match="what the model computes is not finite"):
+        score_sentences(scorer, ["a man is talking ."])
 
 
 def test_batches_on_several_threads_score_as_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

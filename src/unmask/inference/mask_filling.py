@@ -19,6 +19,7 @@ from unmask.inference.onnx_model import on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import GENERATOR, is_onnx, model_directory
+from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_masked_lm
 from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries, check_kind
 from unmask.tokenization.offsets import align
@@ -88,6 +89,7 @@ class MaskFiller:
         added = self.tokenizer.backend.get_added_tokens_decoder()[self.tokenizer.mask_id]
         self._mask_takes_blanks = self.tokenizer.kind == "wordpiece" or added.lstrip
         self.encoder: Any = loaded.encoder.eval()
+        self._max_length = usual_length(loaded.encoder.settings, loaded.config or {})
         self.head = None if in_onnx else loaded.masked_lm_head.eval()
         compute = inference_compute(device, precision)
         if in_onnx:
@@ -120,7 +122,7 @@ class MaskFiller:
             raise InputError(
                 f"{where}no {mask} in {text[:80]!r}: put {mask} where a word is wanted, as in 'the sky is {mask} .'"
             )
-        limit = self.encoder.settings.num_positions
+        limit = self._max_length
         if len(ids) > limit:
             raise InputError(f"{where}the text has {len(ids)} tokens and the model takes {limit}: shorten it")
         tokens = zip(aligned.ids, aligned.starts, aligned.ends, strict=True)

@@ -15,6 +15,7 @@ from unmask.inference.precision import freeze, inference_compute
 from unmask.io.input_files import DataPath
 from unmask.io.paths import GENERATOR, model_directory
 from unmask.io.progress import Progress
+from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
@@ -147,7 +148,8 @@ def open_scorer(
     if not loaded.encoder.reads_words:
         check_entries(tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
         _, compute = freeze(module, compute)
-    scorer = new_scorer(loaded.encoder, {**parts, "causal_lm": loaded.is_causal_lm}, tokenizer, compute, pll)
+    longest = usual_length(loaded.encoder.settings, loaded.config or {})
+    scorer = new_scorer(loaded.encoder, {**parts, "causal_lm": loaded.is_causal_lm}, tokenizer, compute, longest, pll)
     if scorer is None:
         raise ModelError(
             f"{directory} is a {loaded.architecture}, which cannot say how likely a sentence is: expected a masked, "

@@ -41,6 +41,7 @@ _FIXED = {
     "label_smoothing": _TRAINING,
     "calibration": _TRAINING,
     "drop_unfound_answers": _TRAINING,
+    "cut_pieces": "it decides the tokenizer's pieces, which the model was trained with",
 }
 """Settings that only a new training could change, and why."""
 _OF_LABELS = ("label_separator", "repair_tags")

@@ -18,7 +18,7 @@ from torch.nn import functional
 from unmask.batch import LossTerm
 from unmask.errors import ModelError
 from unmask.models.encoder import Encoder
-from unmask.models.hub.uses import check_entries
+from unmask.models.hub.uses import NOT_FINITE, check_entries
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tokenization.opening import Tokenizer
@@ -218,6 +218,9 @@ def run_module(
 
     Units may have outputs of different widths, such as questions with more or fewer choices: narrower ones are padded
     with minus infinity.
+
+    Raises:
+        ModelError: what the model computes is not finite.
     """
     parts: list[tuple[Any, Tensor]] = []
     terms: list[LossTerm] = []
@@ -240,6 +243,9 @@ def run_module(
         missing = width - part.shape[-1] if width else 0
         padded = functional.pad(part, (0, missing), value=float("-inf")) if missing else part
         gathered[torch.from_numpy(numbers)] = padded.cpu()
+    largest = gathered.amax(-1) if width else gathered  # minus infinity is in place of a missing choice
+    if not largest.isfinite().all():
+        raise ModelError(NOT_FINITE)
     return gathered
 
 

@@ -116,7 +116,7 @@ def _scorer(run: PretrainingInputs, compute: Compute) -> SentenceScorer:
     """What says how likely a sentence is: the model that is trained, or ELECTRA's generator."""
     saved = run.module.saved()
     kept = saved.get(GENERATOR, saved[""])
-    scorer = new_scorer(kept.encoder, kept.parts, run.tokenizer, compute)
+    scorer = new_scorer(kept.encoder, kept.parts, run.tokenizer, compute, kept.encoder.settings.num_positions)
     if scorer is None:
         raise SettingsError("eval.pairs: this model cannot say how likely a sentence is: leave it out")
     sentences = [text for paradigm in run.pairs for pair in paradigm.pairs for text in (pair.good, pair.bad)]

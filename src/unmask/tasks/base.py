@@ -1,7 +1,7 @@
 """The interface of a task: it reads and encodes examples, builds the head, decodes its outputs and scores predictions.
 
-A task knows nothing of run files, devices or loops. Everything that a program needs to fine-tune, measure or predict
-is here, so that a new kind of task takes one folder and one line of `unmask.tasks.table.TASKS`.
+A task knows nothing of run files, devices or loops. What the loop, saving and scoring need of a task is here;
+docs/architecture.md says where else a new kind of task is named.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.model_files import edit_config
 from support.untrained import save_bert, save_masked_lm
 from unmask.errors import InputError, ModelError
 from unmask.inference.inspection import answers_of_layers
@@ -91,6 +92,15 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such directory"):
         fill_mask(tmp_path / "absent", "[MASK]")
     assert len(filler.fill("[MASK]", 10**6)) == 400  # all there are
+
+
+def test_positions_that_training_has_not_reached_are_not_read(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    edit_config(tmp_path / "model", unmask_trained_length=8)
+    filler = MaskFiller(tmp_path / "model")
+    assert len(filler.fill("a a a a a [MASK]", 3)) == 3
+    with pytest.raises(InputError, match="the text has 9 tokens and the model takes 8: shorten it"):
+        filler.fill("a a a a a a [MASK]")
 
 
 def test_a_tokenizer_with_more_entries_than_the_model_is_refused(tiny_model: Path, tmp_path: Path) -> None:

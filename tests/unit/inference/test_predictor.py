@@ -89,6 +89,14 @@ def test_inputs_are_read_a_window_at_a_time(single: Path) -> None:
     assert read == 2 * WINDOW
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_model_that_computes_nothing_finite_is_refused(single: Path, wrong: float) -> None:
+    predictor = load_predictor(single)
+    list(predictor.module.head.parameters())[-1].data[:] = wrong
+    with pytest.raises(ModelError, match="what the model computes is not finite"):
+        list(predict(predictor, [{"text": "a man"}]))
+
+
 def test_rows_may_have_the_usual_columns(single: Path, pair: Path) -> None:
     (a,), (b,) = predict(single, [{"review": "a man"}]), predict(single, [{"text": "a man"}])
     assert a["probabilities"] == b["probabilities"]

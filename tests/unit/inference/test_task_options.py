@@ -14,8 +14,8 @@ from unmask.errors import InputError, SettingsError
 from unmask.inference.ensemble import keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate, evaluate_predictions
 from unmask.inference.predictor import load_predictor, predict_file
-from unmask.inference.task_options import NOTHING_SAID, naming_columns, read_task_settings
-from unmask.tasks.settings import ColumnSettings
+from unmask.inference.task_options import NOTHING_SAID, check_task_settings, naming_columns, read_task_settings
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 
 
 def save(directory: Path, base: Path, name: str, columns: ColumnSettings = NOTHING_SAID, **changes: Any) -> Path:
@@ -185,3 +185,21 @@ def test_messages_name_columns_as_the_command_takes_them() -> None:
     with pytest.raises(InputError, match=r"^another$") as found, naming_columns():
         raise InputError("another")
     assert found.value.__cause__ is None
+
+
+ADJUSTABLE = {
+    *("max_length", "truncation", "thresholds", "doc_stride", "max_question_length", "max_answer_length", "n_best"),
+    *("unanswerable", "null_threshold", "document_context", "label_separator", "repair_tags"),
+}
+"""What docs/guides/fine-tuning.md says may be given after training."""
+
+
+@pytest.mark.parametrize("name", sorted(TaskSettings.model_fields.keys() - ADJUSTABLE))
+def test_settings_of_training_are_refused_by_name(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"task.{name} cannot be set here"):
+        check_task_settings({name: TaskSettings.model_fields[name].default}, "evaluate")
+
+
+@pytest.mark.parametrize("name", sorted(ADJUSTABLE))
+def test_settings_of_use_are_taken(name: str) -> None:
+    check_task_settings({name: TaskSettings.model_fields[name].default}, "evaluate")

@@ -14,11 +14,9 @@ Nothing is divided by the length. Special tokens are read, but do not count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -26,14 +24,16 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from unmask.batch import Batch
-from unmask.errors import InputError
+from unmask.errors import InputError, ModelError
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
+from unmask.models.hub.uses import NOT_FINITE
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.tasks.pairs.threads import side_by_side
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -46,7 +46,6 @@ _LONGEST = 512
 
 Scores = NDArray[np.float64]
 Ids = NDArray[np.int64]
-Part = TypeVar("Part")
 Advance = Callable[[float], None]
 """Is given how many sentences more are scored, in fractions, whenever a batch is."""
 
@@ -105,8 +104,12 @@ def score_sentences(scorer: SentenceScorer, sentences: Sequence[Sentence], advan
 
     Raises:
         InputError: as `SentenceScorer.token_scores`.
+        ModelError: what the model computes is not finite.
     """
-    return np.array([each.scores.sum() for each in scorer.token_scores(sentences, advance)])
+    scores = np.array([each.scores.sum() for each in scorer.token_scores(sentences, advance)])
+    if not np.isfinite(scores).all():
+        raise ModelError(NOT_FINITE)
+    return scores
 
 
 @dataclass(frozen=True)
@@ -117,10 +120,11 @@ class MaskedScorer:
     head: MaskedLMHead
     tokenizer: TextTokenizer
     compute: Compute
+    max_length: int
     mode: PllMode = "original"
 
     def encode(self, texts: Sequence[str]) -> list[Sentence]:
-        return _encode(self.tokenizer, texts, min(_LONGEST, self.encoder.settings.num_positions))
+        return _encode(self.tokenizer, texts, min(_LONGEST, self.max_length))
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
@@ -129,7 +133,7 @@ class MaskedScorer:
         spans = [slice(*_text_span(self.tokenizer, ids)) for ids in encoded]
         num_tokens = sum(len(ids) * (span.stop - span.start) for ids, span in zip(encoded, spans, strict=True))
         batches = self._masked_batches(sentences)
-        for copies in _side_by_side(lambda copies: self._score(copies, found), batches, self.compute.device):
+        for copies in side_by_side(lambda copies: self._score(copies, found), batches, self.compute.device):
             advance(len(sentences) * sum(len(copy.ids) for copy in copies) / max(1, num_tokens))
         return [TokenScores(ids[span], each[span]) for ids, each, span in zip(encoded, found, spans, strict=True)]
 
@@ -203,12 +207,12 @@ class LeftToRightScorer:
     head: MaskedLMHead | None
     tokenizer: TextTokenizer
     compute: Compute
+    max_length: int
 
     def encode(self, texts: Sequence[str]) -> list[Sentence]:
-        settings = self.encoder.settings
-        prefix = () if settings.family.reads_bare_text else self.tokenizer.template.single[0].ids
+        prefix = () if self.encoder.settings.family.reads_bare_text else self.tokenizer.template.single[0].ids
         encoded = [np.array([*prefix, *ids]) for ids in self.tokenizer.encode_batch(list(texts))]
-        return _sentences(texts, encoded, settings.num_positions, least=2)
+        return _sentences(texts, encoded, self.max_length, least=2)
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
@@ -272,9 +276,10 @@ class DiscriminatorScorer:
     head: DiscriminatorHead
     tokenizer: TextTokenizer
     compute: Compute
+    max_length: int
 
     def encode(self, texts: Sequence[str]) -> list[Sentence]:
-        return _encode(self.tokenizer, texts, self.encoder.settings.num_positions)
+        return _encode(self.tokenizer, texts, self.max_length)
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
@@ -292,12 +297,18 @@ class DiscriminatorScorer:
 
 
 def new_scorer(
-    encoder: Encoder, parts: Mapping[str, Any], tokenizer: Tokenizer, compute: Compute, mode: PllMode = "original"
+    encoder: Encoder,
+    parts: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    compute: Compute,
+    max_length: int,
+    mode: PllMode = "original",
 ) -> SentenceScorer | None:
     """The scorer of a model in eval mode on its device; None if it cannot say how likely a sentence is.
 
     Args:
         parts: its heads, by their names in `unmask.models.hub.directory.save_model`, and whether it is a `causal_lm`.
+        max_length: tokens of a sentence, special ones included; ELMo reads any number.
         mode: of a masked language model.
     """
     head = parts.get("masked_lm_head")
@@ -308,33 +319,10 @@ def new_scorer(
         encoder.set_words(tokenizer.table)
         return ElmoScorer(encoder, softmax, tokenizer, compute)
     if parts.get("causal_lm"):
-        return LeftToRightScorer(encoder, head, tokenizer, compute)
+        return LeftToRightScorer(encoder, head, tokenizer, compute, max_length)
     if (discriminator := parts.get("discriminator_head")) is not None:
-        return DiscriminatorScorer(encoder, discriminator, tokenizer, compute)
-    return None if head is None else MaskedScorer(encoder, head, tokenizer, compute, mode)
-
-
-_AHEAD = 16
-"""Batches for each thread that are made before any of them is scored."""
-
-
-def _side_by_side(score: Callable[[Part], None], parts: Iterator[Part], device: torch.device) -> Iterator[Part]:
-    """Scores each part, and yields it then: on the CPU as many at once as PyTorch has threads, each on one of them.
-
-    Sentences make small products, of which two threads that share each finish fewer than two that have one each.
-    """
-    num_threads = torch.get_num_threads() if device.type == "cpu" else 1
-    while group := list(islice(parts, _AHEAD * num_threads if num_threads > 1 else 1)):
-        if len(group) == 1:
-            score(group[0])
-            yield group[0]
-            continue
-        try:
-            with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-                for part, _ in zip(group, threads.map(score, group), strict=True):  # raises what one of them raised
-                    yield part
-        finally:
-            torch.set_num_threads(num_threads)  # or threads that are begun later would have one
+        return DiscriminatorScorer(encoder, discriminator, tokenizer, compute, max_length)
+    return None if head is None else MaskedScorer(encoder, head, tokenizer, compute, max_length, mode)
 
 
 def _encode(tokenizer: TextTokenizer, texts: Sequence[str], limit: int) -> list[Sentence]:
