@@ -18,6 +18,7 @@ from unmask.batch import Batch, pack
 from unmask.doctor.run.checks import check_run
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
+from unmask.packing.sharing import Share
 from unmask.pretraining.measuring import measure
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
@@ -148,3 +149,8 @@ def test_steps_that_were_looked_at_come_all_the_same(tiny_recipe: Path, tiny_sto
     assert shown(looked_at.first_steps(5), 9) == plain
     assert shown(looked_at.first_steps(1), 9) == plain[: len(plain) // 5]
     assert shown(looked_at.steps(lambda: 0.0, None, None), 5) == plain
+    one = PretrainingSteps(open_start(settings), store, tokenizer, None, Share(0, 2))
+    assert shown(one.first_steps(5), 9) == plain  # those of the other process too: its share may have the only target
+    other = PretrainingSteps(open_start(settings), store, tokenizer, None, Share(1, 2))
+    shares = [shown(each.steps(lambda: 0.0, None, None), 5) for each in (one, other)]
+    assert sum(map(len, (row for share in shares for row in share))) == sum(map(len, plain))
