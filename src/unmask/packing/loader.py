@@ -102,7 +102,7 @@ class SequenceLoader:
         if position.sequence == 0:
             return position
         planner = self.planner
-        num_sequences = len(planner.plan_block(_copy(position.epoch, self.plan_copies), position.block))
+        num_sequences = planner.count_block(_copy(position.epoch, self.plan_copies), position.block)
         left = len(planner.places(position.block)) * (num_sequences - position.sequence) // num_sequences
         is_last = position.block + 1 == planner.num_blocks
         return replace(

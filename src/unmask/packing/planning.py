@@ -24,7 +24,7 @@ from unmask.packing.split import Split
 BLOCK_DOCUMENTS = 4096
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """Tokens `start` to `end` of one document; `document` is its number in the store."""
 
@@ -40,7 +40,7 @@ Segment = tuple[Span, ...]
 """One span; or, for a segment that runs over several documents, one span of each, with separators between them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlannedSequence:
     """A sequence before it has tokens.
 
@@ -93,14 +93,22 @@ class Planner:
             copy: the epoch, or the epoch modulo the number of copies.
             block: 0 <= block < num_blocks.
         """
-        order = Permutation(self.split.store.num_documents, self.seed, copy, Purpose.DOCUMENTS)
-        documents = (order[place] for place in self.places(block))
-        members = (document for document in documents if document in self.split)
-        sequences = list(self.format.plan(self.split, members, Draws(self.seed, copy, block, Purpose.PLAN)))
+        sequences = list(self._sequences(copy, block))
         keys = torch.full((len(sequences),), key(self.seed, copy, block, Purpose.SHUFFLE))
         # One draw for each sequence: they are shown by ascending draw.
         shuffled = torch.argsort(uniform(keys, torch.arange(len(sequences)), stream=0), stable=True)
         return [sequences[place] for place in shuffled.tolist()]
+
+    def count_block(self, copy: int, block: int) -> int:
+        """How many sequences `plan_block` would give, without keeping them: of long documents there are millions."""
+        return sum(1 for _ in self._sequences(copy, block))
+
+    def _sequences(self, copy: int, block: int) -> Iterator[PlannedSequence]:
+        """The sequences of a block in the order of its documents."""
+        order = Permutation(self.split.store.num_documents, self.seed, copy, Purpose.DOCUMENTS)
+        documents = (order[place] for place in self.places(block))
+        members = (document for document in documents if document in self.split)
+        return self.format.plan(self.split, members, Draws(self.seed, copy, block, Purpose.PLAN))
 
     def plan_sample(self, most: int) -> list[PlannedSequence]:
         """At most `most` sequences, drawn evenly over the documents of the split: the same ones every time.

@@ -26,10 +26,11 @@ from unmask.training.sharding import check_sharding
 
 
 class Opened(NamedTuple):
-    """A run about to begin: its inputs, how often each entry is a target, and what measures the module."""
+    """A run about to begin: its inputs, how often each entry is a target, and what measures the module. Only the first
+    process counts, which reads the whole store: it alone reports floors."""
 
     inputs: PretrainingInputs
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64] | None
     evaluate: Callable[[], dict[str, float]] | None
 
 
@@ -91,8 +92,9 @@ def open_module(settings: PretrainRecipe, directory: Path, compute: Compute, wor
     """The inputs with the module on the device."""
     run = open_inputs(settings, directory, workers, Share(ranks.rank, ranks.size))
     compute.place(run.module)
-    counts = count_targets(run.store, run.tokenizer)
-    return Opened(run, counts, evaluator(settings, run, run.objective.floors(counts, run.held_out), compute))
+    counts = count_targets(run.store, run.tokenizer) if ranks.is_first else None
+    floors = [] if counts is None else run.objective.floors(counts, run.held_out)
+    return Opened(run, counts, evaluator(settings, run, floors, compute))
 
 
 def joined_again(run: PretrainingInputs, settings: PretrainRecipe, directory: Path) -> PretrainingInputs:

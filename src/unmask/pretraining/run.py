@@ -93,7 +93,7 @@ def pretrain(
                 "pre-training", directory, compute, log, interruption, inputs.checkpoint, settings.seed, ranks
             )
             last_evaluation = _train(settings, inputs, evaluate, context)
-            if ranks.is_first:
+            if token_counts is not None:  # in the first process
                 whole = joined_again(inputs, settings, directory) if settings.train.shard else inputs
                 _write_results(whole, last_evaluation, token_counts, context)
         if ranks.is_first:

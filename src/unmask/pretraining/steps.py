@@ -58,15 +58,15 @@ class PretrainingSteps:
         self, start: Start, store: TokenStore, tokenizer: Tokenizer, checkpoint: Checkpoint | None, share: Share = WHOLE
     ) -> None:
         self._settings = settings = start.recipe
+        self._share = share
         self._phases = settings.phases or (PhaseSettings(until=1),)
         self._stream: StreamLoader | None = None
         self._loaders: list[SequenceLoader] = []
         if tokenizer.reads_words:
-            self._stream = replace(stream_loader(settings, store, tokenizer, held_out=False), share=share)
+            self._stream = stream_loader(settings, store, tokenizer, held_out=False)
         else:
             self._loaders = [
-                replace(sequence_loader(start, store, tokenizer, held_out=False, phase=phase), share=share)
-                for phase in self._phases
+                sequence_loader(start, store, tokenizer, held_out=False, phase=phase) for phase in self._phases
             ]
         state = {} if checkpoint is None else checkpoint.state
         done = 0.0 if checkpoint is None else share_done(checkpoint.done, settings.train)
@@ -74,7 +74,7 @@ class PretrainingSteps:
         self._begun = {self._start.phase}
         self._progress: Callable[[], float] = lambda: done
         most_tokens: int | None = state.get("micro_batch_tokens")
-        steps = self._open(self._start, most_tokens)
+        steps = self._open(self._start, most_tokens, share)
         self._made: tuple[Position, int | None, Iterator[LoadedStep]] | None
         self._made = self._start, most_tokens, chain([next(steps)], steps)
 
@@ -98,28 +98,37 @@ class PretrainingSteps:
         self._progress = progress
         start, made = self._position(position), self._made
         self._made = None
-        return made[2] if made is not None and made[:2] == (start, most_tokens) else self._open(start, most_tokens)
+        if made is not None and made[:2] == (start, most_tokens):
+            return made[2]
+        return self._open(start, most_tokens, self._share)
 
     def first_steps(self, most: int) -> Iterator[LoadedStep]:
-        """The steps that the run begins with, to be looked at beforehand: `steps` yields them all the same."""
+        """The steps that the run begins with, to be looked at beforehand, with the shares of all processes: `steps`
+        yields its own all the same."""
         assert self._made is not None, "they have been taken"
         start, most_tokens, made = self._made
+        if self._share != WHOLE:
+            yield from islice(self._open(start, most_tokens, WHOLE), most)
+            return
         first = next(made)
         self._made = start, most_tokens, chain([first], made)
         yield first
-        yield from islice(self._open(start, most_tokens), 1, most)
+        yield from islice(self._open(start, most_tokens, WHOLE), 1, most)
 
     def _position(self, position: Any) -> Position:
         if position is None:
             return self._start
         return position if isinstance(position, Position) else Position(**position)
 
-    def _open(self, start: Position, most_tokens: int | None) -> Iterator[LoadedStep]:
+    def _open(self, start: Position, most_tokens: int | None, share: Share) -> Iterator[LoadedStep]:
         sizes = [self.cut(Position(phase=number), most_tokens).micro_batch_size for number in range(len(self._phases))]
         if self._stream is not None:
-            return replace(self._stream, micro_batch_size=sizes[0]).steps(start)
+            return replace(self._stream, micro_batch_size=sizes[0], share=share).steps(start)
         steps = phased_steps(
-            [replace(loader, micro_batch_size=size) for loader, size in zip(self._loaders, sizes, strict=True)],
+            [
+                replace(loader, micro_batch_size=size, share=share)
+                for loader, size in zip(self._loaders, sizes, strict=True)
+            ],
             [phase.until for phase in self._phases],
             start,
             progress=lambda: self._progress(),

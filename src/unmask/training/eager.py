@@ -20,7 +20,7 @@ from unmask.training.distributed import ALONE, Ranks
 from unmask.training.gradients import add_gradients, take_gradients, trained_parameters
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import clip_gradients, clipping_divisor
-from unmask.training.stepper import Judge, StepFigures, joined_figures
+from unmask.training.stepper import Accept, StepFigures, joined_figures
 
 
 @dataclass
@@ -97,14 +97,14 @@ class EagerStepper:
         self._coefficients |= {term.name: term.coefficient for term in terms}
         return {term.name: term.total.detach().double() for term in terms}
 
-    def read(self, may_take: Judge) -> list[StepFigures]:
-        """The step's figures, and its update if it may be taken; see `Stepper`."""
+    def read(self, accept: Accept) -> list[StepFigures]:
+        """The step's figures, and its update if it is accepted; see `Stepper`."""
         assert self._launched is not None, "launch comes first"
         figures, names = self._launched
         self._launched = None
         *sums, norm = figures.tolist()  # waits for the device
         step = joined_figures(dict(zip(names, sums, strict=True)), self._coefficients, norm, self.ranks)
-        if may_take(0, step):
+        if accept(0, step):
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return [step]

@@ -77,15 +77,11 @@ def train(
     """
 
     def judge(step: NumberedStep, figures: StepFigures) -> str | None:
-        """What is wrong with a step; where nothing is, its losses are added to the state."""
-        counts = step.prepared.counts
-        loss, fault = figures.loss(counts), None
-        if hooks.on_bad_step is not None:
-            recent = state.recent_losses
-            fault = divergence_fault(step.number, loss, figures.gradient_norm, recent, settings.spike_factor)
-        if fault is None:
-            state.add_losses(figures.sums, counts, loss)
-        return fault
+        """What is wrong with a step; None: nothing."""
+        if hooks.on_bad_step is None:
+            return None
+        loss, recent = figures.loss(step.prepared.counts), state.recent_losses
+        return divergence_fault(step.number, loss, figures.gradient_norm, recent, settings.spike_factor)
 
     set_training_mode(learner.module)
     stepper.restart(state.recent_losses)

@@ -24,7 +24,7 @@ from unmask.errors import UserError
 from unmask.io.progress import human_bytes, human_count
 from unmask.training.device import Compute, look_at_gpu
 from unmask.training.eager import weigh
-from unmask.training.settings import MOST_TOKENS_AT_ONCE
+from unmask.training.settings import MOST_TOKENS_AT_ONCE, OPTIMIZERS
 from unmask.training.state import TrainState
 from unmask.training.steps import Learner, PreparedStep, StepBatches, set_training_mode
 
@@ -34,8 +34,8 @@ _PROBED_TOKENS = 8192
 """Tokens of the smaller of the two batches that are measured, every sequence counted as long as the longest."""
 _USED_SHARE = 0.9
 """Share of the free memory to use: freed blocks leave gaps that not everything fits into."""
-_MOMENTS_BYTES = 8
-"""The optimizer's state for each trained parameter: two float32 numbers, allocated at the first update."""
+_MOMENTS_BYTES = 4 * max(kind.moments for kind in OPTIMIZERS.values())
+"""Any optimizer's state for each trained parameter, at most: float32 numbers, allocated at the first update."""
 _ROUNDED_BYTES = 4
 """More for each trained parameter where matrix products are in bfloat16 and steps are captured: the rounded weight and
 gradient."""

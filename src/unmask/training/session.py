@@ -172,6 +172,7 @@ def run_session(
             return micro_batches.steps(state)  # those made ahead may be of a later phase
 
         def halve(state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
+            state.seconds = ranks.from_first(state.seconds)
             with ranks.agreeing():
                 return micro_batches.halve(state, step, reason)
 

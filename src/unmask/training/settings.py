@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -44,13 +45,32 @@ class OptimizerSettings(Settings):
         return self
 
 
-_ADAM_LIKE = ("adamw", "lamb", "muon")
+@dataclass(frozen=True)
+class OptimizerKind:
+    """What follows from an optimizer's name.
+
+    Attributes:
+        moments: numbers that it keeps for each parameter, at most.
+        keys: those of `optimizer` that it reads and not every other does.
+        is_divisible: whether processes may divide its state (`train.shard`): it updates each number by itself.
+    """
+
+    moments: int
+    keys: tuple[str, ...]
+    is_divisible: bool = False
+
+
+_OF_ADAM = ("betas", "bias_correction")
+OPTIMIZERS = {
+    "adamw": OptimizerKind(2, _OF_ADAM, is_divisible=True),
+    "lamb": OptimizerKind(2, _OF_ADAM),
+    "muon": OptimizerKind(2, (*_OF_ADAM, "muon_learning_rate", "muon_momentum")),
+    "adagrad": OptimizerKind(1, ("initial_accumulator",)),
+}
 ONLY_OF_OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    "betas": _ADAM_LIKE,
-    "bias_correction": _ADAM_LIKE,
-    "muon_learning_rate": ("muon",),
-    "muon_momentum": ("muon",),
-    "initial_accumulator": ("adagrad",),
+    key: tuple(name for name, other in OPTIMIZERS.items() if key in other.keys)
+    for kind in OPTIMIZERS.values()
+    for key in kind.keys
 }
 """Keys of `optimizer` that mean something only under some names."""
 

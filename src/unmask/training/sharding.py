@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unmask.errors import SettingsError
 from unmask.training.distributed import Ranks
 from unmask.training.recompute import blocks_of
-from unmask.training.settings import OptimizerSettings, TrainSettings
+from unmask.training.settings import OPTIMIZERS, OptimizerSettings, TrainSettings
 
 
 def check_sharding(
@@ -28,8 +28,9 @@ def check_sharding(
     """
     if ranks.size == 1:
         raise SettingsError("train.shard=true divides a model among processes: start it with torchrun")
-    if optimizer.name != "adamw" or optimizer.layer_decay != 1:
-        key = f"name={optimizer.name}" if optimizer.name != "adamw" else f"layer_decay={optimizer.layer_decay:g}"
+    is_divisible = OPTIMIZERS[optimizer.name].is_divisible
+    if not is_divisible or optimizer.layer_decay != 1:
+        key = f"layer_decay={optimizer.layer_decay:g}" if is_divisible else f"name={optimizer.name}"
         raise SettingsError(
             f"train.shard=true and optimizer.{key} do not go together: the update has to be of each number by itself, "
             "at one rate; take adamw without layer_decay"

@@ -48,8 +48,9 @@ def joined_figures(
     return StepFigures(totals, gradient_norm, coefficients)
 
 
-Judge = Callable[[int, StepFigures], bool]
-"""Decides whether a step may be taken, from its place among those launched and its figures."""
+Accept = Callable[[int, StepFigures], bool]
+"""Whether a step is taken, by its place among those launched and its figures. Called once for each step, in order: what
+is taken counts when later ones are looked at."""
 
 
 class Stepper(Protocol):
@@ -76,10 +77,10 @@ class Stepper(Protocol):
                 unaffected.
         """
 
-    def read(self, may_take: Judge) -> list[StepFigures]:
+    def read(self, accept: Accept) -> list[StepFigures]:
         """Waits for the steps launched since it was last called, and returns their figures.
 
-        A step that `may_take` refuses is the last one returned: neither its update nor any after it is taken.
+        A step that `accept` refuses is the last one returned: neither its update nor any after it is taken.
         """
 
     def restart(self, recent_losses: Sequence[float]) -> None:

@@ -18,7 +18,7 @@ from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.recorded.capture import first_line, random_state, set_random_state
 from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
-from unmask.training.stepper import Judge, StepFigures, Stepper
+from unmask.training.stepper import Accept, StepFigures, Stepper
 
 logger = logging.getLogger("unmask")
 
@@ -65,8 +65,8 @@ class CautiousStepper:
             self._chosen.launch(batches, counts, number)
         self._has_begun = True
 
-    def read(self, may_take: Judge) -> list[StepFigures]:
-        return self._chosen.read(may_take)
+    def read(self, accept: Accept) -> list[StepFigures]:
+        return self._chosen.read(accept)
 
     def restart(self, recent_losses: Sequence[float]) -> None:
         self._chosen.restart(recent_losses)

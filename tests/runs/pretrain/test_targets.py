@@ -18,6 +18,8 @@ from unmask.batch import Batch, pack
 from unmask.doctor.run.checks import check_run
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
+from unmask.packing.sharing import Share
+from unmask.pretraining.beginning import open_module
 from unmask.pretraining.measuring import measure
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
@@ -27,6 +29,7 @@ from unmask.reports.run_page import write_report
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.device import Compute
+from unmask.training.distributed import Ranks
 from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -148,3 +151,27 @@ def test_steps_that_were_looked_at_come_all_the_same(tiny_recipe: Path, tiny_sto
     assert shown(looked_at.first_steps(5), 9) == plain
     assert shown(looked_at.first_steps(1), 9) == plain[: len(plain) // 5]
     assert shown(looked_at.steps(lambda: 0.0, None, None), 5) == plain
+    one = PretrainingSteps(open_start(settings), store, tokenizer, None, Share(0, 2))
+    assert shown(one.first_steps(5), 9) == plain  # those of the other process too: its share may have the only target
+    other = PretrainingSteps(open_start(settings), store, tokenizer, None, Share(1, 2))
+    shares = [shown(each.steps(lambda: 0.0, None, None), 5) for each in (one, other)]
+    assert sum(map(len, (row for share in shares for row in share))) == sum(map(len, plain))
+
+
+def test_only_the_first_process_reads_the_whole_store(
+    tiny_recipe: Path, tiny_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_pretrain_recipe(str(tiny_recipe), [f"store={tiny_store}"])
+    compute = Compute(torch.device("cpu"), torch.float32, "a test")
+    counts = TokenStore(tiny_store).token_counts()
+    read: list[Path] = []
+
+    def token_counts(store: TokenStore) -> Any:
+        read.append(store.directory)
+        return counts
+
+    monkeypatch.setattr(TokenStore, "token_counts", token_counts)
+    assert open_module(settings, tmp_path, compute, 1, Ranks(1, 2)).counts is None
+    assert read == []
+    assert open_module(settings, tmp_path, compute, 1, Ranks(0, 2)).counts is counts
+    assert read == [tiny_store]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
@@ -316,6 +317,24 @@ def test_a_plan_is_a_function_of_seed_copy_and_block(monkeypatch: pytest.MonkeyP
         assert set(documents) == set(range(30))
         in_order = [set(range(start, start + 10)) for start in (0, 10, 20)]
         assert [{pair.a.document for pair in plan} for plan in plans[at : at + 3]] != in_order
+
+
+def test_a_block_of_many_sequences_takes_little_memory_and_none_to_be_counted() -> None:
+    planned = planner(numbered_store([[20] * 2000] * 4), max_length=32)
+    tracemalloc.start()
+    try:
+        sequences = planned.plan_block(0, 0)
+        kept = tracemalloc.get_traced_memory()[0]
+        del sequences
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        number = planned.count_block(0, 0)
+        counted = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert number == len(planned.plan_block(0, 0)) > 5000
+    assert kept < 500 * number  # of pairs, with their numbers
+    assert counted < 200 * number
 
 
 def test_sequences_of_a_block_are_shuffled() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from support.runs import rows_of
 from support.sessions import sit
 from unmask.batch import Batch, LossTerm
 from unmask.errors import Interrupted, UserError
+from unmask.packing.loader import LoadedStep
 from unmask.training import memory
 from unmask.training.device import Gpu
+from unmask.training.distributed import Ranks
 from unmask.training.memory import GpuMemory
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.run.checkpoint import WEIGHTS, Checkpoint, find_checkpoint
@@ -85,6 +87,32 @@ def test_a_resumed_run_continues_with_the_halved_size(tmp_path: Path, stop: int)
     run(tmp_path / "run", resumed)
     assert max(resumed.seen) <= 4 * LONGEST
     assert left_behind(tmp_path / "run") == left_behind(tmp_path / "whole")
+
+
+def test_a_halved_step_goes_by_the_first_processs_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates and phases follow from the share of `train.minutes` that is done: all processes need the same."""
+    done: list[float] = []
+
+    class Noting(Sequences):
+        def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+            done.append(progress())
+            return super().steps(progress, position, most_tokens)
+
+    def from_first(ranks: Ranks, value: Any) -> Any:
+        return 30.0 if isinstance(value, float) else value
+
+    monkeypatch.setattr(Ranks, "from_first", from_first)
+    with pytest.raises(Interrupted):
+        sit(
+            tmp_path,
+            Failing(fails_at=1),
+            Noting(),
+            {"minutes": 1, "batch_size": 8},
+            stops=lambda batch: len(done) > 1,
+            optimizer=OptimizerSettings(learning_rate=0.01),
+            schedule=ScheduleSettings(),
+        )
+    assert done == [0.0, 0.5]
 
 
 def test_memory_that_runs_out_elsewhere_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

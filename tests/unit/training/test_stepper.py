@@ -69,7 +69,7 @@ def test_a_term_without_a_target_has_no_mean_and_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_the_update_is_taken_where_the_judge_says_so(module: Toy, taken: bool) -> None:
+def test_the_update_is_taken_where_it_is_accepted(module: Toy, taken: bool) -> None:
     before = module.embedding.weight.detach().clone()
     stepper = stepper_of(module)
     stepper.launch(BATCHES, COUNTS)

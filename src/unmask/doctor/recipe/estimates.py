@@ -24,7 +24,7 @@ from unmask.training.device import Compute
 from unmask.training.optimizers.muon import split_groups
 from unmask.training.optimizers.optimizer import parameter_groups
 from unmask.training.recompute import recompute_blocks
-from unmask.training.settings import OptimizerSettings
+from unmask.training.settings import OPTIMIZERS, OptimizerSettings
 
 FLOAT32 = 4
 """Bytes of a weight, a gradient and each of the optimizer's moments."""
@@ -65,14 +65,12 @@ def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[s
 
 
 def count_moments(module: nn.Module, settings: OptimizerSettings) -> int:
-    """Numbers that the optimizer keeps: two per parameter, but one with `adagrad`, and for matrices with `muon`."""
-    groups = parameter_groups(module, 0.0, 1.0)
-    if settings.name == "adagrad":
-        return _count(groups)
+    """Numbers that the optimizer keeps; of matrices `muon` keeps one for each parameter."""
+    groups, moments = parameter_groups(module, 0.0, 1.0), OPTIMIZERS[settings.name].moments
     if settings.name == "muon":
         others, matrices = split_groups(module, groups, 1.0)
-        return 2 * _count(others) + _count(matrices)
-    return 2 * _count(groups)
+        return moments * _count(others) + _count(matrices)
+    return moments * _count(groups)
 
 
 def _count(groups: list[dict[str, Any]]) -> int:

@@ -31,7 +31,8 @@ class StepsUnderWay:
 
     Args:
         judge: what is wrong with a step; None: nothing, and it is taken.
-        state: of the run; moved to the end of each step that is launched, and back to that of a bad one.
+        state: of the run; moved to the end of each step that is launched, and back to that of a bad one. The losses of
+            steps that are taken are added to it.
         is_due: whether the steps are read although the stepper could run ahead.
     """
 
@@ -68,12 +69,17 @@ class StepsUnderWay:
         """Waits for what has been launched, see `Stepper.read`."""
         faults: list[str] = []
 
-        def may_take(place: int, figures: StepFigures) -> bool:
-            fault = self.judge(self._launched[place], figures)
-            faults.extend([] if fault is None else [fault])
-            return fault is None
+        def accept(place: int, figures: StepFigures) -> bool:
+            step = self._launched[place]
+            fault = self.judge(step, figures)
+            if fault is not None:
+                faults.append(fault)
+                return False
+            counts = step.prepared.counts
+            self.state.add_losses(figures.sums, counts, figures.loss(counts))
+            return True
 
-        read = self.stepper.read(may_take)
+        read = self.stepper.read(accept)
         step, figures = self._launched[len(read) - 1], read[-1]
         self._launched.clear()
         if faults:

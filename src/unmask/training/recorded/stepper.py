@@ -30,7 +30,7 @@ from unmask.training.optimizers.flat_parameters import FlatParameters
 from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import clipping_divisor
 from unmask.training.recorded.capture import Capturer, random_state, restoring, set_random_state
-from unmask.training.stepper import Judge, StepFigures
+from unmask.training.stepper import Accept, StepFigures
 
 logger = logging.getLogger("unmask")
 
@@ -188,8 +188,8 @@ class CapturedStepper:
             self._flat.zero()
         self._totals.zero_()
 
-    def read(self, may_take: Judge) -> list[StepFigures]:
-        """See `Stepper`; `may_take` repeats the device's decision, by the same numbers."""
+    def read(self, accept: Accept) -> list[StepFigures]:
+        """See `Stepper`; `accept` repeats the device's decision, by the same numbers."""
         rows = self._records[: self._num_launched].tolist()  # waits for the device
         self._row.zero_()
         self._num_launched = 0
@@ -197,7 +197,8 @@ class CapturedStepper:
         for place, (*sums, norm, is_bad) in enumerate(rows):
             step = StepFigures(dict(zip(self._coefficients, sums, strict=True)), norm, self._coefficients)
             figures.append(step)
-            assert may_take(place, step) != bool(is_bad), f"the device and the loop differ on {step}"
+            is_taken = accept(place, step)
+            assert is_taken != bool(is_bad), f"the device and the loop differ on {step}"
             if is_bad:
                 break
         return figures

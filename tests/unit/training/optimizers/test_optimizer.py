@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from unmask.errors import SettingsError
 from unmask.models.heads.layer_mixture import LayerMixture
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import build_optimizer, clip_gradients, depth, parameter_groups
-from unmask.training.settings import OptimizerSettings
+from unmask.training.settings import OPTIMIZERS, OptimizerSettings
 
 
 def test_biases_and_norms_do_not_decay_and_all_else_does() -> None:
@@ -150,6 +150,12 @@ def test_the_biases_of_an_lstm_do_not_decay() -> None:
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         OptimizerSettings.model_validate(settings)
+
+
+def test_each_optimizer_says_what_follows_from_its_name() -> None:
+    assert tuple(OPTIMIZERS) == get_args(OptimizerSettings.model_fields["name"].annotation)
+    keys = {key for kind in OPTIMIZERS.values() for key in kind.keys}
+    assert keys < set(OptimizerSettings.model_fields)
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e6, None])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ import torch
 from support.captured_toy import LONGEST, count_targets, new_batch, new_run, read_all, train_both
 from support.tensors import assert_equal
 from unmask.batch import Batch, LossTerm
+from unmask.training.recorded import stepper
 from unmask.training.recorded.capture import Capturer
 from unmask.training.settings import ScheduleSettings
+from unmask.training.stepper import StepFigures
 
 ROUNDING = 1e-5
 """fp32: sums of some hundred numbers in another order, a dozen roundings of 6e-8 each."""
@@ -168,3 +171,20 @@ def test_what_is_released_between_steps_is_captured_again() -> None:
         run.train({"steps": 8}, log_every=2)
         assert run.stepper.num_graphs > 0
     assert torch.equal(runs[0].weights(), runs[1].weights())
+
+
+def test_steps_are_accepted_where_python_leaves_out_assertions_too() -> None:
+    path = Path(stepper.__file__)
+    optimized: dict[str, Any] = {"__name__": stepper.__name__}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec", optimize=1), optimized)
+    run, batch, accepted = new_run("captured"), new_batch([5, 7, 2]), list[int]()
+
+    def accept(place: int, figures: StepFigures) -> bool:
+        accepted.append(place)
+        return True
+
+    run.stepper.restart([])
+    for _ in range(2):
+        run.stepper.launch([batch], count_targets(batch))
+    optimized["CapturedStepper"].read(run.stepper, accept)
+    assert accepted == [0, 1]
