@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 
 from support.corpora import learn_and_prepare
 from support.ranks import Ended, children_of, environment, run_ranks, start_ranks, torchrun, wait_for, wait_until
+from support.runs import stop_at
 from unmask.training import distributed
 from unmask.training.run import checkpoint
 from unmask.training.run.log import read_metrics
@@ -29,6 +30,8 @@ from unmask.training.run.log import read_metrics
 STEPS = 20
 CUT = ["train.micro_batch_size=2", "train.log_every=1", "train.save_every=5"]
 """Steps of eight sequences in four micro-batches, whatever the number of processes (of three: six, of one or two)."""
+
+OFF = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,16 @@ def examples(run: Path) -> list[int]:
     return [row["examples"] for row in read_metrics(run / "metrics.jsonl") if "examples" in row]
 
 
+def assert_near(run: Path, other: Path) -> None:
+    """The same examples; weights to rounding."""
+    ours, theirs = (load_file(each / "model" / "model.safetensors") for each in (run, other))
+    assert ours.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        # Adam's first steps divide by the gradient's size: a rounding error of nearly none moves a weight by a rate.
+        torch.testing.assert_close(ours[name], weight, rtol=1e-3, atol=2e-4)
+    assert examples(run) == examples(other)
+
+
 def has_saved(run: Path) -> bool:
     return any(run.glob("checkpoints/step-*"))
 
@@ -87,29 +100,46 @@ def test_three_processes_train_to_rounding_on_the_same_examples(
     """Without dropout, which draws by micro-batch, and three processes have others."""
     from unmask.pretraining.run import pretrain
 
-    off = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
-    pretrain(words[0], [*words[1], *CUT, *off, steps(STEPS)], out=tmp_path / "one")
-    all_well(run_ranks(*[[*pretrain_words, *off, "--out", str(tmp_path / "three")]] * 3))
-    one, three = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "three"))
-    for name, weight in one.items():
-        # Adam's first steps divide by the gradient's size: a rounding error of nearly none moves a weight by a rate.
-        torch.testing.assert_close(three[name], weight, rtol=1e-3, atol=2e-4)
+    pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "one")
+    all_well(run_ranks(*[[*pretrain_words, *OFF, "--out", str(tmp_path / "three")]] * 3))
+    assert_near(tmp_path / "three", tmp_path / "one")
     assert examples(tmp_path / "three") == examples(alone)
     assert weights(tmp_path / "three") != weights(tmp_path / "one")
+
+
+def stop_in(step: int) -> None:
+    """One process is told to stop: all do, after the same step."""
+    stop_at(pytest.MonkeyPatch(), step)
+
+
+def stopped(ended: list[Ended]) -> None:
+    assert [each.exit_code for each in ended] == [143] * len(ended), ended[0].errors
 
 
 def test_a_run_that_stops_on_four_processes_continues_on_one(
     pretrain_words: list[str], alone: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    processes = start_ranks([[*pretrain_words, "--out", str(run)]] * 4)
-    wait_until(lambda: has_saved(run))
-    processes[2].send_signal(signal.SIGTERM)  # one is told to stop: all do, after the same step
-    ended = wait_for(processes)
-    assert [each.exit_code for each in ended] in ([143] * 4, [0] * 4)
-    all_well(run_ranks([*pretrain_words, "--out", str(run), "--resume"]))
+    words = [*pretrain_words, "--out", str(run), "--resume"]
+    stopped(wait_for(start_ranks([words] * 4, {2: partial(stop_in, 7)})))
+    all_well(run_ranks(words))
     assert weights(run) == weights(alone)
     assert examples(run) == examples(alone)
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_three_processes_then_on_one(
+    words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
+) -> None:
+    from unmask.pretraining.run import pretrain
+
+    pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "whole")
+    run = tmp_path / "run"
+    changing = [*pretrain_words, *OFF, "--out", str(run), "--resume"]
+    stopped(wait_for(start_ranks([changing] * 4, {3: partial(stop_in, 7)})))
+    stopped(wait_for(start_ranks([changing] * 3, {1: partial(stop_in, 13)})))
+    all_well(run_ranks(changing))
+    assert_near(run, tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -282,9 +312,6 @@ def test_no_space_for_a_copy_of_the_checkpoint_ends_all(pretrain_words: list[str
 # ------------------------------------------------------------------------------------------------------ divided models
 
 
-OFF = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
-
-
 def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
     words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
@@ -293,17 +320,10 @@ def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
 
     pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "whole")
     run = tmp_path / "divided"
-    divided = [*pretrain_words, *OFF, "train.shard=true", "train.recompute=true"]
-    processes = start_ranks([[*divided, "--out", str(run)]] * 2)
-    wait_until(lambda: has_saved(run))
-    processes[0].send_signal(signal.SIGTERM)
-    assert {each.exit_code for each in wait_for(processes)} <= {143, 0}
-    all_well(run_ranks(*[[*divided, "--out", str(run), "--resume"]] * 2))
-    whole, of_divided = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "divided"))
-    assert whole.keys() == of_divided.keys()
-    for name, weight in whole.items():
-        torch.testing.assert_close(of_divided[name], weight, rtol=1e-3, atol=2e-4)  # as of three processes, above
-    assert examples(run) == examples(tmp_path / "whole")
+    divided = [*pretrain_words, *OFF, "train.shard=true", "train.recompute=true", "--out", str(run), "--resume"]
+    stopped(wait_for(start_ranks([divided] * 2, {0: partial(stop_in, 7)})))
+    all_well(run_ranks(divided, divided))
+    assert_near(run, tmp_path / "whole")
     names = [{path.name for path in (tmp_path / each / "checkpoints").glob("*/*")} for each in ("whole", "divided")]
     assert names[0] == names[1]
 
