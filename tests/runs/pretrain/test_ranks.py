@@ -21,7 +21,8 @@ import torch
 from safetensors.torch import load_file
 
 from support.corpora import learn_and_prepare
-from support.ranks import Ended, children_of, environment, run_ranks, start_ranks, torchrun, wait_for, wait_until
+from support.hosts import linked_hosts, on_hosts
+from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, wait_for, wait_until
 from support.runs import stop_at
 from unmask.training import distributed
 from unmask.training.run import checkpoint
@@ -354,55 +355,31 @@ def test_activations_computed_again_change_nothing(words: tuple[str, list[str]],
 
 @pytest.fixture
 def two_hosts() -> Iterator[list[str]]:
-    """Two network namespaces with a link between them; their names, which are also those of the link's ends."""
-    names = [f"um{os.getpid() % 10_000}{end}" for end in "ab"]
-
-    def ip(*arguments: str) -> bool:
-        return subprocess.run(["ip", *arguments], capture_output=True).returncode == 0
-
-    if shutil.which("ip") is None or not ip("netns", "add", names[0]):
-        pytest.skip("needs the right to make network namespaces")
-    try:
-        ip("netns", "add", names[1])
-        assert ip("link", "add", names[0], "netns", names[0], "type", "veth", "peer", names[1], "netns", names[1])
-        for number, name in enumerate(names, start=1):
-            assert ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", name)
-            assert ip("-n", name, "link", "set", name, "up")
-            assert ip("-n", name, "link", "set", "lo", "up")
-        yield names
-    finally:
-        for name in names:
-            ip("netns", "delete", name)
-
-
-def on_hosts(hosts: list[str], words: list[str]) -> list[subprocess.Popen[str]]:
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29512"}
-    return [
-        subprocess.Popen(
-            ["ip", "netns", "exec", host, sys.executable, "-m", "unmask", *words],
-            env=environment(RANK=str(rank), GLOO_SOCKET_IFNAME=host, **place),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, host in enumerate(hosts)
-    ]
+    with linked_hosts() as hosts:
+        yield hosts
 
 
 @pytest.mark.slow
 def test_two_hosts_train_and_a_lost_link_ends_the_run(
-    two_hosts: list[str], pretrain_words: list[str], alone: Path, tmp_path: Path
+    two_hosts: list[str], words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
-    """After which it continues from its checkpoint, on one host or two."""
-    run = tmp_path / "run"
-    words = [*pretrain_words[:-1], "train.rank_timeout_s=4", "--out", str(run), "--resume"]
-    processes = on_hosts(two_hosts, [*words, steps(100_000)])
+    """After which it continues from its checkpoint, on one host or two, and ends as if nothing had been lost."""
+    from unmask.pretraining.run import pretrain
+
+    many = steps(150)  # the link is lost long before the last of them
+    pretrain(words[0], [*words[1], *CUT, many], out=tmp_path / "whole")
+    run, on_one = tmp_path / "run", tmp_path / "one"
+    to_resume = [*pretrain_words[:-1], many, "train.rank_timeout_s=4", "--resume", "--out"]
+    processes = on_hosts(two_hosts, [*to_resume, str(run)])
     wait_until(lambda: has_saved(run))
     subprocess.run(["ip", "-n", two_hosts[1], "link", "set", two_hosts[1], "down"], check=True)
     ended = wait_for(processes)
     assert [each.exit_code for each in ended] == [2, 2], ended[0].errors
     assert "has not answered for 4 s" in ended[0].errors
     subprocess.run(["ip", "-n", two_hosts[1], "link", "set", two_hosts[1], "up"], check=True)
-    shutil.rmtree(run)
-    all_well(wait_for(on_hosts(two_hosts, [*words, steps(STEPS)])))
-    assert weights(run) == weights(alone)
+    shutil.copytree(run, on_one)
+    all_well(wait_for(on_hosts(two_hosts, [*to_resume, str(run)])))
+    all_well(run_ranks([*to_resume, str(on_one)]))
+    for resumed in (run, on_one):
+        assert weights(resumed) == weights(tmp_path / "whole")
+        assert examples(resumed) == examples(tmp_path / "whole")
