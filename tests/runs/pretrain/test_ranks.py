@@ -26,7 +26,7 @@ from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, 
 from support.runs import stop_at
 from unmask.training import distributed
 from unmask.training.run import checkpoint
-from unmask.training.run.log import read_metrics
+from unmask.training.run.log import read_metrics, read_sessions
 
 STEPS = 20
 CUT = ["train.micro_batch_size=2", "train.log_every=1", "train.save_every=5"]
@@ -266,19 +266,26 @@ def test_the_loss_of_the_first_process_is_told_by_the_others(
 
 
 @pytest.mark.slow
-def test_torchrun_starts_a_run_again_whose_process_was_killed(
-    pretrain_words: list[str], alone: Path, tmp_path: Path
+@pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_torchrun_starts_a_run_again_whose_process_was_killed_or_hangs(
+    fate: signal.Signals, words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
+    from unmask.pretraining.run import pretrain
+
+    many = steps(150)  # the process is lost long before the last of them
+    pretrain(words[0], [*words[1], *CUT, many], out=tmp_path / "whole")
     run = tmp_path / "run"
-    launcher = torchrun(4, [*pretrain_words, "--out", str(run), "--resume"], "--max-restarts=2")
+    to_resume = [*pretrain_words[:-1], many, "train.rank_timeout_s=10", "--out", str(run), "--resume"]
+    launcher = torchrun(4, to_resume, "--max-restarts=2")
     wait_until(lambda: has_saved(run))
     victims = children_of(launcher)
     assert len(victims) == 4
-    os.kill(victims[3], signal.SIGKILL)
+    os.kill(victims[3], fate)
     ended = wait_for([launcher])[0]
     assert ended.exit_code == 0, ended.errors
-    assert weights(run) == weights(alone)
-    assert examples(run) == examples(alone)
+    assert len(read_sessions(run / "environment.json")) == 2
+    assert weights(run) == weights(tmp_path / "whole")
+    assert examples(run) == examples(tmp_path / "whole")
 
 
 def allow_small_files(*, links: bool) -> None:
