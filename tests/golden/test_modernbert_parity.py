@@ -183,13 +183,16 @@ def test_hidden_states_losses_and_gradients_both_ways(tmp_path: Path, class_name
     expected_loss.backward()
     prefix = settings.family.weights.prefix if class_name == "ModernBertModel" else ""
     gradients = {prefix + name: parameter.grad for name, parameter in theirs.named_parameters()}
-    # A sum that cancels, as that of the bias of choices, keeps the roundings of what it is made of.
-    floor = 5e-2 * max(float(gradient.abs().max()) for gradient in gradients.values() if gradient is not None)
+    floor = 1e-2 * max(float(gradient.abs().max()) for gradient in gradients.values() if gradient is not None)
     for parameter, place in hub_names(ours.encoder, ours.heads).items():
         assert parameter.grad is not None
         for name, gradient in split(place, parameter.grad).items():
             its = gradients.pop(name)
             assert its is not None
+            if class_name.endswith("MultipleChoice") and name == "classifier.bias":
+                # It moves all choices alike: the terms of its gradient, each up to 1, cancel but for their roundings.
+                assert max(float(gradient.abs()), float(its.abs())) < 1e-6
+                continue
             largest = max(float(its.abs().max()), floor)
             assert float((gradient - its).abs().max()) < TOLERANCE * largest, name
     assert not gradients

@@ -12,18 +12,23 @@ import transformers
 from torch.nn import functional
 
 from support.model_files import edit_config
-from support.sizes import small
+from support.sizes import small, small_elmo
+from support.untrained import save_bert, save_discriminator
+from unmask.batch import pack
 from unmask.errors import InputError, ModelError
 from unmask.inference.pairs import open_scorer
+from unmask.models.elmo.encoder import ElmoEncoder
+from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import MaskedLMHead
-from unmask.models.hub.directory import save_model
+from unmask.models.hub.directory import load_model, save_model
 from unmask.models.settings import EncoderSettings
 from unmask.tasks.pairs import scorers
 from unmask.tasks.pairs.comparing import compare_pairs
 from unmask.tasks.pairs.reading import MinimalPair, Paradigm
 from unmask.tasks.pairs.scorers import score_sentences
 from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
 SENTENCES = (
@@ -108,7 +113,7 @@ def test_positions_that_training_has_not_reached_are_not_read(tmp_path: Path, sa
     save(tmp_path)
     edit_config(tmp_path, unmask_trained_length=8)
     with pytest.raises(InputError, match="and at most 8 are read: expected a sentence"):
-        score_sentences(open_scorer(tmp_path), ["a man is talking . " * 4])
+        open_scorer(tmp_path).encode(["a man is talking . " * 4])
 
 
 def test_a_model_that_computes_nothing_finite_is_refused(tmp_path: Path) -> None:
@@ -116,7 +121,7 @@ def test_a_model_that_computes_nothing_finite_is_refused(tmp_path: Path) -> None
     scorer: Any = open_scorer(tmp_path)
     next(scorer.encoder.parameters()).data[:] = torch.nan
     with pytest.raises(ModelError, match="what the model computes is not finite"):
-        score_sentences(scorer, ["a man is talking ."])
+        score_sentences(scorer, scorer.encode(["a man is talking ."]))
 
 
 def test_batches_on_several_threads_score_as_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +163,62 @@ def test_log_likelihoods_from_left_to_right(tmp_path: Path) -> None:
         expected.append(-float(functional.cross_entropy(logits, ids[1:], reduction="sum")))
     scorer = open_scorer(tmp_path)
     np.testing.assert_allclose(score_sentences(scorer, scorer.encode(SENTENCES)), expected, atol=1e-3)
+
+
+@torch.no_grad()
+def test_tokens_that_a_discriminator_finds_original(tmp_path: Path) -> None:
+    save_discriminator(tmp_path, SENTENCES * 5)
+    model = transformers.ElectraForPreTraining.from_pretrained(tmp_path).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    expected = []
+    for sentence in SENTENCES:
+        replaced = model(**tokenizer(sentence, return_tensors="pt")).logits[0].double().sigmoid()
+        expected.append(float(torch.log(1 - replaced[1:-1]).sum()))  # all but [CLS] and [SEP]
+    scorer = open_scorer(tmp_path, discriminator=True)
+    np.testing.assert_allclose(score_sentences(scorer, scorer.encode(SENTENCES)), expected, atol=1e-4)
+    assert len({round(score, 3) for score in expected}) == len(SENTENCES)
+
+
+@torch.no_grad()
+def test_log_likelihoods_of_both_directions_of_elmo(tmp_path: Path) -> None:
+    """Each word after those before it, and before those after it, of which nothing else is shown to the encoder."""
+    tokenizer, _ = train_word_tokenizer(SENTENCES * 5, TokenizerSettings(vocab_size=12))
+    settings = small_elmo(vocab_size=tokenizer.vocab_size, max_characters=tokenizer.max_characters)
+    torch.manual_seed(0)
+    save_model(tmp_path, ElmoEncoder(settings), softmax=WordSoftmax(settings))
+    tokenizer.save(tmp_path)
+    loaded = load_model(tmp_path)
+    encoder, softmax = loaded.encoder.eval(), loaded.softmax
+    encoder.set_words(tokenizer.table)
+
+    def log_likelihood(word: int, hidden: torch.Tensor) -> float:
+        known = word if word < tokenizer.vocab_size else tokenizer.unk_id
+        return float(torch.log_softmax(softmax(hidden[None])[0].double(), -1)[known])
+
+    expected, unknown = [], 0
+    for sentence in SENTENCES:
+        ids = [tokenizer.bos_id, *tokenizer.encode_batch([sentence])[0], tokenizer.eos_id]
+        unknown += tokenizer.count_unknown(ids)
+        total = 0.0
+        for place, word in enumerate(ids):
+            if before := ids[:place]:
+                total += log_likelihood(word, encoder(pack([before]))[-1].chunk(2)[0])
+            if after := ids[place + 1 :]:
+                total += log_likelihood(word, encoder(pack([after]))[0].chunk(2)[1])
+        expected.append(total)
+    assert unknown > 0
+    scorer = open_scorer(tmp_path)
+    np.testing.assert_allclose(score_sentences(scorer, scorer.encode(SENTENCES)), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("save", "message"),
+    [
+        (save_bert, "is a BertModel, which cannot say how likely a sentence is: expected a masked, left-to-right or"),
+        (save_discriminator, "is a discriminator without its generator, .*: give --discriminator"),
+    ],
+)
+def test_a_model_that_cannot_score_says_so(tmp_path: Path, save: Any, message: str) -> None:
+    save(tmp_path, SENTENCES * 5)
+    with pytest.raises(ModelError, match=message):
+        open_scorer(tmp_path)

@@ -21,14 +21,18 @@ import torch
 from safetensors.torch import load_file
 
 from support.corpora import learn_and_prepare
-from support.ranks import Ended, children_of, environment, run_ranks, start_ranks, torchrun, wait_for, wait_until
+from support.hosts import linked_hosts, on_hosts
+from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, wait_for, wait_until
+from support.runs import stop_at
 from unmask.training import distributed
 from unmask.training.run import checkpoint
-from unmask.training.run.log import read_metrics
+from unmask.training.run.log import read_metrics, read_sessions
 
 STEPS = 20
 CUT = ["train.micro_batch_size=2", "train.log_every=1", "train.save_every=5"]
 """Steps of eight sequences in four micro-batches, whatever the number of processes (of three: six, of one or two)."""
+
+OFF = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,16 @@ def examples(run: Path) -> list[int]:
     return [row["examples"] for row in read_metrics(run / "metrics.jsonl") if "examples" in row]
 
 
+def assert_near(run: Path, other: Path) -> None:
+    """The same examples; weights to rounding."""
+    ours, theirs = (load_file(each / "model" / "model.safetensors") for each in (run, other))
+    assert ours.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        # Adam's first steps divide by the gradient's size: a rounding error of nearly none moves a weight by a rate.
+        torch.testing.assert_close(ours[name], weight, rtol=1e-3, atol=2e-4)
+    assert examples(run) == examples(other)
+
+
 def has_saved(run: Path) -> bool:
     return any(run.glob("checkpoints/step-*"))
 
@@ -87,29 +101,46 @@ def test_three_processes_train_to_rounding_on_the_same_examples(
     """Without dropout, which draws by micro-batch, and three processes have others."""
     from unmask.pretraining.run import pretrain
 
-    off = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
-    pretrain(words[0], [*words[1], *CUT, *off, steps(STEPS)], out=tmp_path / "one")
-    all_well(run_ranks(*[[*pretrain_words, *off, "--out", str(tmp_path / "three")]] * 3))
-    one, three = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "three"))
-    for name, weight in one.items():
-        # Adam's first steps divide by the gradient's size: a rounding error of nearly none moves a weight by a rate.
-        torch.testing.assert_close(three[name], weight, rtol=1e-3, atol=2e-4)
+    pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "one")
+    all_well(run_ranks(*[[*pretrain_words, *OFF, "--out", str(tmp_path / "three")]] * 3))
+    assert_near(tmp_path / "three", tmp_path / "one")
     assert examples(tmp_path / "three") == examples(alone)
     assert weights(tmp_path / "three") != weights(tmp_path / "one")
+
+
+def stop_in(step: int) -> None:
+    """One process is told to stop: all do, after the same step."""
+    stop_at(pytest.MonkeyPatch(), step)
+
+
+def stopped(ended: list[Ended]) -> None:
+    assert [each.exit_code for each in ended] == [143] * len(ended), ended[0].errors
 
 
 def test_a_run_that_stops_on_four_processes_continues_on_one(
     pretrain_words: list[str], alone: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    processes = start_ranks([[*pretrain_words, "--out", str(run)]] * 4)
-    wait_until(lambda: has_saved(run))
-    processes[2].send_signal(signal.SIGTERM)  # one is told to stop: all do, after the same step
-    ended = wait_for(processes)
-    assert [each.exit_code for each in ended] in ([143] * 4, [0] * 4)
-    all_well(run_ranks([*pretrain_words, "--out", str(run), "--resume"]))
+    words = [*pretrain_words, "--out", str(run), "--resume"]
+    stopped(wait_for(start_ranks([words] * 4, {2: partial(stop_in, 7)})))
+    all_well(run_ranks(words))
     assert weights(run) == weights(alone)
     assert examples(run) == examples(alone)
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_three_processes_then_on_one(
+    words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
+) -> None:
+    from unmask.pretraining.run import pretrain
+
+    pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "whole")
+    run = tmp_path / "run"
+    changing = [*pretrain_words, *OFF, "--out", str(run), "--resume"]
+    stopped(wait_for(start_ranks([changing] * 4, {3: partial(stop_in, 7)})))
+    stopped(wait_for(start_ranks([changing] * 3, {1: partial(stop_in, 13)})))
+    all_well(run_ranks(changing))
+    assert_near(run, tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -235,19 +266,26 @@ def test_the_loss_of_the_first_process_is_told_by_the_others(
 
 
 @pytest.mark.slow
-def test_torchrun_starts_a_run_again_whose_process_was_killed(
-    pretrain_words: list[str], alone: Path, tmp_path: Path
+@pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_torchrun_starts_a_run_again_whose_process_was_killed_or_hangs(
+    fate: signal.Signals, words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
+    from unmask.pretraining.run import pretrain
+
+    many = steps(150)  # the process is lost long before the last of them
+    pretrain(words[0], [*words[1], *CUT, many], out=tmp_path / "whole")
     run = tmp_path / "run"
-    launcher = torchrun(4, [*pretrain_words, "--out", str(run), "--resume"], "--max-restarts=2")
+    to_resume = [*pretrain_words[:-1], many, "train.rank_timeout_s=10", "--out", str(run), "--resume"]
+    launcher = torchrun(4, to_resume, "--max-restarts=2")
     wait_until(lambda: has_saved(run))
     victims = children_of(launcher)
     assert len(victims) == 4
-    os.kill(victims[3], signal.SIGKILL)
+    os.kill(victims[3], fate)
     ended = wait_for([launcher])[0]
     assert ended.exit_code == 0, ended.errors
-    assert weights(run) == weights(alone)
-    assert examples(run) == examples(alone)
+    assert len(read_sessions(run / "environment.json")) == 2
+    assert weights(run) == weights(tmp_path / "whole")
+    assert examples(run) == examples(tmp_path / "whole")
 
 
 def allow_small_files(*, links: bool) -> None:
@@ -282,9 +320,6 @@ def test_no_space_for_a_copy_of_the_checkpoint_ends_all(pretrain_words: list[str
 # ------------------------------------------------------------------------------------------------------ divided models
 
 
-OFF = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
-
-
 def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
     words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
@@ -293,17 +328,10 @@ def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
 
     pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "whole")
     run = tmp_path / "divided"
-    divided = [*pretrain_words, *OFF, "train.shard=true", "train.recompute=true"]
-    processes = start_ranks([[*divided, "--out", str(run)]] * 2)
-    wait_until(lambda: has_saved(run))
-    processes[0].send_signal(signal.SIGTERM)
-    assert {each.exit_code for each in wait_for(processes)} <= {143, 0}
-    all_well(run_ranks(*[[*divided, "--out", str(run), "--resume"]] * 2))
-    whole, of_divided = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "divided"))
-    assert whole.keys() == of_divided.keys()
-    for name, weight in whole.items():
-        torch.testing.assert_close(of_divided[name], weight, rtol=1e-3, atol=2e-4)  # as of three processes, above
-    assert examples(run) == examples(tmp_path / "whole")
+    divided = [*pretrain_words, *OFF, "train.shard=true", "train.recompute=true", "--out", str(run), "--resume"]
+    stopped(wait_for(start_ranks([divided] * 2, {0: partial(stop_in, 7)})))
+    all_well(run_ranks(divided, divided))
+    assert_near(run, tmp_path / "whole")
     names = [{path.name for path in (tmp_path / each / "checkpoints").glob("*/*")} for each in ("whole", "divided")]
     assert names[0] == names[1]
 
@@ -334,55 +362,31 @@ def test_activations_computed_again_change_nothing(words: tuple[str, list[str]],
 
 @pytest.fixture
 def two_hosts() -> Iterator[list[str]]:
-    """Two network namespaces with a link between them; their names, which are also those of the link's ends."""
-    names = [f"um{os.getpid() % 10_000}{end}" for end in "ab"]
-
-    def ip(*arguments: str) -> bool:
-        return subprocess.run(["ip", *arguments], capture_output=True).returncode == 0
-
-    if shutil.which("ip") is None or not ip("netns", "add", names[0]):
-        pytest.skip("needs the right to make network namespaces")
-    try:
-        ip("netns", "add", names[1])
-        assert ip("link", "add", names[0], "netns", names[0], "type", "veth", "peer", names[1], "netns", names[1])
-        for number, name in enumerate(names, start=1):
-            assert ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", name)
-            assert ip("-n", name, "link", "set", name, "up")
-            assert ip("-n", name, "link", "set", "lo", "up")
-        yield names
-    finally:
-        for name in names:
-            ip("netns", "delete", name)
-
-
-def on_hosts(hosts: list[str], words: list[str]) -> list[subprocess.Popen[str]]:
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29512"}
-    return [
-        subprocess.Popen(
-            ["ip", "netns", "exec", host, sys.executable, "-m", "unmask", *words],
-            env=environment(RANK=str(rank), GLOO_SOCKET_IFNAME=host, **place),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, host in enumerate(hosts)
-    ]
+    with linked_hosts() as hosts:
+        yield hosts
 
 
 @pytest.mark.slow
 def test_two_hosts_train_and_a_lost_link_ends_the_run(
-    two_hosts: list[str], pretrain_words: list[str], alone: Path, tmp_path: Path
+    two_hosts: list[str], words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
-    """After which it continues from its checkpoint, on one host or two."""
-    run = tmp_path / "run"
-    words = [*pretrain_words[:-1], "train.rank_timeout_s=4", "--out", str(run), "--resume"]
-    processes = on_hosts(two_hosts, [*words, steps(100_000)])
+    """After which it continues from its checkpoint, on one host or two, and ends as if nothing had been lost."""
+    from unmask.pretraining.run import pretrain
+
+    many = steps(150)  # the link is lost long before the last of them
+    pretrain(words[0], [*words[1], *CUT, many], out=tmp_path / "whole")
+    run, on_one = tmp_path / "run", tmp_path / "one"
+    to_resume = [*pretrain_words[:-1], many, "train.rank_timeout_s=4", "--resume", "--out"]
+    processes = on_hosts(two_hosts, [*to_resume, str(run)])
     wait_until(lambda: has_saved(run))
     subprocess.run(["ip", "-n", two_hosts[1], "link", "set", two_hosts[1], "down"], check=True)
     ended = wait_for(processes)
     assert [each.exit_code for each in ended] == [2, 2], ended[0].errors
     assert "has not answered for 4 s" in ended[0].errors
     subprocess.run(["ip", "-n", two_hosts[1], "link", "set", two_hosts[1], "up"], check=True)
-    shutil.rmtree(run)
-    all_well(wait_for(on_hosts(two_hosts, [*words, steps(STEPS)])))
-    assert weights(run) == weights(alone)
+    shutil.copytree(run, on_one)
+    all_well(wait_for(on_hosts(two_hosts, [*to_resume, str(run)])))
+    all_well(run_ranks([*to_resume, str(on_one)]))
+    for resumed in (run, on_one):
+        assert weights(resumed) == weights(tmp_path / "whole")
+        assert examples(resumed) == examples(tmp_path / "whole")

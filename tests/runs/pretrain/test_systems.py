@@ -40,6 +40,7 @@ SINGLE = "packing.format=single_segment"
 RTD = ["objective.name=replaced_token", "model.architecture=electra", "model.embedding_size=16"]
 TWO_STAGES = ["objective.schedule=two_stage", "objective.generator_size=1"]
 PHASES = "[{until: .5, max_length: 32, batch_size: 8, micro_batch_size: 3}, {until: 1, max_length: 64, batch_size: 4}]"
+FROM_LEFT_FIRST = "[{until: .5, causal_share: 1}, {until: 1, causal_share: 0}]"
 
 SYSTEMS: dict[str, tuple[str, list[str]]] = {
     "bert without NSP": ("wordpiece", ["objective.sentence_objective=none", "packing.format=doc_sentences"]),
@@ -63,6 +64,20 @@ SYSTEMS: dict[str, tuple[str, list[str]]] = {
     "phases": ("wordpiece", ["model.max_position_embeddings=64", f"phases={PHASES}"]),
     "lamb, inverse square root": ("wordpiece", ["optimizer.name=lamb", "schedule.name=inverse_sqrt"]),
     "muon, warm-up, stable, decay": ("wordpiece", ["optimizer.name=muon", "schedule.name=wsd"]),
+    "night": (
+        "wordpiece",
+        [
+            *("model.architecture=modernbert", "model.zero_output_projections=true", "model.classifier_pooling=mean"),
+            *("objective.sentence_objective=none", "packing.format=full_sentences", "objective.causal_share=.5"),
+            *("objective.output_bias=log_frequency", "objective.target_prob=.3", "objective.target_prob_end=.15"),
+            f"phases={FROM_LEFT_FIRST}",
+            *("optimizer.name=muon", "schedule.name=wsd", "train.weight_averaging=.9"),
+        ],
+    ),
+    "electra, alone at first": (
+        "wordpiece",
+        [*RTD, "objective.discriminator_after=.5", "objective.causal_share=.5", "train.recompute=true", SINGLE],
+    ),
 }
 """The tokenizer of each one's store, and what differs from the recipe in `conftest.py`: twelve steps, checkpoints after
 4, 8 and 12. Phase and stage change after step 6."""
@@ -135,7 +150,7 @@ def test_a_run_killed_stopped_and_resumed_is_the_run_that_never_stopped(
     assert_same_run(run, runs[system])
 
 
-@pytest.mark.parametrize("system", ["phases", "electra in two stages"])
+@pytest.mark.parametrize("system", ["phases", "electra in two stages", "night", "electra, alone at first"])
 def test_so_it_is_around_a_change(
     system: str, stores: dict[str, Path], tiny_recipe: Path, runs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -304,6 +319,8 @@ CLASSES: dict[str, dict[str, str]] = {
     "roberta": {"": "RobertaForMaskedLM"},
     "electra": {"": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"},
     "electra in two stages": {"": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"},
+    "electra, alone at first": {"": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"},
+    "night": {"": "ModernBertForMaskedLM"},
     "gpt1": {"": "OpenAIGPTLMHeadModel"},
     "left-to-right bert": {"": "BertLMHeadModel"},
 }

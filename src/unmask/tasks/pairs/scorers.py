@@ -5,10 +5,10 @@
   right is masked with it (Kauf and Ivanova 2023), so that a word of many pieces is not given away by its own end.
 - A left-to-right model gives the log-likelihood. One that reads bare text, as GPT-1, has nothing before the first
   token, which is left out.
-- ELMo gives the sum over both directions.
+- ELMo gives the sum over both directions, each up to the mark at its end.
 - ELECTRA's discriminator gives the sum of the log-probabilities that each token is the original one.
 
-Nothing is divided by the length. Special tokens are read, but do not count.
+Nothing is divided by the length. Other special tokens are read, but do not count.
 """
 
 from __future__ import annotations

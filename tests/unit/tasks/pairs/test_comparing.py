@@ -1,0 +1,77 @@
+"""What `unmask.tasks.pairs.comparing` makes of scores that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from unmask.tasks.pairs.comparing import compare_pairs
+from unmask.tasks.pairs.reading import MinimalPair, Paradigm
+from unmask.tasks.pairs.scorers import Advance, Sentence, TokenScores
+
+
+class GivenScores:
+    """Sentences such as `words -2.5`, read as their words, with the score that they name."""
+
+    def encode(self, texts: Sequence[str]) -> list[Sentence]:
+        return [Sentence(text, np.array([ord(letter) for letter in text.split()[0]])) for text in texts]
+
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance) -> list[TokenScores]:
+        advance(len(sentences))
+        scores = [float(sentence.text.split()[1]) for sentence in sentences]
+        return [TokenScores(np.array([0, 1]), np.array([score - 1, 1])) for score in scores]
+
+
+RIGHT, WRONG = MinimalPair("good -2", "bad -3"), MinimalPair("good -3", "bad -2")
+EQUALLY_LIKELY, ALIKE = MinimalPair("good -2", "bad -2"), MinimalPair("same -2", "same -3")
+
+
+def of(name: str, term: str, *pairs: MinimalPair) -> Paradigm:
+    return Paradigm(name, term, pairs)
+
+
+def test_percentages_count_paradigms_alike() -> None:
+    paradigms = [
+        of("gender", "agreement", RIGHT, RIGHT, WRONG, RIGHT),
+        of("number", "agreement", *[WRONG] * 8, RIGHT, RIGHT),
+        of("island", "", RIGHT),
+    ]
+    found = compare_pairs(GivenScores(), paradigms)
+    assert {name: each["accuracy"] for name, each in found["paradigms"].items()} == pytest.approx(
+        {"gender": 75, "number": 20, "island": 100}
+    )
+    assert {name: each["term"] for name, each in found["paradigms"].items()} == {
+        "gender": "agreement",
+        "number": "agreement",
+        "island": "",
+    }
+    assert found["terms"] == pytest.approx({"agreement": (75 + 20) / 2})
+    assert found["metrics"]["accuracy"] == pytest.approx((75 + 20 + 100) / 3)
+    assert (found["n"], found["alike"]) == (15, 0)
+
+
+def test_equally_likely_sentences_and_equal_ids_are_wrong() -> None:
+    found = compare_pairs(GivenScores(), [of("all", "", RIGHT, EQUALLY_LIKELY, ALIKE, EQUALLY_LIKELY)])
+    assert found["metrics"]["accuracy"] == 25
+    assert found["alike"] == 1
+
+
+def test_pairs_keep_their_paradigm_over_several_rounds_of_scoring() -> None:
+    advanced: list[float] = []
+    paradigms = [of("right", "", *[RIGHT] * 700), of("wrong", "", *[WRONG] * 900)]
+    found = compare_pairs(GivenScores(), paradigms, advanced.append)
+    assert [each["accuracy"] for each in found["paradigms"].values()] == [100, 0]
+    assert advanced == [500, 500, 500, 100]
+
+
+def test_intervals_are_those_of_binomial_shares() -> None:
+    """Of 400 pairs, 300 right: 75 % with a deviation of sqrt(.75 * .25 / 400) = 2.17 %; of the mean with as many more
+    that are sure, half of it. 1.96 deviations to either side, of which 2,000 resamples tell to a tenth."""
+    paradigms = [of("some", "", *[RIGHT] * 300, *[WRONG] * 100), of("sure", "", *[RIGHT] * 400)]
+    found = compare_pairs(GivenScores(), paradigms)
+    some, sure, mean = found["paradigms"]["some"], found["paradigms"]["sure"], found["metrics"]
+    assert (sure["low"], sure["high"]) == (100, 100)
+    assert (some["low"], some["high"]) == pytest.approx((75 - 4.24, 75 + 4.24), abs=0.4)
+    assert (mean["low"], mean["high"]) == pytest.approx((87.5 - 2.12, 87.5 + 2.12), abs=0.2)
