@@ -111,7 +111,7 @@ export function Panel({ title, about, answer, children, show, action = "Show" })
     <h2 id="title" tabindex="-1">${title}</h2>
     <p class="about">${about}</p>
     <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys}>${children}
-      <button class="main" disabled=${waiting}>${waiting ? "…" : action}</button></form>
+      <button class="main">${waiting ? "…" : action}</button></form>
     <div class="answer" aria-live="polite" aria-busy=${Boolean(waiting)}>
       ${error ? html`<p class="error" role="alert">${error}</p>` : value ? html`${value.leftOut
         ? html`<p class="cut">Too long for this model: ${value.leftOut.toLocaleString("en")} ${value.leftOut === 1 ? "token was" : "tokens were"} not read.</p>`
