@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) 
     figure = Path(saved.value.path()).read_text("utf-8")
     assert figure.startswith("<svg")
     assert "var(" not in figure, "its colours are those of a style sheet that is not there"
+    card = {"light": "#ffffff", "dark": "#1d1f23"}[scheme]
+    assert re.match(f'<svg [^>]*><rect width="100%" height="100%" fill="{card}"', figure), "it has no ground"
     again = context.new_page()
     again.goto(page.url)
     again.locator(".answer svg").first.wait_for()

@@ -139,11 +139,14 @@ export function links(tokens, weights, least, width, label) {
       ${text(side - 4, y(place) + 5, token, { "text-anchor": "end" })}${text(width - side + 4, y(place) + 5, token)}`)}`);
 }
 
-/** Saves a figure as a file that needs no style sheet. */
+/** Saves a figure, on the ground of its card, as a file that needs no style sheet. */
 export function saveFigure(svg, name) {
   const style = getComputedStyle(document.documentElement);
   const copy = svg.cloneNode(true);
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  const ground = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: "var(--card)" })) ground.setAttribute(name, value);
+  copy.prepend(ground);
   const whole = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([whole], { type: "image/svg+xml" }));
