@@ -8,7 +8,7 @@ import { field, has, models } from "../state.js";
 const model = field("classes", "model", "");
 const text = field("classes", "text", "a gripping , beautifully acted film");
 const second = field("classes", "second", "");
-const method = field("classes", "method", "erasure");
+const method = field("classes", "method", "none");
 
 const SAMPLES = [
   ["praise", { text: "a gripping , beautifully acted film", second: "" }],
@@ -60,11 +60,11 @@ export const classes = {
   uses: ["classify"],
   missing: "Serve a model of finetune/classification to see it label a text.",
   view: () => html`<${Panel} title="Classify" answer=${answer} show=${show}
-    about="The label of a text, how probable each is, and which words carried it: hidden one at a time, or by integrated gradients.">
+    about="The label of a text, how probable each is and, on request, which words carried it: hidden one at a time, or by integrated gradients.">
     <${TextBox} field=${text} label="Text" rows="2" />
     <${TextBox} field=${second} label="Second text, for models of pairs" />
     <${ModelChoice} model=${model} use="classify" texts=${texts().length} />
-    <${Choice} field=${method} label="Words" options=${[["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"], ["none", "no"]]} />
+    <${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />
     <${Samples} samples=${SAMPLES} model=${model} use="classify" fields=${{ text, second }} run=${answer.run} />
   <//>`,
 };
