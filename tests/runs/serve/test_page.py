@@ -152,6 +152,22 @@ def test_samples_have_the_mask_of_the_model(of_masks: str, browser: Any) -> None
     page.close()
 
 
+def test_what_is_not_looked_at_is_told(of_masks: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{of_masks}/#fill?model=run&edited=He+opened+a+[MASK]+.")
+    further, beside = page.get_by_text("Only the first blank"), page.get_by_text("The edited text is not looked at")
+    page.locator(".answer svg").wait_for()
+    assert further.count() + beside.count() == 0
+    page.get_by_label("Text", exact=True).fill("A [MASK] and a [MASK] .")
+    further.wait_for()
+    page.get_by_label("Beside it").select_option(label="roberta")
+    beside.wait_for()
+    page.goto("about:blank")
+    page.goto(f"{of_masks}/#layers?model=roberta&text=A+[MASK]+and+a+[MASK]+.")
+    further.wait_for()
+    page.close()
+
+
 def test_a_word_outside_the_likeliest_is_drawn_as_likely_as_it_is(of_masks: str, browser: Any) -> None:
     def few(route: Any) -> None:
         """Unless words are asked for, two words of each checkpoint, which the others do not have among theirs."""

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "./vendor/hooks.js";
 import { predict } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
-import { has, idOf, modelsFor, nameOf, panel, readersOf, withMask } from "./state.js";
+import { has, idOf, models, modelsFor, nameOf, panel, readersOf, withMask } from "./state.js";
 
 /** How wide a figure may be, in CSS pixels. */
 export const width = signal(680);
@@ -42,13 +42,15 @@ export function TextBox({ field, label, rows = 1, lang }) {
       : html`<textarea rows=${rows} value=${field.value} onInput=${put} spellcheck="false" lang=${lang}></textarea>`}</label>`;
 }
 
-/** A text with a blank, as the chosen model writes it. */
-export function BlankBox({ field, label, model, use }) {
+/** A text with a blank, as the chosen model writes it; below it `remark`, or that further blanks are not looked at. */
+export function BlankBox({ field, label, model, use, remark }) {
   const its = chosen(model, use);
+  const mask = models.value.find((each) => each.id === idOf(its))?.mask_token;
+  const told = remark || (mask && field.value.split(mask).length > 2 && "Only the first blank is looked at.");
   useEffect(() => {
     field.value = withMask(field.value, its);
   }, [its]);
-  return html`<${TextBox} field=${field} label=${label} />`;
+  return html`<${TextBox} field=${field} label=${label} />${told && html`<p class="remark" role="status">${told}</p>`}`;
 }
 
 /** Buttons that put texts into fields: each sample is `[name, {field: value}]` with the signals of `fields`. A model that
