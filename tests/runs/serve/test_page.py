@@ -266,6 +266,24 @@ def test_an_answer_without_its_spans_says_why(address: str, browser: Any) -> Non
     page.close()
 
 
+def test_the_part_of_a_passage_that_is_shown_is_told(address: str, browser: Any) -> None:
+    def cut(route: Any) -> None:
+        found = route.fetch().json()
+        route.fulfill(json={**found, **{name: found[name][5:9] for name in ("starts", "ends", "begins", "stops")}})
+
+    page = browser.new_page()
+    passage = "Ada wrote a warm paper in Bath and a dull one in London"
+    page.goto(f"{address}/#answers?question=Where%3F&context={passage.replace(' ', '+')}")
+    shown, told = page.get_by_text("The best answers").first, page.get_by_text("A long passage is read in parts.")
+    shown.wait_for()
+    assert told.count() == 0
+    page.route("**/spans", cut)
+    page.get_by_role("button", name="Show").click()
+    told.wait_for()
+    assert "from “in Bath" in told.inner_text()
+    page.close()
+
+
 def test_a_link_is_shown_where_a_page_has_no_clipboard(address: str, browser: Any) -> None:
     page, shown = browser.new_page(), []
     page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
