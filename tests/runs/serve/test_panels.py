@@ -140,3 +140,24 @@ def test_every_panel_works_by_keyboard_alone(address: str, browser: Any) -> None
     page.get_by_text("Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page.url
     context.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
+def test_axe_finds_nothing_serious(address: str, of_masks: str, browser: Any, scheme: str, width: int) -> None:
+    """axe-core's rules for people who see little, hear the page or use no mouse."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe, of the extra dev").Axe()
+    context = browser.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": 800}, reduced_motion="reduce"
+    )
+    page, found = context.new_page(), []
+    places = {f"{address}/#{panel}": ".answer[aria-busy=false] svg" for panel in PANELS}
+    places |= {f"{address}/docs": "form[data-path]", f"{of_masks}/#answers": ".about"}  # the last without a model
+    for place, awaited in places.items():
+        page.goto("about:blank")
+        page.goto(place)
+        page.locator(awaited).first.wait_for()
+        for each in axe.run(page).response["violations"]:
+            if each["impact"] in ("serious", "critical"):
+                found += [(place, each["id"], node["html"], node["failureSummary"]) for node in each["nodes"]]
+    assert found == []
+    context.close()
