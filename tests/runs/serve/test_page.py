@@ -209,6 +209,38 @@ def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, browser: Any) -> No
     page.close()
 
 
+def test_a_panel_without_a_model_says_which_to_serve(of_labels: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.route("**/v1/models", lambda route: (page.get_by_text("Asking the server").wait_for(), route.continue_()))
+    page.goto(of_labels)
+    page.locator(".answer svg").wait_for()
+    assert page.get_by_text("JavaScript").count() == 0
+    absent = page.locator("nav a.absent")
+    assert absent.count() >= 4
+    for panel in absent.all():
+        panel.click()
+        page.locator(".about").get_by_text(re.compile("^Serve an? ")).wait_for()
+    page.close()
+
+
+def test_labels_that_reach_their_threshold_are_marked(of_labels: str, browser: Any) -> None:
+    def several(route: Any) -> None:
+        answer = route.fetch().json()
+        answer["predictions"] = [{"labels": labels, "probabilities": {"warm": 0.4, "dull": 0.3}}]
+        route.fulfill(json=answer)
+
+    labels = ["warm"]
+    page = browser.new_page()
+    page.route("**/classify", several)
+    page.goto(f"{of_labels}/#classes")
+    page.locator(".answer svg text").get_by_text("✓ warm", exact=True).wait_for()
+    assert page.locator(".answer svg text").get_by_text("dull", exact=True).count() == 1
+    labels.clear()
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("none reaches its label’s threshold").wait_for()
+    page.close()
+
+
 @pytest.mark.parametrize(("panel", "use"), [("classes", "classify"), ("entities", "tag"), ("answers", "answer")])
 def test_what_is_cut_is_told(address: str, browser: Any, panel: str, use: str) -> None:
     def cut(route: Any) -> None:

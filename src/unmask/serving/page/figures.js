@@ -109,7 +109,7 @@ export function lines(steps, series, at, width, label) {
   const most = Math.max(0.05, ...series.flatMap((each) => each.values));
   const x = (place) => left + (steps.length < 2 ? 0 : (place / (steps.length - 1)) * (width - left - right));
   const y = (value) => height - bottom - (value / most) * (height - top - bottom);
-  const inks = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--floor)"];
+  const inks = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--wrong)"];
   const ends = series.map((each, place) => ({ place, y: y(each.values.at(-1)) })).sort((one, other) => one.y - other.y);
   for (let place = 1; place < ends.length; place++) ends[place].y = Math.max(ends[place].y, ends[place - 1].y + 16);
   for (let place = ends.length; place--; ) ends[place].y = Math.min(ends[place].y, height - 8 - 16 * (ends.length - 1 - place));

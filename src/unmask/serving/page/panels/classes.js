@@ -39,11 +39,12 @@ const answer = answering(async () => {
 
 function show({ found, words, note }) {
   const rows = Object.entries(found.probabilities)
-    .map(([label, value]) => ({ label, values: [value] }))
+    .map(([label, value]) => ({ label: found.labels?.includes(label) ? `✓ ${label}` : label, values: [value] }))
     .sort((one, other) => other.values[0] - one.values[0])
     .slice(0, 20);
   const most = words ? Math.max(1e-9, ...words.weights.map(Math.abs)) : 1;
-  return html`<${Figure} title="Probabilities">${bars(rows, width.value, "Probabilities of labels")}<//>
+  const title = found.labels ? `Probabilities; ${found.labels.length ? "✓ reaches its label’s threshold" : "none reaches its label’s threshold"}` : "Probabilities";
+  return html`<${Figure} title=${title}>${bars(rows, width.value, "Probabilities of labels")}<//>
     ${note && html`<p class="about">Which words carried it is not shown: ${note}</p>`}
     ${words && html`<${Figure} title=${`What speaks for (blue) and against (orange) “${words.label}”`}>
       ${flow(words.tokens.map((token, place) => ({

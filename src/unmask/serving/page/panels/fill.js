@@ -46,6 +46,7 @@ export const fill = {
   id: "fill",
   name: "Fill in the blank",
   uses: ["fill-mask"],
+  missing: "Serve a masked language model, such as a run of unmask pretrain, to see it fill a blank.",
   view: () => html`<${Panel} title="Fill in the blank" answer=${answer}
     about="Which words a model expects in the blank, beside what another model or an earlier checkpoint expects, or what an edited text changes."
     show=${({ names, rows }) => html`<${Figure} title="The likeliest words in the blank">${bars(rows, width.value, "The likeliest words", names)}<//>`}>
