@@ -142,6 +142,23 @@ def test_every_panel_works_by_keyboard_alone(address: str, browser: Any) -> None
     context.close()
 
 
+def test_a_figure_of_other_fields_is_dim_until_asked_again(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{address}/#classes")
+    shown, dim = page.locator(".answer[aria-busy=false]:not(.changed) svg"), page.locator(".answer.changed svg")
+    shown.wait_for()
+    page.get_by_label("Words that carried it").select_option("erasure")
+    dim.wait_for()
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("What speaks for").wait_for()
+    assert dim.count() == 0
+    page.get_by_label("Text", exact=True).press("a")
+    dim.first.wait_for()
+    page.get_by_role("button", name="blame").click()
+    shown.first.wait_for()
+    page.close()
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
 def test_axe_finds_nothing_serious(address: str, of_masks: str, browser: Any, scheme: str, width: int) -> None:
     """axe-core's rules for people who see little, hear the page or use no mouse."""

@@ -79,10 +79,12 @@ async function bestReader(current, use, texts) {
   return names[unknown.indexOf(Math.min(...unknown))];
 }
 
-/** What a panel has been answered: `{waiting, error, value}` as a signal, and how it is asked again: `run(prepare)` awaits
- * `prepare` and calls what it gives, unless the panel has been asked again meanwhile. */
+/** What a panel has been answered: `{waiting, error, value}` as a signal, whether its fields have been changed since it
+ * was asked, and how it is asked again: `run(prepare)` awaits `prepare` and calls what it gives, unless the panel has been
+ * asked again meanwhile. */
 export function answering(look) {
   const state = signal({});
+  const isChanged = signal(false);
   let turn = 0;
   const run = async (prepare) => {
     const own = ++turn;
@@ -91,13 +93,14 @@ export function answering(look) {
       const put = await prepare?.();
       if (own !== turn) return;
       put?.();
+      isChanged.value = false;
       const value = await look();
       if (own === turn) state.value = { value };
     } catch (error) {
       if (own === turn) state.value = { error: error.message };
     }
   };
-  return { state, run };
+  return { state, isChanged, run };
 }
 
 /** A panel: what it is for, its fields in a form (Enter or Ctrl+Enter asks), and below it what came out. */
@@ -112,9 +115,9 @@ export function Panel({ title, about, answer, children, show, action = "Show" })
   return html`<section aria-labelledby="title">
     <h2 id="title" tabindex="-1">${title}</h2>
     <p class="about">${about}</p>
-    <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys}>${children}
+    <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys} onInput=${() => (answer.isChanged.value = true)}>${children}
       <button class="main">${waiting ? "…" : action}</button></form>
-    <div class="answer" aria-live="polite" aria-busy=${Boolean(waiting)}>
+    <div class=${value && answer.isChanged.value ? "answer changed" : "answer"} aria-live="polite" aria-busy=${Boolean(waiting)}>
       ${error ? html`<p class="error" role="alert">${error}</p>` : value ? html`${value.leftOut
         ? html`<p class="cut">Too long for this model: ${value.leftOut.toLocaleString("en")} ${value.leftOut === 1 ? "token was" : "tokens were"} not read.</p>`
         : ""}${show(value)}` : ""}
