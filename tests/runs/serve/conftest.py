@@ -70,14 +70,14 @@ def client(served_models: dict[str, ServedModel]) -> Iterator[TestClient]:
     app.service.batcher.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def address(served_models: dict[str, ServedModel], run_of_checkpoints: Path) -> Iterator[str]:
     """A server of a model of every use, and of a run with checkpoints."""
     with serving({**served_models, **open_models([f"run={run_of_checkpoints}"], "fp32")}) as address:
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def of_masks(run_of_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of a model whose mask is `<mask>`, and of a run with checkpoints, whose mask is `[MASK]`."""
     roberta = save_masked_lm(tmp_path_factory.mktemp("masks") / "roberta", "roberta", SENTENCES)
@@ -85,14 +85,14 @@ def of_masks(run_of_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory)
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def of_labels(labellers: dict[str, Path]) -> Iterator[str]:
     """A server of a model that labels a text, and of one that labels a pair."""
     with serving(open_models([f"{name}={path}" for name, path in labellers.items()], "fp32")) as address:
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
     program = shutil.which("chromium") or shutil.which("google-chrome")
