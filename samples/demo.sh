@@ -35,7 +35,7 @@ step 'What is in that store, and is anything wrong with it? (The whole, with dec
     'unmask doctor runs/demo/store --out runs/demo/store.html | head -n 32'
 
 step 'Pre-training a tiny encoder: masked words, and half of the sequences read from left to right.' \
-    'unmask pretrain pretrain/modern_tiny store=runs/demo/store train.tokens=400000 --out runs/demo/pretrained'
+    'unmask pretrain pretrain/modern_tiny store=runs/demo/store train.tokens=400000 train.save_every=50 train.keep_last=8 --out runs/demo/pretrained'
 
 step 'What that run was.' \
     'unmask info runs/demo/pretrained'
@@ -77,4 +77,5 @@ cat <<'END'
 
 Done. Open the report.html of runs/demo/pretrained, finetuned, names and reviews in a browser for the curves and the runs,
 and runs/demo/store.html for what the model was shown.
+`unmask serve` shows all of these models in a browser, and how the first one learnt.
 END

@@ -183,7 +183,7 @@ def _looks(model: ServedModel) -> tuple[str, ...]:
         "attention": attends,
         "token-scores": "pairs" in model.endpoints,
         "layers": main == "fill-mask" and attends,
-        "checkpoints": main == "fill-mask" and is_of_run and bool(model.steps),
+        "checkpoints": main == "fill-mask" and is_of_run and len(model.steps) > 1,
         "words": main == "classify",
         "spans": main == "answer",
     }

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from support.untrained import save_bert, save_language_model
+from support.serving import serving
+from support.untrained import save_bert, save_language_model, save_masked_lm
 from unmask.pretraining.run import pretrain
 from unmask.serving.app import build_app
 from unmask.serving.models import ServedModel, open_models
 
+SENTENCES = ["She opened the door and went out .", "The children play in the garden ."] * 20
 TEXTS = ["the sky is blue and the sea is green", "she wrote a warm letter to a dull man in london"] * 20
 
 
@@ -66,3 +68,37 @@ def client(served_models: dict[str, ServedModel]) -> Iterator[TestClient]:
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
     app.service.batcher.close()
+
+
+@pytest.fixture(scope="module")
+def address(served_models: dict[str, ServedModel], run_of_checkpoints: Path) -> Iterator[str]:
+    """A server of a model of every use, and of a run with checkpoints."""
+    with serving({**served_models, **open_models([f"run={run_of_checkpoints}"], "fp32")}) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def of_masks(run_of_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of a model whose mask is `<mask>`, and of a run with checkpoints, whose mask is `[MASK]`."""
+    roberta = save_masked_lm(tmp_path_factory.mktemp("masks") / "roberta", "roberta", SENTENCES)
+    with serving(open_models([f"roberta={roberta}", f"run={run_of_checkpoints}"], "fp32")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def of_labels(labellers: dict[str, Path]) -> Iterator[str]:
+    """A server of a model that labels a text, and of one that labels a pair."""
+    with serving(open_models([f"{name}={path}" for name, path in labellers.items()], "fp32")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("needs a browser: install chromium")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()

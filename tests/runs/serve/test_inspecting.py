@@ -187,6 +187,15 @@ def test_checkpoints_that_are_removed_while_they_are_served(run_of_checkpoints: 
     app.service.batcher.close()
 
 
+def test_one_checkpoint_is_nothing_to_compare(run_of_checkpoints: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(run_of_checkpoints, tmp_path / "run")
+    for older in sorted((run / "checkpoints").iterdir())[:-1]:
+        shutil.rmtree(older)
+    [model] = open_models([f"run={run}"], "fp32").values()
+    assert len(model.steps) == 1
+    assert "checkpoints" not in model.endpoints
+
+
 def test_a_model_without_checkpoints_says_so(client: TestClient) -> None:
     refused = ask(client, "masked", "fill-mask", 409, inputs=[SKY], step=2)
     assert "is not for checkpoints" in refused["error"]["message"]

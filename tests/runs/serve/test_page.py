@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import socket
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -17,24 +11,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from support.untrained import save_masked_lm
+from support.serving import OUTSIDE, serving
 from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel, open_models
+from unmask.serving.models import ServedModel
 
-TEXTS = ["She opened the door and went out .", "The children play in the garden ."] * 20
 PAGE = Path(str(files("unmask.serving"))) / "page"
-PANELS = {
-    "fill": "Text",
-    "layers": "Text",
-    "pairs": "First sentence",
-    "classes": "Text",
-    "entities": "Text",
-    "answers": "Question",
-    "matrix": "Sentences, one a line",
-    "attention": "Text",
-    "tokens": "Text",
-}
-"""Each with the field that is typed into."""
 
 
 def test_it_loads_only_what_the_server_has(client: TestClient) -> None:
@@ -81,103 +62,6 @@ def test_a_token_is_asked_for_by_the_page_itself(served_models: dict[str, Served
             assert client.get(path).status_code == 200, path
         assert client.get("/v1/models").status_code == 401
     app.service.batcher.close()
-
-
-@contextmanager
-def serving(models: dict[str, ServedModel], token: str | None = None) -> Iterator[str]:
-    """The address of a real server, in a thread."""
-    import uvicorn
-
-    app = build_app(models, token=token)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
-    app.service.batcher.close()
-
-
-@pytest.fixture(scope="module")
-def address(served_models: dict[str, ServedModel]) -> Iterator[str]:
-    with serving(served_models) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def of_masks(run_of_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of a model whose mask is `<mask>`, and of a run with checkpoints, whose mask is `[MASK]`."""
-    roberta = save_masked_lm(tmp_path_factory.mktemp("masks") / "roberta", "roberta", TEXTS)
-    with serving(open_models([f"roberta={roberta}", f"run={run_of_checkpoints}"], "fp32")) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def of_labels(labellers: dict[str, Path]) -> Iterator[str]:
-    """A server of a model that labels a text, and of one that labels a pair."""
-    with serving(open_models([f"{name}={path}" for name, path in labellers.items()], "fp32")) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("needs a browser: install chromium")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-OUTSIDE = """[...document.querySelectorAll(".answer svg text")].filter((text) => {
-  const [its, figure] = [text, text.ownerSVGElement].map((each) => each.getBoundingClientRect());
-  return its.left < figure.left - 1 || its.right > figure.right + 1 || its.bottom > figure.bottom + 3;
-}).map((text) => text.textContent)"""
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
-def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) -> None:
-    from playwright.sync_api import expect
-
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
-    page = context.new_page()
-    faults: list[str] = []
-    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.goto(address)
-    for panel, field in PANELS.items():
-        page.locator(f'nav a[href="#{panel}"]').click()
-        expect(page.locator("nav [aria-current]")).to_be_in_viewport(ratio=0.9)
-        page.locator(".answer svg").first.wait_for()
-        box = page.get_by_label(field, exact=True).first
-        box.press("End")
-        box.type(" warm" if panel != "fill" else " [MASK]")
-        box.press("Control+Enter")
-        page.locator(".answer[aria-busy=false] svg").first.wait_for()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{panel} is wider than the window"
-        assert page.evaluate(OUTSIDE) == [], f"texts of {panel} stand outside their figure"
-        assert "warm" in page.url or "MASK" in page.url
-    with page.expect_download() as saved:
-        page.get_by_role("button", name="Save as SVG").first.click()
-    figure = Path(saved.value.path()).read_text("utf-8")
-    assert figure.startswith("<svg")
-    assert "var(" not in figure, "its colours are those of a style sheet that is not there"
-    again = context.new_page()
-    again.goto(page.url)
-    again.locator(".answer svg").first.wait_for()
-    assert again.get_by_label("Text", exact=True).first.input_value().endswith(" warm"), "a link restores the state"
-    expect(again.locator("nav [aria-current]")).to_be_in_viewport(ratio=0.9)
-    again.locator('nav a[href="#learning"]').click()
-    again.get_by_text("Serve a run of unmask pretrain").wait_for()
-    assert faults == []
-    context.close()
 
 
 def test_names_of_lines_that_end_at_the_bottom_stand_inside_their_figure(address: str, browser: Any) -> None:
@@ -268,6 +152,22 @@ def test_samples_have_the_mask_of_the_model(of_masks: str, browser: Any) -> None
     page.close()
 
 
+def test_what_is_not_looked_at_is_told(of_masks: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{of_masks}/#fill?model=run&edited=He+opened+a+[MASK]+.")
+    further, beside = page.get_by_text("Only the first blank"), page.get_by_text("The edited text is not looked at")
+    page.locator(".answer svg").wait_for()
+    assert further.count() + beside.count() == 0
+    page.get_by_label("Text", exact=True).fill("A [MASK] and a [MASK] .")
+    further.wait_for()
+    page.get_by_label("Beside it").select_option(label="roberta")
+    beside.wait_for()
+    page.goto("about:blank")
+    page.goto(f"{of_masks}/#layers?model=roberta&text=A+[MASK]+and+a+[MASK]+.")
+    further.wait_for()
+    page.close()
+
+
 def test_a_word_outside_the_likeliest_is_drawn_as_likely_as_it_is(of_masks: str, browser: Any) -> None:
     def few(route: Any) -> None:
         """Unless words are asked for, two words of each checkpoint, which the others do not have among theirs."""
@@ -306,6 +206,38 @@ def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, browser: Any) -> No
         expect_value(model, name)
         shown.wait_for()
         assert page.get_by_role("alert").count() == 0
+    page.close()
+
+
+def test_a_panel_without_a_model_says_which_to_serve(of_labels: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.route("**/v1/models", lambda route: (page.get_by_text("Asking the server").wait_for(), route.continue_()))
+    page.goto(of_labels)
+    page.locator(".answer svg").wait_for()
+    assert page.get_by_text("JavaScript").count() == 0
+    absent = page.locator("nav a.absent")
+    assert absent.count() >= 4
+    for panel in absent.all():
+        panel.click()
+        page.locator(".about").get_by_text(re.compile("^Serve an? ")).wait_for()
+    page.close()
+
+
+def test_labels_that_reach_their_threshold_are_marked(of_labels: str, browser: Any) -> None:
+    def several(route: Any) -> None:
+        answer = route.fetch().json()
+        answer["predictions"] = [{"labels": labels, "probabilities": {"warm": 0.4, "dull": 0.3}}]
+        route.fulfill(json=answer)
+
+    labels = ["warm"]
+    page = browser.new_page()
+    page.route("**/classify", several)
+    page.goto(f"{of_labels}/#classes")
+    page.locator(".answer svg text").get_by_text("✓ warm", exact=True).wait_for()
+    assert page.locator(".answer svg text").get_by_text("dull", exact=True).count() == 1
+    labels.clear()
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("none reaches its label’s threshold").wait_for()
     page.close()
 
 
@@ -363,6 +295,24 @@ def test_an_answer_without_its_spans_says_why(address: str, browser: Any) -> Non
     page.goto(f"{address}/#answers")
     page.get_by_text("Where it may begin and end is not shown: too many requests are waiting").wait_for()
     page.get_by_text("The best answers").first.wait_for()
+    page.close()
+
+
+def test_the_part_of_a_passage_that_is_shown_is_told(address: str, browser: Any) -> None:
+    def cut(route: Any) -> None:
+        found = route.fetch().json()
+        route.fulfill(json={**found, **{name: found[name][5:9] for name in ("starts", "ends", "begins", "stops")}})
+
+    page = browser.new_page()
+    passage = "Ada wrote a warm paper in Bath and a dull one in London"
+    page.goto(f"{address}/#answers?question=Where%3F&context={passage.replace(' ', '+')}")
+    shown, told = page.get_by_text("The best answers").first, page.get_by_text("A long passage is read in parts.")
+    shown.wait_for()
+    assert told.count() == 0
+    page.route("**/spans", cut)
+    page.get_by_role("button", name="Show").click()
+    told.wait_for()
+    assert "from “in Bath" in told.inner_text()
     page.close()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.searches import read_json
+from unmask.training.run.checkpoint import list_steps
 
 SAMPLES = Path(__file__).parents[3] / "samples"
 
@@ -29,6 +30,7 @@ def test_the_demo_reaches_its_figures(tmp_path: Path) -> None:
 
     pretrained = read_json(demo / "pretrained" / "results.json")
     assert pretrained["mlm_loss"] < pretrained["floors"]["loss/mlm"]["no context"] - 0.8
+    assert len(list_steps(demo / "pretrained" / "checkpoints")) == 8, "what the page of `unmask serve` has to show"
     assert read_json(demo / "finetuned" / "results.json")["dev"]["accuracy"] > 0.45
     assert read_json(demo / "reviews" / "results.json")["dev"]["accuracy"] > 0.65
     (names,) = read_json(demo / "names" / "summary.json")["combinations"]

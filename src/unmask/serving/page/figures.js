@@ -109,7 +109,7 @@ export function lines(steps, series, at, width, label) {
   const most = Math.max(0.05, ...series.flatMap((each) => each.values));
   const x = (place) => left + (steps.length < 2 ? 0 : (place / (steps.length - 1)) * (width - left - right));
   const y = (value) => height - bottom - (value / most) * (height - top - bottom);
-  const inks = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--floor)"];
+  const inks = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--wrong)"];
   const ends = series.map((each, place) => ({ place, y: y(each.values.at(-1)) })).sort((one, other) => one.y - other.y);
   for (let place = 1; place < ends.length; place++) ends[place].y = Math.max(ends[place].y, ends[place - 1].y + 16);
   for (let place = ends.length; place--; ) ends[place].y = Math.min(ends[place].y, height - 8 - 16 * (ends.length - 1 - place));
@@ -139,11 +139,14 @@ export function links(tokens, weights, least, width, label) {
       ${text(side - 4, y(place) + 5, token, { "text-anchor": "end" })}${text(width - side + 4, y(place) + 5, token)}`)}`);
 }
 
-/** Saves a figure as a file that needs no style sheet. */
+/** Saves a figure, on the ground of its card, as a file that needs no style sheet. */
 export function saveFigure(svg, name) {
   const style = getComputedStyle(document.documentElement);
   const copy = svg.cloneNode(true);
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  const ground = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: "var(--card)" })) ground.setAttribute(name, value);
+  copy.prepend(ground);
   const whole = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([whole], { type: "image/svg+xml" }));

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "./vendor/hooks.js";
 import { predict } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
-import { has, idOf, modelsFor, nameOf, panel, readersOf, withMask } from "./state.js";
+import { has, idOf, models, modelsFor, nameOf, panel, readersOf, withMask } from "./state.js";
 
 /** How wide a figure may be, in CSS pixels. */
 export const width = signal(680);
@@ -42,13 +42,15 @@ export function TextBox({ field, label, rows = 1, lang }) {
       : html`<textarea rows=${rows} value=${field.value} onInput=${put} spellcheck="false" lang=${lang}></textarea>`}</label>`;
 }
 
-/** A text with a blank, as the chosen model writes it. */
-export function BlankBox({ field, label, model, use }) {
+/** A text with a blank, as the chosen model writes it; below it `remark`, or that further blanks are not looked at. */
+export function BlankBox({ field, label, model, use, remark }) {
   const its = chosen(model, use);
+  const mask = models.value.find((each) => each.id === idOf(its))?.mask_token;
+  const told = remark || (mask && field.value.split(mask).length > 2 && "Only the first blank is looked at.");
   useEffect(() => {
     field.value = withMask(field.value, its);
   }, [its]);
-  return html`<${TextBox} field=${field} label=${label} />`;
+  return html`<${TextBox} field=${field} label=${label} />${told && html`<p class="remark" role="status">${told}</p>`}`;
 }
 
 /** Buttons that put texts into fields: each sample is `[name, {field: value}]` with the signals of `fields`. A model that
@@ -77,10 +79,12 @@ async function bestReader(current, use, texts) {
   return names[unknown.indexOf(Math.min(...unknown))];
 }
 
-/** What a panel has been answered: `{waiting, error, value}` as a signal, and how it is asked again: `run(prepare)` awaits
- * `prepare` and calls what it gives, unless the panel has been asked again meanwhile. */
+/** What a panel has been answered: `{waiting, error, value}` as a signal, whether its fields have been changed since it
+ * was asked, and how it is asked again: `run(prepare)` awaits `prepare` and calls what it gives, unless the panel has been
+ * asked again meanwhile. */
 export function answering(look) {
   const state = signal({});
+  const isChanged = signal(false);
   let turn = 0;
   const run = async (prepare) => {
     const own = ++turn;
@@ -89,13 +93,14 @@ export function answering(look) {
       const put = await prepare?.();
       if (own !== turn) return;
       put?.();
+      isChanged.value = false;
       const value = await look();
       if (own === turn) state.value = { value };
     } catch (error) {
       if (own === turn) state.value = { error: error.message };
     }
   };
-  return { state, run };
+  return { state, isChanged, run };
 }
 
 /** A panel: what it is for, its fields in a form (Enter or Ctrl+Enter asks), and below it what came out. */
@@ -110,9 +115,9 @@ export function Panel({ title, about, answer, children, show, action = "Show" })
   return html`<section aria-labelledby="title">
     <h2 id="title" tabindex="-1">${title}</h2>
     <p class="about">${about}</p>
-    <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys}>${children}
-      <button class="main" disabled=${waiting}>${waiting ? "…" : action}</button></form>
-    <div class="answer" aria-live="polite" aria-busy=${Boolean(waiting)}>
+    <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys} onInput=${() => (answer.isChanged.value = true)}>${children}
+      <button class="main">${waiting ? "…" : action}</button></form>
+    <div class=${value && answer.isChanged.value ? "answer changed" : "answer"} aria-live="polite" aria-busy=${Boolean(waiting)}>
       ${error ? html`<p class="error" role="alert">${error}</p>` : value ? html`${value.leftOut
         ? html`<p class="cut">Too long for this model: ${value.leftOut.toLocaleString("en")} ${value.leftOut === 1 ? "token was" : "tokens were"} not read.</p>`
         : ""}${show(value)}` : ""}

@@ -51,7 +51,7 @@ function App() {
     </ul></nav>
     <main id="main">${!shown ? html`<p>This server has no model.</p>`
       : isThere(shown) ? html`<${shown.view} key=${shown.id} /><p class="foot"><button type="button" class="quiet" onClick=${copyLink}>Copy link</button></p>`
-      : html`<section><h2 id="title" tabindex="-1">${shown.name}</h2><p class="about">${shown.missing ?? "No model of this server can do this."}</p></section>`}</main>`;
+      : html`<section><h2 id="title" tabindex="-1">${shown.name}</h2><p class="about">${shown.missing}</p></section>`}</main>`;
 }
 
 function measure() {
@@ -61,6 +61,7 @@ function measure() {
 
 async function start() {
   const place = document.getElementById("app");
+  place.textContent = "Asking the server for its models …";
   try {
     models.value = await listModels();
   } catch (error) {

@@ -28,6 +28,9 @@ const answer = answering(async () => {
   }
 });
 
+/** The words of a text that is a list of characters. */
+const words = (characters) => characters.join("").split(/\s+/).filter(Boolean);
+
 function show({ found, spans, note, context }) {
   const pieces = spans?.starts.map((start, place) => {
     const inside = found.start !== null && start >= found.start && spans.ends[place] <= found.end;
@@ -40,10 +43,14 @@ function show({ found, spans, note, context }) {
       title: `begins here: ${spans.begins[place].toPrecision(2)}, ends here: ${spans.stops[place].toPrecision(2)}`,
     };
   });
+  const [from, to] = spans ? [spans.starts[0], spans.ends.at(-1)] : [];
+  const isPart = spans && words(context.slice(0, from)).length + words(context.slice(to)).length > 0;
+  const part = isPart ? words(context.slice(from, to)) : [];
   const best = found.n_best.slice(0, 6).map((each) => ({ label: each.answer, values: [each.probability] }));
   return html`<p class="big">${found.answer || "no answer"}</p>
     ${note && html`<p class="about">Where it may begin and end is not shown: ${note}</p>`}
-    ${pieces ? html`<${Figure} title="Where it may begin (blue) and end (orange); the answer is underlined">${flow(pieces, width.value, "The passage with the answer")}<//>` : ""}
+    ${isPart ? html`<p class="about">A long passage is read in parts. Shown is the one with the likeliest beginning and end, from “${part.slice(0, 3).join(" ")}” to “${part.slice(-3).join(" ")}”.</p>` : ""}
+    ${pieces ? html`<${Figure} title=${`Where it may begin (blue) and end (orange)${pieces.some((each) => each.isMarked) ? "; the answer is underlined" : ""}`}>${flow(pieces, width.value, "The passage with the answer")}<//>` : ""}
     ${best.length ? html`<${Figure} title="The best answers">${bars(best, width.value, "The best answers")}<//>` : ""}`;
 }
 

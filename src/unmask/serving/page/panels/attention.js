@@ -38,6 +38,7 @@ export const attention = {
   id: "attention",
   name: "Attention",
   uses: ["attention"],
+  missing: "Serve a model of attention layers, such as BERT, not as ONNX, to see where each head looks.",
   view: () => html`<${Panel} title="Attention" answer=${answer} show=${show}
     about="Where each head of each layer looks. Many look at one place for want of a better one: what it looks at is not yet why it answers.">
     <${TextBox} field=${text} label="Text" />

@@ -8,7 +8,7 @@ import { field, has, models } from "../state.js";
 const model = field("classes", "model", "");
 const text = field("classes", "text", "a gripping , beautifully acted film");
 const second = field("classes", "second", "");
-const method = field("classes", "method", "erasure");
+const method = field("classes", "method", "none");
 
 const SAMPLES = [
   ["praise", { text: "a gripping , beautifully acted film", second: "" }],
@@ -39,11 +39,12 @@ const answer = answering(async () => {
 
 function show({ found, words, note }) {
   const rows = Object.entries(found.probabilities)
-    .map(([label, value]) => ({ label, values: [value] }))
+    .map(([label, value]) => ({ label: found.labels?.includes(label) ? `✓ ${label}` : label, values: [value] }))
     .sort((one, other) => other.values[0] - one.values[0])
     .slice(0, 20);
   const most = words ? Math.max(1e-9, ...words.weights.map(Math.abs)) : 1;
-  return html`<${Figure} title="Probabilities">${bars(rows, width.value, "Probabilities of labels")}<//>
+  const title = found.labels ? `Probabilities; ${found.labels.length ? "✓ reaches its label’s threshold" : "none reaches its label’s threshold"}` : "Probabilities";
+  return html`<${Figure} title=${title}>${bars(rows, width.value, "Probabilities of labels")}<//>
     ${note && html`<p class="about">Which words carried it is not shown: ${note}</p>`}
     ${words && html`<${Figure} title=${`What speaks for (blue) and against (orange) “${words.label}”`}>
       ${flow(words.tokens.map((token, place) => ({
@@ -60,11 +61,11 @@ export const classes = {
   uses: ["classify"],
   missing: "Serve a model of finetune/classification to see it label a text.",
   view: () => html`<${Panel} title="Classify" answer=${answer} show=${show}
-    about="The label of a text, how probable each is, and which words carried it: hidden one at a time, or by integrated gradients.">
+    about="The label of a text, how probable each is and, on request, which words carried it: hidden one at a time, or by integrated gradients.">
     <${TextBox} field=${text} label="Text" rows="2" />
     <${TextBox} field=${second} label="Second text, for models of pairs" />
     <${ModelChoice} model=${model} use="classify" texts=${texts().length} />
-    <${Choice} field=${method} label="Words" options=${[["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"], ["none", "no"]]} />
+    <${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />
     <${Samples} samples=${SAMPLES} model=${model} use="classify" fields=${{ text, second }} run=${answer.run} />
   <//>`,
 };

@@ -16,6 +16,9 @@ const SAMPLES = [
   ["한국어", { text: "대한민국의 [MASK]는 서울이다 .", edited: "" }],
 ];
 
+/** Whether another model is looked at, and the edited text is not. */
+const isBeside = () => other.value && other.value !== chosen(model, "fill-mask");
+
 const answer = answering(async () => {
   // Some tokenizers begin a word with its space; the same word of two models is one row.
   const ask = async ([its, text], more) => {
@@ -25,7 +28,7 @@ const answer = answering(async () => {
   };
   const first = chosen(model, "fill-mask");
   const asked = [[first, text.value]];
-  if (other.value && other.value !== first) asked.push([other.value, text.value]);
+  if (isBeside()) asked.push([other.value, text.value]);
   else if (edited.value) asked.push([first, edited.value]);
   const isEdited = asked.length > 1 && asked[1][0] === first;
   const names = isEdited ? ["the text", "edited"] : asked.map(([its]) => nameOf(its));
@@ -43,11 +46,13 @@ export const fill = {
   id: "fill",
   name: "Fill in the blank",
   uses: ["fill-mask"],
+  missing: "Serve a masked language model, such as a run of unmask pretrain, to see it fill a blank.",
   view: () => html`<${Panel} title="Fill in the blank" answer=${answer}
     about="Which words a model expects in the blank, beside what another model or an earlier checkpoint expects, or what an edited text changes."
     show=${({ names, rows }) => html`<${Figure} title="The likeliest words in the blank">${bars(rows, width.value, "The likeliest words", names)}<//>`}>
     <${BlankBox} field=${text} label="Text" model=${model} use="fill-mask" />
-    <${BlankBox} field=${edited} label="The same, edited (optional)" model=${model} use="fill-mask" />
+    <${BlankBox} field=${edited} label="The same, edited (optional)" model=${model} use="fill-mask"
+      remark=${edited.value && isBeside() && "The edited text is not looked at while “Beside it” names another model."} />
     <${ModelChoice} model=${model} use="fill-mask" steps />
     <${ModelChoice} model=${other} use="fill-mask" label="Beside it" none="no other" steps />
     <${Samples} samples=${SAMPLES} model=${model} use="fill-mask" fields=${{ text, edited }} run=${answer.run} />

@@ -39,6 +39,7 @@ export const layers = {
   id: "layers",
   name: "Layer by layer",
   uses: ["layers"],
+  missing: "Serve a masked language model of attention layers, not as ONNX, to see what each layer expects.",
   view: () => html`<${Panel} title="Layer by layer" answer=${answer} show=${show}
     about="What the head for masked words makes of each layer's output: where in the model an answer comes up.">
     <${BlankBox} field=${text} label="Text" model=${model} use="layers" />

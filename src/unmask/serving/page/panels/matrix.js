@@ -26,6 +26,7 @@ export const matrix = {
   id: "matrix",
   name: "Similarity",
   uses: ["features"],
+  missing: "Serve an encoder, or one fine-tuned model (no ensemble, not as ONNX), to see which sentences it finds alike.",
   view: () => html`<${Panel} title="Similarity" answer=${answer}
     about="The cosine of the mean vectors of sentences, one a line. A model that was not fine-tuned for it finds much alike."
     show=${({ names, values }) => html`<${Figure} title="From 0 (pale) to 1 (strong)">${grid(names, values, width.value, "Similarities")}<//>`}>

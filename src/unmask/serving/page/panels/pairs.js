@@ -41,6 +41,7 @@ export const pairs = {
   id: "pairs",
   name: "Which is likelier",
   uses: ["token-scores"],
+  missing: "Serve a language model that is not fine-tuned, not as ONNX, to see which sentence it finds likelier.",
   view: () => html`<${Panel} title="Which is likelier" answer=${answer} show=${show}
     about="Natural logarithms of how likely each token is, the others given; the more colour, the more surprising. A masked model hides each token in turn.">
     <${TextBox} field=${first} label="First sentence" />

@@ -1,0 +1,180 @@
+"""Each panel of the page at `/`, by mouse and by keyboard alone, light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.serving import OUTSIDE
+
+PANELS = {
+    "fill": "Text",
+    "learning": "Text",
+    "layers": "Text",
+    "pairs": "First sentence",
+    "classes": "Text",
+    "entities": "Text",
+    "answers": "Question",
+    "matrix": "Sentences, one a line",
+    "attention": "Text",
+    "tokens": "Text",
+}
+"""Each with the field that is typed into."""
+
+
+@pytest.mark.parametrize(("scheme", "width"), [(s, w) for s in ("light", "dark") for w in (1100, 390)])
+def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) -> None:
+    from playwright.sync_api import expect
+
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(address)
+    for panel, field in PANELS.items():
+        page.locator(f'nav a[href="#{panel}"]').click()
+        expect(page.locator("nav [aria-current]")).to_be_in_viewport(ratio=0.9)
+        page.locator(".answer svg").first.wait_for()
+        box = page.get_by_label(field, exact=True).first
+        box.press("End")
+        box.type(" warm" if panel != "fill" else " [MASK]")
+        box.press("Control+Enter")
+        page.locator(".answer[aria-busy=false] svg").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{panel} is wider than the window"
+        assert page.evaluate(OUTSIDE) == [], f"texts of {panel} stand outside their figure"
+        assert "warm" in page.url or "MASK" in page.url
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as SVG").first.click()
+    figure = Path(saved.value.path()).read_text("utf-8")
+    assert figure.startswith("<svg")
+    assert "var(" not in figure, "its colours are those of a style sheet that is not there"
+    card = {"light": "#ffffff", "dark": "#1d1f23"}[scheme]
+    assert re.match(f'<svg [^>]*><rect width="100%" height="100%" fill="{card}"', figure), "it has no ground"
+    again = context.new_page()
+    again.goto(page.url)
+    again.locator(".answer svg").first.wait_for()
+    assert again.get_by_label("Text", exact=True).first.input_value().endswith(" warm"), "a link restores the state"
+    expect(again.locator("nav [aria-current]")).to_be_in_viewport(ratio=0.9)
+    assert faults == []
+    context.close()
+
+
+def reach(page: Any, selector: str, key: str = "Tab") -> Any:
+    """Goes by Tab, or Shift+Tab, to what the selector names."""
+    for _ in range(60):
+        page.keyboard.press(key)
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return page.locator(":focus")
+    raise AssertionError(f"{key} does not lead to {selector}")
+
+
+def test_every_panel_works_by_keyboard_alone(address: str, browser: Any) -> None:
+    from playwright.sync_api import expect
+
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    shown = page.locator(".answer[aria-busy=false] svg").first
+    page.goto(address)
+
+    def press(*keys: str) -> None:
+        for key in keys:
+            page.keyboard.press(key)
+
+    def show() -> None:
+        """Types into the field at hand and presses the button of the form."""
+        press("End")
+        page.keyboard.type(" warm")
+        with page.expect_response(lambda answer: "/v1/models/" in answer.url):
+            reach(page, "button.main")
+            press("Enter")
+        shown.wait_for()
+        assert "warm" in page.url
+        assert page.evaluate("document.activeElement.matches('button.main')"), "the button has lost the focus"
+
+    for panel in PANELS:
+        reach(page, f'nav a[href="#{panel}"]', "Shift+Tab")
+        press("Enter")
+        expect(page.locator("#title")).to_be_focused()
+        shown.wait_for()
+        reach(page, "form :is(input, textarea)")
+        show()
+        if panel == "classes":
+            assert page.get_by_text("What speaks for").count() == 0, "it costs as many passes as there are words"
+            reach(page, "label:nth-of-type(4) select", "Shift+Tab")
+            with page.expect_response(lambda answer: answer.url.endswith("/words")) as asked:
+                page.keyboard.type("by integrated")
+                reach(page, "button.main")
+                press("Enter")
+            assert asked.value.request.post_data_json["method"] == "integrated_gradients"
+            assert asked.value.ok
+            page.get_by_text("What speaks for").wait_for()
+        if panel == "learning":
+            reach(page, "input[type=range]")
+            for key, step in {"ArrowLeft": 4, "Home": 2, "ArrowRight": 4, "End": 6}.items():
+                press(key)
+                page.get_by_text(f"Checkpoint: step {step}", exact=True).wait_for()
+            assert page.url.endswith("at=2")
+        if panel == "attention":
+            before = page.locator(".answer line").evaluate_all("lines => lines.map((line) => line.outerHTML)")
+            for label, chosen in {"Layer": "2", "Head": "mean of all"}.items():
+                reach(page, ".answer select")
+                page.keyboard.type(chosen)
+                expect(page.get_by_label(label).locator("option:checked")).to_have_text(chosen)
+            reach(page, ".answer input[type=range]")
+            press("ArrowLeft", "ArrowLeft")
+            page.get_by_text("At least 0 %").wait_for()
+            assert all(part in page.url for part in ("layer=1", "head=-1", "least=0"))
+            assert page.locator(".answer line").evaluate_all("lines => lines.map((line) => line.outerHTML)") != before
+        if panel == "tokens":
+            reach(page, "label:nth-of-type(3) select", "Shift+Tab")
+            page.keyboard.type("causal")
+            reach(page, "button.main")
+            press("Enter")
+            expect(page.locator(".answer svg")).to_have_count(2)
+    reach(page, ".foot button")
+    press("Enter")
+    page.get_by_text("Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+    context.close()
+
+
+def test_a_figure_of_other_fields_is_dim_until_asked_again(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{address}/#classes")
+    shown, dim = page.locator(".answer[aria-busy=false]:not(.changed) svg"), page.locator(".answer.changed svg")
+    shown.wait_for()
+    page.get_by_label("Words that carried it").select_option("erasure")
+    dim.wait_for()
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("What speaks for").wait_for()
+    assert dim.count() == 0
+    page.get_by_label("Text", exact=True).press("a")
+    dim.first.wait_for()
+    page.get_by_role("button", name="blame").click()
+    shown.first.wait_for()
+    page.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
+def test_axe_finds_nothing_serious(address: str, of_masks: str, browser: Any, scheme: str, width: int) -> None:
+    """axe-core's rules for people who see little, hear the page or use no mouse."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe, of the extra dev").Axe()
+    context = browser.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": 800}, reduced_motion="reduce"
+    )
+    page, found = context.new_page(), []
+    places = {f"{address}/#{panel}": ".answer[aria-busy=false] svg" for panel in PANELS}
+    places |= {f"{address}/docs": "form[data-path]", f"{of_masks}/#answers": ".about"}  # the last without a model
+    for place, awaited in places.items():
+        page.goto("about:blank")
+        page.goto(place)
+        page.locator(awaited).first.wait_for()
+        for each in axe.run(page).response["violations"]:
+            if each["impact"] in ("serious", "critical"):
+                found += [(place, each["id"], node["html"], node["failureSummary"]) for node in each["nodes"]]
+    assert found == []
+    context.close()

@@ -1,0 +1,38 @@
+"""A real server, for a browser, and what is looked for on its page."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from unmask.serving.app import build_app
+from unmask.serving.models import ServedModel
+
+OUTSIDE = """[...document.querySelectorAll(".answer svg text")].filter((text) => {
+  const [its, figure] = [text, text.ownerSVGElement].map((each) => each.getBoundingClientRect());
+  return its.left < figure.left - 1 || its.right > figure.right + 1 || its.bottom > figure.bottom + 3;
+}).map((text) => text.textContent)"""
+"""A script: the texts that stand outside their figure."""
+
+
+@contextmanager
+def serving(models: dict[str, ServedModel], token: str | None = None) -> Iterator[str]:
+    """The address of a real server, in a thread."""
+    import uvicorn
+
+    app = build_app(models, token=token)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+    app.service.batcher.close()
