@@ -92,7 +92,7 @@ def open_run(
         changes = _find_changes(saved, recipe)
     elif overwrite:
         remove_own(directory, (RECIPE,), "a run's directory")
-    elif not (resume and directory.is_dir() and {path.name for path in directory.iterdir()} <= set(keeps)):
+    elif not (resume and directory.is_dir() and _names(directory).issubset(keeps)):
         no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
         advice = no_run if resume else "choose another --out, or pass --resume or --overwrite"
         refuse_existing(directory, overwrite=False, instead=advice)
@@ -112,7 +112,7 @@ def opening_run(
     resumed; a new directory is removed again after a `UserError`.
 
     Args:
-        keeps: names; a new directory that holds any of them is not removed.
+        keeps: names of what stays then; a directory that holds only these may be resumed or overwritten as a run.
 
     Yields:
         What has changed at a resume, in words.
@@ -127,7 +127,8 @@ def opening_run(
             pass
     elif aside.is_dir():  # an attempt to replace it was killed before it began
         os.replace(aside, directory)
-    is_overwritten = overwrite and not resume and (directory / RECIPE).is_file()
+    is_there = (directory / RECIPE).is_file() or (_holds_any(directory, keeps) and _names(directory).issubset(keeps))
+    is_overwritten = overwrite and not resume and is_there
     is_new = not (resume and (directory / RECIPE).is_file())
     former = None if is_new else (directory / RECIPE).read_bytes()
     if is_overwritten:
@@ -150,8 +151,8 @@ def opening_run(
         elif former is not None and is_open:
             with writing(directory / RECIPE) as file:
                 file.write(former)
-        elif isinstance(error, UserError) and is_open and is_new and not _holds_any(directory, keeps):
-            shutil.rmtree(directory)
+        elif isinstance(error, UserError) and is_open and is_new:
+            _remove_but(directory, keeps)
         if isinstance(error, KeyboardInterrupt | Interrupted):
             what_now = "the run there is as it was" if is_overwritten else "the same command with --resume continues"
             number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
@@ -228,6 +229,22 @@ def _warn_of_another_machine(directory: Path, device: str) -> None:
     if before is not None and without_free_memory(before) != without_free_memory(device):
         not_alike = "not bit for bit as if it had never stopped, for sums are rounded otherwise"
         logger.warning("continues with %s, where it was %s: %s", device, before, not_alike)
+
+
+def _names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def _remove_but(directory: Path, keeps: Sequence[str]) -> None:
+    """Removes what a directory holds besides these names, and the directory where nothing is left."""
+    for name in _names(directory).difference(keeps):
+        path = directory / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if not _names(directory):
+        directory.rmdir()
 
 
 def _holds_any(directory: Path, names: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from torch import nn
 
 from support.checkpoints import save_checkpoint
 from support.corpora import contents, names
+from support.files import write
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError, SettingsError
 from unmask.recipe.tree import PretrainRecipe
@@ -281,8 +282,20 @@ def test_how_much_of_a_gpu_was_free_is_no_difference() -> None:
 def test_what_is_worth_keeping_of_a_refused_run_is_kept(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(InputError):
-        open_and((run / "store").mkdir, run, keeps=("store",))
-    assert names(run) == [RECIPE, "store"]
+        open_and(lambda: write(run / "store" / "tokens", "hours of work"), run, keeps=("store",))
+    assert names(run) == ["store"]
+    with pytest.raises(OutputError, match="pass --resume or --overwrite"):
+        open_and(lambda: None, run, keeps=("store",))
+    for how in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(InputError):
+            open_and(lambda: (run / "tokenizer").mkdir(), run, keeps=("store",), **how)
+        assert contents(run) == {"store/tokens": b"hours of work"}
+    with opening_run(run, recipe(seed=2), resume=True, overwrite=False, keeps=("store",)):
+        assert names(run) == [RECIPE, "store"]
+    (run / RECIPE).unlink()
+    with opening_run(run, recipe(), resume=False, overwrite=True, keeps=("store",)):
+        pass
+    assert names(run) == [RECIPE]
 
 
 def test_a_refused_resume_leaves_the_run(tmp_path: Path) -> None:
