@@ -23,9 +23,10 @@ import torch
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import CheckpointError, Interrupted, SettingsError, UserError
 from unmask.io.writing import (
-    UNFINISHED,
+    REPLACED,
     alone_in,
     as_output_error,
+    put_back,
     refuse_existing,
     remove_own,
     write_json,
@@ -121,12 +122,12 @@ def opening_run(
         Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
         AnotherProcess: a run is under way there.
     """
-    aside = directory.with_name(f"{UNFINISHED}replaced-{directory.name}")
+    aside = directory.with_name(f"{REPLACED}{directory.name}")
+    put_back(directory)
     if directory.is_dir():
         with alone_in(directory):
-            pass
-    elif aside.is_dir():  # an attempt to replace it was killed before it began
-        os.replace(aside, directory)
+            for checkpoint in (directory / "checkpoints").glob(f"{REPLACED}*"):
+                put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
     is_there = (directory / RECIPE).is_file() or (_holds_any(directory, keeps) and _names(directory).issubset(keeps))
     is_overwritten = overwrite and not resume and is_there
     is_new = not (resume and (directory / RECIPE).is_file())

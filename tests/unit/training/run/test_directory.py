@@ -240,6 +240,14 @@ def test_a_killed_attempt_to_overwrite_a_run_does_not_cost_it(tmp_path: Path) ->
     assert names(tmp_path) == ["run"]
 
 
+def test_the_only_checkpoint_is_found_where_its_replacement_was_killed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    write(run / "checkpoints" / ".unfinished-replaced-step-00000004" / "weights", "days of work")
+    with opening_run(run, recipe(), resume=True, overwrite=False):
+        assert names(run / "checkpoints") == ["step-00000004"]
+
+
 def test_a_directory_in_which_another_process_works_is_left_alone(tmp_path: Path) -> None:
     begin(tmp_path / "run")
     before = contents(tmp_path / "run")
