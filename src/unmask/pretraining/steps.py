@@ -42,7 +42,8 @@ STATIC_COPIES = 10
 """Masked copies of the text under `masking_mode: static` (RoBERTa, section 4.1)."""
 
 _HELD_OUT_AT_ONCE = 64
-"""Held-out sequences per batch, at most, where `train.micro_batch_size` is auto; figures do not depend on it."""
+"""Held-out sequences per batch, at most, where `train.micro_batch_size` is auto; of the figures only ELECTRA's
+`discriminator_auc` depends on it, since a batch's tokens are ranked among themselves."""
 
 
 class PretrainingSteps:
