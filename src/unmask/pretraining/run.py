@@ -64,8 +64,7 @@ def pretrain(
 
     Raises:
         UserError: anything wrong with the recipe, text, store or output, or nothing to learn from them. If it is found
-            before the first step, nothing is left but the store of a corpus, from which `resume` continues, under other
-            settings too; and a run that was to be overwritten is unchanged.
+            before the first step, only a corpus's store is left, for `resume`; a run to be overwritten is unchanged.
         AnotherProcess: a run is under way at `out`.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
