@@ -3,7 +3,7 @@ the corpora that command-line arguments name, as files or as a mixture of severa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,14 +81,18 @@ class Corpus:
     files: list[Path]  # from `find_files`
     times: float = 1.0  # how often each document is taken, on average
     seed: int = 0  # decides which documents are taken once more
+    size: int = 0  # bytes of its text, cleaned; measured in a mixture only
 
 
-def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning: CleaningSettings) -> list[Corpus]:
+def find_corpora(
+    text: Sequence[str | Path], reading: ReadingSettings, cleaning: CleaningSettings, sizes: Mapping[str, int] = {}
+) -> list[Corpus]:
     """The corpora that paths name; those of a mixture are read once to learn their sizes.
 
     Args:
         text: files, folders and globs, as `find_files` takes them; or one mixture, a YAML file.
         cleaning: how documents are cleaned, since shares are of cleaned text.
+        sizes: those that are known, by the names of a mixture's corpora; none is measured where all are.
 
     Raises:
         InputError: nothing is found, a mixture is given along with other paths, or a file of one cannot be read.
@@ -104,6 +108,15 @@ def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning:
         if not path.is_file():
             name = "standard input (-)" if path == STANDARD_INPUT else path
             raise InputError(f"{text[0]}: a mixture is read twice, which {name} cannot be: name files")
+    if sizes.keys() != files.keys():
+        sizes = _measure(files, reading, cleaning)
+    times = times_taken(mixture, sizes)
+    return [Corpus(name, some, times[name], mixture.seed, sizes[name]) for name, some in files.items()]
+
+
+def _measure(
+    files: Mapping[str, Sequence[Path]], reading: ReadingSettings, cleaning: CleaningSettings
+) -> dict[str, int]:
     sizes = {}
     total = max(1, sum(path.stat().st_size for some in files.values() for path in some))
     counts = CorpusCounts()
@@ -113,8 +126,7 @@ def find_corpora(text: Sequence[str | Path], reading: ReadingSettings, cleaning:
             for _ in read_documents(some, counts, reading, cleaning):
                 progress.update(counts.file_bytes / total, counts.utf8_bytes)
             sizes[name] = counts.utf8_bytes - size_before
-    times = times_taken(mixture, sizes)
-    return [Corpus(name, some, times[name], mixture.seed) for name, some in files.items()]
+    return sizes
 
 
 def read_corpora(

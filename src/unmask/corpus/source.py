@@ -57,10 +57,11 @@ class CorpusFile:
         """Lines with their numbers from 1 and their line ends; a byte order mark before the first is removed.
 
         A line that is not UTF-8 stops the reading; or, with `on_error: skip`, is yielded with surrogates in place of
-        its invalid bytes, by which `read_files` recognises the document to skip.
+        its invalid bytes, by which `read_files` recognises the document to skip. A file that is no text, or has a line
+        of over `MOST_LINE_BYTES`, is read no further with `on_error: skip`.
 
         Raises:
-            InputError: a line is not UTF-8, with `on_error: stop`; names the first byte that is not.
+            InputError: any of these, with `on_error: stop`; names the first byte that is not UTF-8.
         """
         stream = "decompressed text" if self.compressed else "file"
         undecoded = None if self.settings.on_error == "stop" else self.undecoded
@@ -70,7 +71,7 @@ class CorpusFile:
             )
         except InputError as error:
             place, _, problem = str(error).removeprefix(f"{self.name}:").partition(": ")
-            self.refuse(f"{self.name}:{place}", "not UTF-8", problem)
+            self.refuse(f"{self.name}:{place}", "unreadable file", problem)
 
     def _counted_lines(self) -> Iterator[bytes]:
         for line in chain(self.head, lines_of(self.stream)):

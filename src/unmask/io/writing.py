@@ -24,6 +24,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 UNFINISHED = ".unfinished-"
+REPLACED = f"{UNFINISHED}replaced-"
+"""Before the name of a directory while another one takes its place."""
 
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (
@@ -64,8 +66,9 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises:
         OutputError: `path` exists and `overwrite` is False, the disk is full, or the place cannot be written.
     """
-    refuse_existing(path, overwrite)
     path = path if path.name else path.resolve()  # "." has no name to put a neighbour beside
+    put_back(path)
+    refuse_existing(path, overwrite)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     with as_output_error(path):
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -74,7 +77,7 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
             yield unfinished
             _flush(unfinished)
             if path.exists():
-                replaced = path.with_name(f"{UNFINISHED}replaced-{path.name}")
+                replaced = path.with_name(f"{REPLACED}{path.name}")
                 shutil.rmtree(replaced, ignore_errors=True)
                 os.replace(path, replaced)
                 try:
@@ -89,6 +92,14 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
+
+
+def put_back(path: Path) -> None:
+    """Gives a directory its name again that was to be replaced when the process was killed; none has the name then."""
+    replaced = path.with_name(f"{REPLACED}{path.name}")
+    with as_output_error(path):
+        if not path.exists() and replaced.is_dir():
+            os.replace(replaced, path)
 
 
 def _flush(directory: Path) -> None:

@@ -64,7 +64,7 @@ def pretrain(
 
     Raises:
         UserError: anything wrong with the recipe, text, store or output, or nothing to learn from them. If it is found
-            before the first step, nothing has been written, and a run that was to be overwritten is unchanged.
+            before the first step, only a corpus's store is left, for `resume`; a run to be overwritten is unchanged.
         AnotherProcess: a run is under way at `out`.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been saved.
     """
@@ -81,7 +81,7 @@ def pretrain(
             device=compute.describe(),
             resume=resume,
             overwrite=overwrite,
-            keeps=("store",),  # a directory with nothing but a store may become a run, and is not removed
+            keeps=("store",),  # a directory with nothing but a store may become a run
         )
         # Makes tokenizer and store where the recipe names none; enters `opening` once all is found to be in order.
         inputs, token_counts, evaluate = begin(settings, directory, compute, workers, ranks, opening)

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.batch import Batch
+from unmask.errors import SettingsError
 from unmask.packing.annotation_columns import annotation_column, check_annotations
 from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
@@ -41,7 +42,8 @@ STATIC_COPIES = 10
 """Masked copies of the text under `masking_mode: static` (RoBERTa, section 4.1)."""
 
 _HELD_OUT_AT_ONCE = 64
-"""Held-out sequences per batch, at most, where `train.micro_batch_size` is auto; figures do not depend on it."""
+"""Held-out sequences per batch, at most, where `train.micro_batch_size` is auto; of the figures only ELECTRA's
+`discriminator_auc` depends on it, since a batch's tokens are ranked among themselves."""
 
 
 class PretrainingSteps:
@@ -222,11 +224,17 @@ def template_of(start: Start, tokenizer: TextTokenizer) -> SequenceTemplate:
 
     Raises:
         ModelError: the tokenizer lacks the special tokens that are needed.
+        SettingsError: it has them, and does not set them around text.
     """
     if start.family.reads_bare_text:
         return bare_template(document_separator_id=tokenizer.find_role("eos_token"))
-    _ = tokenizer.cls_id  # a model of this family needs it
-    template = tokenizer.template
+    template, cls = tokenizer.template, tokenizer.cls_id
+    if not any(cls in piece.ids for piece in template.single):
+        raise SettingsError(
+            f"{tokenizer.where}: the post_processor of its tokenizer.json does not set {tokenizer.token_strings[cls]} "
+            f"around a text, and models of the family {start.family.name} learn from it: give the file the "
+            "post_processor that it was published with, or train a tokenizer with `unmask tokenizer train`"
+        )
     if not start.has_two_segments:  # as RoBERTa has; a BERT tokenizer's template has two
         template = TextTemplate(template.single, tuple(replace(piece, segment=0) for piece in template.pair))
     return SequenceTemplate(template, tokenizer.sep_id)

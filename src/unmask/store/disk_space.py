@@ -88,13 +88,18 @@ def estimate_store(
 def check_free_space(out: Path, estimate: Estimate) -> str:
     """Describes how much space a store needs and how much there is.
 
+    Args:
+        out: the store's directory, which may hold finished shards.
+
     Raises:
-        OutputError: the store will not fit.
+        OutputError: the rest of the store will not fit.
     """
+    written = sum(path.stat().st_size for path in out.iterdir()) if out.is_dir() else 0
+    needed = f"{estimate}, {human_bytes(written)} of which are there" if written else f"{estimate}"
     folder = next(parent for parent in [out.resolve(), *out.resolve().parents] if parent.exists())
     free = shutil.disk_usage(folder).free
-    if estimate.store_bytes > free:
+    if estimate.store_bytes - written > free:
         raise OutputError(
-            f"{estimate}, but only {human_bytes(free)} are free at {out}: free some space, or write elsewhere"
+            f"{needed}, but only {human_bytes(free)} are free at {out}: free some space, or write elsewhere"
         )
-    return f"{estimate}; {human_bytes(free)} are free"
+    return f"{needed}; {human_bytes(free)} are free"

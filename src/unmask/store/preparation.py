@@ -87,7 +87,9 @@ def prepare(
         raise InputError(f"workers={workers}: expected at least 1")
     if not resume:
         refuse_existing(out, overwrite, "choose another name, or pass --resume to continue it, or --overwrite")
-    corpora = find_corpora(text, reading, cleaning)
+    complete = TokenStore(out) if resume and (out / "manifest.json").is_file() else None
+    sizes = {} if complete is None else complete.manifest.get("mixture_bytes", {})
+    corpora = find_corpora(text, reading, cleaning, sizes)
     text_tokenizer = open_tokenizer(tokenizer_path)
     job = Job(
         corpora,
@@ -99,8 +101,9 @@ def prepare(
         text_tokenizer.fingerprint(),
         shard_bytes,
     )
-    if resume and (out / "manifest.json").is_file():
-        return _open_complete(job)
+    if complete is not None:
+        _check_complete(complete, job)
+        return complete
     refuse_foreign(out, STORE_FILES, "a token store")
     refuse_inputs_inside(out, [*job.files, tokenizer_path])
     encoder = Encoder(text_tokenizer, splitter)
@@ -141,9 +144,8 @@ def _report_and_check_disk(job: Job, encoder: Encoder) -> None:
         print(f"near-duplicates: about {human_bytes(memory)} of memory for {documents} documents", file=sys.stderr)
 
 
-def _open_complete(job: Job) -> TokenStore:
-    """The store at `out`, if it was made with this tokenizer and these settings, from files of these sizes."""
-    store = TokenStore(job.out)
+def _check_complete(store: TokenStore, job: Job) -> None:
+    """Refuses a store that was not made with this tokenizer and these settings, from files of these sizes."""
     manifest, settings = store.manifest, job.settings()
     sizes = [source["bytes"] for source in manifest.get("sources", [])]
     if manifest.get("tokenizer_fingerprint") != job.fingerprint:
@@ -157,7 +159,6 @@ def _open_complete(job: Job) -> TokenStore:
             if isinstance(before, dict) and isinstance(now, dict):
                 keys = [f"{name}.{key}" for key in {**before, **now} if before.get(key) != now.get(key)]
             raise made_from_another(job.out, keys)
-    return store
 
 
 def _prepare(
@@ -217,6 +218,7 @@ def _prepare(
         "tokenizer_fingerprint": job.fingerprint,
         "sources": [{"file": str(path), "bytes": _size(path)} for path in job.files],
         **job.settings(),
+        **({"mixture_bytes": {corpus.name: corpus.size for corpus in job.corpora}} if job.corpora[0].name else {}),
         "text": counts.as_dict(),
         "text_bytes": text_bytes,
     }

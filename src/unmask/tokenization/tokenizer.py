@@ -49,6 +49,7 @@ class TextTokenizer:
     Attributes:
         reads_words: False: an id is of a piece of text.
         backend: the library's tokenizer, for what this class does not offer (offsets of characters ...).
+        where: what it was read from, for messages.
         kind: a key of `unmask.tokenization.learning.train.TOKENIZERS`, or `sentencepiece`, which is not trained here.
         segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, or "none".
         vocab_size: number of ids, added tokens included.
@@ -83,7 +84,7 @@ class TextTokenizer:
         """
         definition = json.loads(files["tokenizer.json"])
         self._files = dict(files)
-        self._where = where
+        self.where = where
         facts = read_facts(definition, where)
         self.kind = facts.kind
         self.backend = open_definition(definition, where)
@@ -147,7 +148,7 @@ class TextTokenizer:
         if role not in self._id_of_role:
             has = ", ".join(f"{role} {self.token_strings[index]}" for role, index in self._id_of_role.items())
             raise ModelError(
-                f"{self._where} has no {role} (it has {has or 'no special tokens'}): this use of it needs one; "
+                f"{self.where} has no {role} (it has {has or 'no special tokens'}): this use of it needs one; "
                 "choose another kind of tokenizer"
             )
         return self._id_of_role[role]
@@ -297,7 +298,7 @@ class TextTokenizer:
     def _changed(self, definition: Definition, files: Mapping[str, bytes] = MappingProxyType({})) -> TextTokenizer:
         changed = self._files | {"tokenizer.json": json_bytes(definition)} | dict(files)
         special_tokens = {role: self.token_strings[index] for role, index in self._id_of_role.items()}
-        return TextTokenizer(changed, special_tokens, self.segmenter, self._where)
+        return TextTokenizer(changed, special_tokens, self.segmenter, self.where)
 
     def save(self, directory: Path) -> None:
         """Writes the tokenizer's files into a directory that exists.

@@ -204,10 +204,14 @@ def test_a_complete_store_is_not_taken_for_one_of_other_settings(
     assert tree_of(place) == before
 
 
-def test_a_mixture_of_other_shares_is_another_store(unmask: Command, place: Path, tokenizer: Path) -> None:
+def test_a_mixture_of_other_shares_is_another_store(
+    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is seen without reading the text again."""
     write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": "corpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"})
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
     assert unmask("prepare", "m.yaml", *words).code == 0
+    monkeypatch.setattr("unmask.corpus.pipeline.read_files", lambda *_: pytest.fail("was read"))
     assert unmask("prepare", "m.yaml", *words).code == 0
     before = tree_of(place)
     check_refused(unmask("prepare", "a.txt", "b.txt", *words), "made: what is there was made from another mixture")

@@ -46,6 +46,9 @@ REFUSALS: dict[str, tuple[str, type[UserError], str]] = {
      r"a blank line ends one.*or take objective\.sentence_objective=none with packing\.format=single_segment"),
     "text that is not UTF-8, far in": ("corpus={broken} held_out=0", InputError, r"broken\.txt.*(UTF-8|byte)"),
     "no such tokenizer": ("corpus={text} tokenizer={place}/none", ModelError, "does not exist"),
+    "a tokenizer that sets no special tokens around text": ("corpus={text} tokenizer={unframed}", SettingsError,
+     r"unframed: the post_processor of its tokenizer\.json does not set \[CLS\] around a text, and models of "
+     r"the family bert learn from it: .*`unmask tokenizer train`"),
     "a flipped byte in the tokens": ("store={damaged} held_out=0", StoreError,
      r"tokens-00000\.bin: its checksum is not the manifest's"),
     "nothing but held-out documents": ("store={store} held_out=0.999", InputError,
@@ -88,7 +91,10 @@ REFUSALS: dict[str, tuple[str, type[UserError], str]] = {
 def inputs(place: Path, store: Path) -> dict[str, Path]:
     """Stores, texts and a mixture, sound and not, by the names of `REFUSALS`."""
     text = write_documents(place / "text.jsonl", [f"{number} men. {SENTENCE}" for number in range(9)])
+    (place / "unframed").mkdir()
+    load_tokenizer(store / "tokenizer").without_template().save(place / "unframed")
     return {
+        "unframed": place / "unframed",
         "place": place,
         "store": store,
         "damaged": damaged_copy(store, place / "damaged", "tokens-"),

@@ -21,6 +21,7 @@ from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import FORMAT_OF_SUFFIX
 from unmask.corpus.reading import CORPUS_READERS, read_files
 from unmask.corpus.settings import ReadingSettings
+from unmask.io import encodings
 from unmask.io.reading import COMPRESSIONS, split_suffixes
 
 
@@ -197,6 +198,23 @@ def test_text_that_is_not_utf8_is_told_with_file_line_and_byte(tmp_path: Path, f
 def test_of_mixed_encodings_whole_documents_are_passed_over_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "가\n나\n\n".encode("cp949") + "다\n\n".encode() + "café\n".encode("latin-1"))
     assert skipped(path) == (["다"], [(f"{path}:1", "not UTF-8"), (f"{path}:6", "not UTF-8")])
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", 1),
+        (b"PK\x03\x04 a workbook\n", 1),
+        (b"a\n\n" + b"b" * 2000 + b"\n\nc\n", 3),
+    ],
+    ids=["a pointer of Git LFS", "packed", "a long line"],
+)
+def test_a_file_that_is_given_up_is_counted_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, line: int
+) -> None:
+    monkeypatch.setattr(encodings, "MOST_LINE_BYTES", 1000)
+    path = write(tmp_path / "a.txt", content)
+    assert skipped(path) == (["a"][: line - 1], [(f"{path}:{line}", "unreadable file")])
 
 
 @pytest.mark.parametrize(

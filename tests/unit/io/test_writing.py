@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,20 @@ def test_a_directory_is_replaced_when_the_new_one_is_complete(tmp_path: Path) ->
         assert names(path) == ["only in the old one"]
     assert names(path) == ["inner"]
     assert names(tmp_path) == ["d"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_directory_whose_replacement_was_killed_has_its_name_again(tmp_path: Path, fails: bool) -> None:
+    fill(tmp_path / f"{UNFINISHED}replaced-d", "old")
+    fill(tmp_path / f"{UNFINISHED}d", "new, and complete or not")
+    with pytest.raises(OutputError, match="exists already"), writing_directory(tmp_path / "d"):
+        pytest.fail("was opened")
+    with suppress(ValueError), writing_directory(tmp_path / "d", overwrite=True) as unfinished:
+        fill(unfinished, "newer")
+        if fails:
+            raise ValueError("a bug")
+    assert names(tmp_path) == ["d"]
+    assert (tmp_path / "d" / "inner" / "f").read_text() == ("old" if fails else "newer")
 
 
 def test_the_current_directory_can_be_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

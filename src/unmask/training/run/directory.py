@@ -24,9 +24,11 @@ from unmask.config import Settings, build_settings, changed_keys, dump_settings,
 from unmask.errors import CheckpointError, Interrupted, SettingsError, UserError
 from unmask.io.paths import GENERATOR, MODEL, SUMMARY, TRIALS
 from unmask.io.writing import (
+    REPLACED,
     UNFINISHED,
     alone_in,
     as_output_error,
+    put_back,
     refuse_existing,
     refuse_foreign,
     write_json,
@@ -100,11 +102,11 @@ def open_run(
     if resume and saved.is_file():
         changes = _find_changes(saved, recipe)
     elif overwrite:
-        _check_only_a_run(directory)
+        _check_only_a_run(directory, keeps)
         with as_output_error(directory):
             if directory.exists():
                 shutil.rmtree(directory)
-    elif not (resume and directory.is_dir() and {path.name for path in directory.iterdir()} <= set(keeps)):
+    elif not (resume and directory.is_dir() and _names(directory).issubset(keeps)):
         no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
         advice = no_run if resume else "choose another --out, or pass --resume or --overwrite"
         refuse_existing(directory, overwrite=False, instead=advice)
@@ -124,7 +126,7 @@ def opening_run(
     resumed; a new directory is removed again after a `UserError`.
 
     Args:
-        keeps: names; a new directory that holds any of them is not removed.
+        keeps: names of what stays then; a directory that holds only these may be resumed or overwritten as a run.
 
     Yields:
         What has changed at a resume, in words.
@@ -133,17 +135,18 @@ def opening_run(
         Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
         AnotherProcess: a run is under way there.
     """
-    aside = directory.with_name(f"{UNFINISHED}replaced-{directory.name}")
+    aside = directory.with_name(f"{REPLACED}{directory.name}")
+    put_back(directory)
     if directory.is_dir():
         with alone_in(directory):
-            pass
-    elif aside.is_dir():  # an attempt to replace it was killed before it began
-        os.replace(aside, directory)
-    is_overwritten = overwrite and not resume and (directory / RECIPE).is_file()
+            for checkpoint in (directory / "checkpoints").glob(f"{REPLACED}*"):
+                put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
+    is_there = (directory / RECIPE).is_file() or (_holds_any(directory, keeps) and _names(directory).issubset(keeps))
+    is_overwritten = overwrite and not resume and is_there
     is_new = not (resume and (directory / RECIPE).is_file())
     former = None if is_new else (directory / RECIPE).read_bytes()
     if is_overwritten:
-        _check_only_a_run(directory)
+        _check_only_a_run(directory, keeps)
         with as_output_error(directory):
             if aside.exists() and not _holds_any(directory, _RESULTS):  # of an attempt to replace it that was killed
                 shutil.rmtree(directory)
@@ -163,8 +166,8 @@ def opening_run(
         elif former is not None and is_open:
             with writing(directory / RECIPE) as file:
                 file.write(former)
-        elif isinstance(error, UserError) and is_open and is_new and not _holds_any(directory, keeps):
-            shutil.rmtree(directory)
+        elif isinstance(error, UserError) and is_open and is_new:
+            _remove_but(directory, keeps)
         if isinstance(error, KeyboardInterrupt | Interrupted):
             what_now = "the run there is as it was" if is_overwritten else "the same command with --resume continues"
             number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
@@ -174,8 +177,10 @@ def opening_run(
         shutil.rmtree(aside)
 
 
-def _check_only_a_run(directory: Path) -> None:
+def _check_only_a_run(directory: Path, keeps: Sequence[str]) -> None:
     """Raises OutputError if a directory that is to be replaced holds anything that is no part of a run."""
+    if _holds_any(directory, keeps) and _names(directory).issubset(keeps):  # of a run that was refused
+        return
     refuse_foreign(directory, _OWN, "a run", RECIPE)
     for model in (directory / MODEL, directory / MODEL / GENERATOR):
         refuse_foreign(model, MODEL_FILES, "a model")
@@ -248,6 +253,22 @@ def _warn_of_another_machine(directory: Path, device: str) -> None:
     if before is not None and without_free_memory(before) != without_free_memory(device):
         not_alike = "not bit for bit as if it had never stopped, for sums are rounded otherwise"
         logger.warning("continues with %s, where it was %s: %s", device, before, not_alike)
+
+
+def _names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def _remove_but(directory: Path, keeps: Sequence[str]) -> None:
+    """Removes what a directory holds besides these names, and the directory where nothing is left."""
+    for name in _names(directory).difference(keeps):
+        path = directory / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if not _names(directory):
+        directory.rmdir()
 
 
 def _holds_any(directory: Path, names: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from torch import nn
 
 from support.checkpoints import save_checkpoint
 from support.corpora import contents, names
+from support.files import write
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError, SettingsError
 from unmask.recipe.tree import PretrainRecipe
@@ -265,6 +266,14 @@ def test_a_killed_attempt_to_overwrite_a_run_does_not_cost_it(tmp_path: Path) ->
     assert names(tmp_path) == ["run"]
 
 
+def test_the_only_checkpoint_is_found_where_its_replacement_was_killed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    write(run / "checkpoints" / ".unfinished-replaced-step-00000004" / "weights", "days of work")
+    with opening_run(run, recipe(), resume=True, overwrite=False):
+        assert names(run / "checkpoints") == ["step-00000004"]
+
+
 def test_a_directory_in_which_another_process_works_is_left_alone(tmp_path: Path) -> None:
     begin(tmp_path / "run")
     before = contents(tmp_path / "run")
@@ -307,8 +316,20 @@ def test_how_much_of_a_gpu_was_free_is_no_difference() -> None:
 def test_what_is_worth_keeping_of_a_refused_run_is_kept(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(InputError):
-        open_and((run / "store").mkdir, run, keeps=("store",))
-    assert names(run) == [RECIPE, "store"]
+        open_and(lambda: write(run / "store" / "tokens", "hours of work"), run, keeps=("store",))
+    assert names(run) == ["store"]
+    with pytest.raises(OutputError, match="pass --resume or --overwrite"):
+        open_and(lambda: None, run, keeps=("store",))
+    for how in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(InputError):
+            open_and(lambda: (run / "tokenizer").mkdir(), run, keeps=("store",), **how)
+        assert contents(run) == {"store/tokens": b"hours of work"}
+    with opening_run(run, recipe(seed=2), resume=True, overwrite=False, keeps=("store",)):
+        assert names(run) == [RECIPE, "store"]
+    (run / RECIPE).unlink()
+    with opening_run(run, recipe(), resume=False, overwrite=True, keeps=("store",)):
+        pass
+    assert names(run) == [RECIPE]
 
 
 def test_a_refused_resume_leaves_the_run(tmp_path: Path) -> None:
