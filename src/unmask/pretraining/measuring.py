@@ -13,6 +13,7 @@ import torch
 from unmask.batch import Batch
 from unmask.config import build_settings, merge, parse_overrides
 from unmask.errors import SettingsError
+from unmask.models.settings import ModelSettings
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.objectives.settings import CAUSAL_SHARE, GENERATOR
@@ -179,6 +180,10 @@ def plateau_advice(settings: PretrainRecipe) -> list[str]:
     is_masked_bert = is_new and objective.name == "masked_lm" and settings.model.architecture != "modernbert"
     is_long = not settings.phases and train.minutes is None and length >= 4 * _SHORT
     as_many_tokens = train.batch_size * length // _SHORT
+    model = settings.model
+    has_output_bias = not isinstance(model, ModelSettings) or (  # ELMo's softmax has one
+        model.family.has("masked_lm_head") and model.decoder_bias is not False
+    )
     is_open = {
         f"phases=[{{until: .5, max_length: {_SHORT}, batch_size: {as_many_tokens}}}, {{until: 1}}]": (
             is_masked_bert and is_long
@@ -189,7 +194,7 @@ def plateau_advice(settings: PretrainRecipe) -> list[str]:
         "model.architecture=modernbert": is_new and settings.model.architecture != "modernbert",
         "objective.discriminator_after=.4": getattr(objective, "discriminator_after", None) == 0,
         "objective.causal_share=.5": getattr(objective, "causal_share", None) == 0,
-        "objective.output_bias=log_frequency": is_new and objective.output_bias == "zero",
+        "objective.output_bias=log_frequency": is_new and has_output_bias and objective.output_bias == "zero",
         "optimizer.name=muon": settings.optimizer.name == "adamw",
         "schedule.name=wsd": settings.schedule.name != "wsd",
     }

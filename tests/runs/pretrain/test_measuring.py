@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.files import write
 from support.runs import weight_bytes
+from unmask.doctor.recipe.estimates import bare_module
 from unmask.errors import InputError
 from unmask.inference.pairs import evaluate_pairs
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
+from unmask.pretraining.initial_weights import adjust_random_weights
 from unmask.pretraining.measuring import Plateau, plateau_advice
 from unmask.pretraining.run import pretrain
 from unmask.recipe.loading import load_pretrain_recipe
@@ -118,7 +121,7 @@ ADVICE: dict[str, list[str]] = {
     "electra_tiny": [],
     "electra_joint_mini": ["objective.discriminator_after=.4", CAUSAL, BIAS, MUON],
     "electra_two_stage_base": [BIAS, *OPTIMIZING],
-    "gpt1_mini": [BIAS, MUON],
+    "gpt1_mini": [MUON],
     "elmo_mini": [BIAS, "schedule.name=wsd"],
     "continued": [CAUSAL, *OPTIMIZING],
     "continued_night": [CAUSAL, "schedule.name=wsd"],
@@ -139,7 +142,11 @@ def test_what_is_advised_on_a_plateau_is_new_to_the_recipe(recipe: str, advice: 
 @pytest.mark.parametrize("name", sorted(name for name in known_recipes() if name.startswith("pretrain/")))
 def test_a_recipe_takes_all_that_is_advised_on_a_plateau(name: str) -> None:
     advice = plateau_advice(load_pretrain_recipe(name, beside(name)))
-    assert plateau_advice(load_pretrain_recipe(name, [*beside(name), *advice])) == []
+    advised = load_pretrain_recipe(name, [*beside(name), *advice, "model.vocab_size=300"])
+    assert plateau_advice(advised) == []
+    if advised.init_from is None:  # what it trains takes it too
+        module = bare_module(advised, advised.model.resolve(300))
+        adjust_random_weights(module, advised, lambda: np.ones(300, np.int64))
 
 
 def test_advice_for_a_recipe_that_says_everything_is_taken_too() -> None:
@@ -147,6 +154,11 @@ def test_advice_for_a_recipe_that_says_everything_is_taken_too() -> None:
     settings = load_pretrain_recipe("pretrain/bert_mini", ["store=S", "packing.short_sequence_prob=.1"])
     advice = [NO_PAIRS[0], "packing.short_sequence_prob=0", NO_PAIRS[1], BODY, CAUSAL, BIAS, MUON]
     assert plateau_advice(settings) == advice
+
+
+def test_a_decoder_without_a_bias_is_advised_none() -> None:
+    words = [BODY, "model.decoder_bias=false", *NO_PAIRS]
+    assert BIAS not in plateau_advice(load_pretrain_recipe("pretrain/bert_mini", ["store=S", *words]))
 
 
 def test_advice_on_a_plateau_leaves_out_what_a_setting_refuses() -> None:
