@@ -216,7 +216,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.checkpoints = self.context.directory / "checkpoints"
-        self.writer = CheckpointWriter(self.checkpoints, self.settings.keep_last, self.settings.save_every)
+        self.writer = CheckpointWriter(self.checkpoints, self.settings)
 
     def start(self, state: TrainState) -> None:
         """To be called before the first step, with the state as new or as restored from a checkpoint."""

@@ -126,6 +126,7 @@ def write_checkpoint(
     snapshot: Snapshot,
     keep_last: int,
     save_every: int | None = None,
+    keep_every: int | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> Path:
     """Writes a checkpoint and removes the oldest ones beyond `keep_last`.
@@ -136,6 +137,7 @@ def write_checkpoint(
         keep_last: checkpoints kept, this one included.
         save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
             since: `find_checkpoint` looks for it when a run rolls back.
+        keep_every: checkpoints at multiples of this are all kept.
         is_given_up: is asked after each file; True leaves everything as it was.
 
     Raises:
@@ -156,7 +158,7 @@ def write_checkpoint(
     saved_steps = [path for path in _newest_first(checkpoints) if path.name <= target.name]
     due = [path for path in saved_steps if save_every is not None and _step_of(path) % save_every == 0]
     for old in saved_steps[keep_last:]:
-        if old not in due[:1]:
+        if old not in due[:1] and (keep_every is None or _step_of(old) % keep_every):
             shutil.rmtree(old)
     for left in checkpoints.glob(f"{UNFINISHED}*"):  # left by a kill in the middle of a save
         shutil.rmtree(left)

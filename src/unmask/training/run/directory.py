@@ -50,7 +50,7 @@ RESUMABLE_KEYS = frozenset(
     f"train.{name}"
     for name in (
         *BUDGETS,
-        *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
+        *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last", "keep_every"),
         *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s", "shard", "recompute"),
     )
 ) | {"store", "search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}

@@ -30,7 +30,7 @@ from unmask.training.run.checkpoint import (
     remove_later,
     restore,
 )
-from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
 
 OPTIMIZERS = {
@@ -72,10 +72,12 @@ class Run:
             self.state.counts["mlm"] = self.state.counts.get("mlm", 0) + 8
         return output.detach()
 
-    def save(self, checkpoints: Path, keep_last: int = 10, save_every: int | None = None) -> Path:
+    def save(
+        self, checkpoints: Path, keep_last: int = 10, save_every: int | None = None, keep_every: int | None = None
+    ) -> Path:
         position = {"epoch": 0, "block": 3, "sequence": self.state.step}
         parts = self.module, self.optimizer, self.schedule, self.state
-        return save_checkpoint(checkpoints, *parts, position, keep_last, save_every)
+        return save_checkpoint(checkpoints, *parts, position, keep_last, save_every, keep_every)
 
     def restore(self, checkpoints: Path) -> None:
         found = find_checkpoint(checkpoints)
@@ -167,6 +169,20 @@ def test_the_newest_one_due_stays_however_many_follow(tmp_path: Path) -> None:
         run.save(tmp_path, keep_last=1, save_every=4)
         (tmp_path / "step-copy").mkdir(exist_ok=True)  # somebody's own
         assert list_steps(tmp_path) == kept
+
+
+def test_those_of_every_so_many_steps_stay(tmp_path: Path) -> None:
+    run = Run()
+    for _ in range(7):
+        run.take_steps(2)
+        run.save(tmp_path, keep_last=2, save_every=2, keep_every=4)
+    assert list_steps(tmp_path) == [4, 8, 12, 14]
+
+
+@pytest.mark.parametrize("save_every", [None, 3])
+def test_only_what_is_saved_can_be_kept(save_every: int | None) -> None:
+    with pytest.raises(ValueError, match=f"keep_every=4 has to be a multiple of save_every={save_every}"):
+        TrainSettings(steps=9, keep_every=4, save_every=save_every)
 
 
 def test_there_may_be_none(tmp_path: Path) -> None:
