@@ -6,7 +6,6 @@ tensorboard/  checkpoints/  divergence/  model/
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -21,7 +20,8 @@ from typing import Any
 import torch
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
-from unmask.errors import CheckpointError, Interrupted, SettingsError, UserError
+from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError, UserError
+from unmask.io.json_text import read_object
 from unmask.io.writing import (
     UNFINISHED,
     alone_in,
@@ -172,15 +172,15 @@ def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[s
         CheckpointError: one differs: what came before and after it would not be one run. Or the record is damaged.
     """
     record = directory / DATA
-    before: dict[str, str] = {}
+    before: dict[str, Any] = {}
     if record.is_file():
         try:
-            before = json.loads(record.read_bytes())
-            changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
-        except (ValueError, AttributeError, RecursionError) as error:
+            before = read_object(record)
+        except InputError as error:
             raise CheckpointError(
                 f"{record}: cannot be read ({error}): remove it if the run's inputs are what they were"
             ) from error
+        changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
         if changed:
             raise CheckpointError(
                 f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, "

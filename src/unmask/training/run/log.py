@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from unmask.errors import InputError, Interrupted, OutputError, UnmaskError
+from unmask.io.json_text import read_object
 from unmask.io.progress import Progress
 from unmask.io.writing import as_output_error, sha256, write_json, writing
 
@@ -328,10 +329,10 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        sessions = json.loads(path.read_bytes())["sessions"]
+        sessions = read_object(path).get("sessions")
         if not (isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)):
-            raise ValueError("`sessions` is not a list of objects")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise InputError("`sessions` is not a list of objects")
+    except InputError as error:
         raise InputError(f"{path} is not a record of a run's sessions ({error}): fix it, or move it away") from error
     return sessions
 

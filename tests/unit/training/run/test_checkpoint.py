@@ -29,6 +29,7 @@ from unmask.training.run.checkpoint import (
     list_steps,
     remove_later,
     restore,
+    state_digest,
 )
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
@@ -212,6 +213,13 @@ def forge_step(directory: Path) -> None:
     (directory / STATE).write_text(text.replace('"sequence": 20', '"sequence": 29'))
 
 
+def forge(directory: Path, **changes: Any) -> None:
+    """Writes another state, with the checksum of that."""
+    state = json.loads((directory / STATE).read_text()) | changes
+    del state["sha256"]
+    (directory / STATE).write_text(json.dumps(state | {"sha256": state_digest(state)}))
+
+
 DAMAGES: dict[str, tuple[Any, str]] = {
     "truncated file": (truncate, r"weights\.safetensors: \d+ bytes where \d+ were written"),
     "flipped byte in the weights": (flip(WEIGHTS), r"weights\.safetensors: its checksum is not"),
@@ -220,9 +228,19 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "another digit in the position": (forge_step, r"state\.json: its checksum is not"),
     "missing file": (lambda directory: (directory / OPTIMIZER).unlink(), r"optimizer\.safetensors: missing"),
     "missing state": (lambda directory: (directory / STATE).unlink(), r"state\.json: cannot be read"),
-    "empty state": (lambda directory: (directory / STATE).write_text(""), r"state\.json: cannot be read"),
-    "foreign state": (lambda directory: (directory / STATE).write_text("[1]"), r"state\.json: cannot be read"),
-    "state without a checksum": (lambda directory: (directory / STATE).write_text("{}"), r"state\.json: cannot be"),
+    "empty state": (lambda directory: (directory / STATE).write_text(""), r"state\.json: not JSON"),
+    "foreign state": (lambda directory: (directory / STATE).write_text("[1]"), r"state\.json: expected a JSON object"),
+    "state without a checksum": (lambda directory: (directory / STATE).write_text("{}"), r"state\.json: its checksum"),
+    "state of 200 MB": (
+        lambda directory: os.truncate(directory / STATE, 200_000_000),
+        r"state\.json: 200,000,000 bytes",
+    ),
+    "state without files": (lambda directory: forge(directory, files=None), r"state\.json: no files, or not what"),
+    "state without a step": (lambda directory: forge(directory, step="9"), r"state\.json: no step, or not what"),
+    "file without a size": (
+        lambda directory: forge(directory, files={WEIGHTS: {}}),
+        rf"state\.json: of {WEIGHTS} neither size nor checksum",
+    ),
 }
 
 
@@ -245,6 +263,13 @@ def test_a_damaged_one_is_passed_over_with_the_reason(tmp_path: Path, damage: st
     with pytest.raises(CheckpointError, match=reason):
         raise CheckpointError(found.damaged[0])
     assert str(newest) in found.damaged[0]
+
+
+@pytest.mark.parametrize("changes", [{"newest": {"rate": 1}}, {"stage": {}}, {"best": {"step": 1}}])
+def test_a_state_of_another_shape_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    forge(saved_twice(tmp_path), **changes)
+    with pytest.raises(CheckpointError, match=r"step-00000020: does not fit this run's model"):
+        Run().restore(tmp_path)
 
 
 def test_a_directory_left_by_a_kill_is_never_looked_at_and_goes_with_the_next_save(tmp_path: Path) -> None:
