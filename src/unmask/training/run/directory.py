@@ -35,7 +35,7 @@ from unmask.io.writing import (
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
-from unmask.training.run.log import ENVIRONMENT, RunLog, read_sessions, write_environment
+from unmask.training.run.log import ENVIRONMENT, RunLog, code_differences, read_sessions, write_environment
 from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
@@ -224,10 +224,15 @@ def beginning_run(
 def _warn_of_another_machine(directory: Path, device: str) -> None:
     """Warns where a run continues from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
     sessions = read_sessions(directory / ENVIRONMENT)
-    before = sessions[-1].get("device") if sessions and list_steps(directory / "checkpoints") else None
+    if not sessions or not list_steps(directory / "checkpoints"):
+        return
+    before = sessions[-1].get("device")
     if before is not None and without_free_memory(before) != without_free_memory(device):
         not_alike = "not bit for bit as if it had never stopped, for sums are rounded otherwise"
         logger.warning("continues with %s, where it was %s: %s", device, before, not_alike)
+    if changed := code_differences(sessions[-1]):
+        changes = ", ".join(f"{name} {now} (it was {then})" for name, (then, now) in changed.items())
+        logger.warning("continues with %s: other code may compute otherwise", changes)
 
 
 def _holds_any(directory: Path, names: Sequence[str]) -> bool:
