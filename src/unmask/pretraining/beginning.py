@@ -92,7 +92,8 @@ def open_module(settings: PretrainRecipe, directory: Path, compute: Compute, wor
     run = open_inputs(settings, directory, workers, Share(ranks.rank, ranks.size))
     compute.place(run.module)
     counts = count_targets(run.store, run.tokenizer)
-    return Opened(run, counts, evaluator(settings, run, run.objective.floors(counts, run.held_out), compute))
+    floors = run.objective.floors(counts, run.held_out)
+    return Opened(run, counts, evaluator(settings, run, directory, floors, compute))
 
 
 def joined_again(run: PretrainingInputs, settings: PretrainRecipe, directory: Path) -> PretrainingInputs:

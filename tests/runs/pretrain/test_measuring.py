@@ -19,7 +19,9 @@ from unmask.pretraining.measuring import Plateau, plateau_advice
 from unmask.pretraining.run import pretrain
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.names import known_recipes
+from unmask.training.run.checkpoint import Checkpoint
 from unmask.training.run.log import read_metrics
+from unmask.training.settings import TrainSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -104,6 +106,21 @@ def test_a_loss_that_stands_at_its_floor_is_reported_once(
     assert len(messages) == warns
     assert all("within 0.05 of 6.000, the loss of knowing what is shown" in message for message in messages)
     assert all(message.endswith(": optimizer.name=muon and a lower optimizer.learning_rate") for message in messages)
+
+
+@pytest.mark.parametrize("stopped", [1, 2, 3, 4, 5])
+def test_a_resumed_run_reports_it_when_it_would_have(stopped: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It is due at the evaluation after step 20, the second one, and said once, whenever the run was stopped."""
+    train = TrainSettings(steps=100)
+    rows = [{"step": 10 * number, "eval/mlm_loss": 6.02} for number in range(1, 6)]
+    rows[2:2] = [{"step": 20, "tokens": 9, "loss": 1.0}]
+    plateau = Plateau(FLOORS, ("mlm",), [])
+    checkpoint = Checkpoint(Path(), {"step": 10 * stopped, "tokens": 0, "epochs": 0.0, "seconds": 0.0})
+    plateau.recall(rows, checkpoint, train)  # has rows after the checkpoint too
+    with caplog.at_level(logging.WARNING, "unmask"):
+        for number in range(stopped + 1, 6):
+            plateau.look({"mlm_loss": 6.02}, number / 10)
+    assert len(caplog.records) == (stopped < 2)
 
 
 NO_PAIRS = ["objective.sentence_objective=none", "packing.format=full_sentences"]
