@@ -58,6 +58,10 @@ class OneOf:
         return members[name].model_validate(values)
 
 
+_MOST_BYTES = 10_000_000
+"""Of a file of settings: parsed, YAML takes a hundred times that of memory."""
+
+
 def read_settings_file(path: Path) -> dict[str, Any]:
     """Reads a YAML file of settings as nested dictionaries of text.
 
@@ -65,6 +69,8 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         SettingsError: the file is missing, is not UTF-8, is not YAML (line and column named), or is not a mapping.
     """
     try:
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise SettingsError(f"{path}: {size:,} bytes; expected a recipe, of at most {_MOST_BYTES:,}")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not UTF-8 at byte {error.start}: save the recipe as UTF-8") from error

@@ -21,8 +21,8 @@ def save_checkpoint(
     position: dict[str, int],
     keep_last: int,
     save_every: int | None = None,
+    keep_every: int | None = None,
 ) -> Path:
     """Writes a checkpoint, as a run does beside its steps."""
-    return write_checkpoint(
-        checkpoints, take_snapshot(module, optimizer, schedule, state, position), keep_last, save_every
-    )
+    snapshot = take_snapshot(module, optimizer, schedule, state, position)
+    return write_checkpoint(checkpoints, snapshot, keep_last, save_every, keep_every)

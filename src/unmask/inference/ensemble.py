@@ -8,7 +8,6 @@ Members stay where they are; their paths are relative to the directory, so that 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.errors import ModelError, SettingsError
+from unmask.io.json_text import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import read_config
@@ -148,14 +148,14 @@ def keep_null_threshold(directory: Path, threshold: float) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content = read_object(path, ModelError)
         members, threshold = content["members"], content.get("null_threshold")
         if not (isinstance(members, list) and members and all(isinstance(member, str) for member in members)):
             raise ValueError("`members` is not a list of paths")
         is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
         if threshold is not None and not is_number:
             raise ValueError("`null_threshold` is not a number")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ModelError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: cannot be read ({error}): make it again with `unmask ensemble`") from error
     return content
 

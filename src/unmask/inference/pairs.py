@@ -85,7 +85,10 @@ def evaluate_checkpoints(
     paradigms = read_paradigms(pairs)
     steps = list_steps(Path(run) / "checkpoints")
     if not steps:
-        raise InputError(f"{run}: no checkpoints: expected a pre-training run; train.keep_last says how many it keeps")
+        raise InputError(
+            f"{run}: no checkpoints: expected a pre-training run; train.keep_last and train.keep_every say which it "
+            "keeps"
+        )
     results: list[dict[str, Any]] = []
     total = len(steps) * sum(len(each.pairs) for each in paradigms)
     with Progress("pairs", total, unit="pairs") as progress:

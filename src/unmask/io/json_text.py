@@ -181,6 +181,15 @@ def no_object(value: Any) -> str:
     return f'expected a JSON object, such as {{"text": "..."}}; found {shown}'
 
 
+def check_size(path: Path, error: type[UserError] = InputError) -> None:
+    """Raises `error` if a file that is to be read whole has over `MOST_BYTES`."""
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise error(
+            f"{path}: {size:,} bytes; expected at most {MOST_BYTES:,}: read whole, it would take several times that of "
+            "memory; get it again from where it came"
+        )
+
+
 def read_object(path: Path, error: type[UserError] = InputError) -> dict[str, Any]:
     """The object that a small JSON file holds.
 
@@ -188,11 +197,7 @@ def read_object(path: Path, error: type[UserError] = InputError) -> dict[str, An
         error: the file cannot be read, has over `MOST_BYTES`, is not JSON, or holds something else.
     """
     try:
-        if (size := path.stat().st_size) > MOST_BYTES:
-            raise error(
-                f"{path}: {size:,} bytes; expected at most {MOST_BYTES:,}: read whole, it would take several times "
-                "that of memory; get it again from where it came"
-            )
+        check_size(path, error)
         content = path.read_bytes()
         value = json.loads(content)
     except OSError as cause:

@@ -94,7 +94,7 @@ def open_module(settings: PretrainRecipe, directory: Path, compute: Compute, wor
     compute.place(run.module)
     counts = count_targets(run.store, run.tokenizer) if ranks.is_first else None
     floors = [] if counts is None else run.objective.floors(counts, run.held_out)
-    return Opened(run, counts, evaluator(settings, run, floors, compute))
+    return Opened(run, counts, evaluator(settings, run, directory, floors, compute))
 
 
 def joined_again(run: PretrainingInputs, settings: PretrainRecipe, directory: Path) -> PretrainingInputs:

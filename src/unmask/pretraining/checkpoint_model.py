@@ -36,7 +36,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         run: the directory of a pre-training run, finished or not; its store has to be where its recipe says.
         out: the model's directory.
         step: the checkpoint's step; None takes the newest that is sound, and warns of those passed over.
-            `train.keep_last` decides how many a run keeps.
+            `train.keep_last` and `train.keep_every` decide which a run keeps.
         overwrite: True replaces a model at `out`, and nothing else.
 
     Returns:
@@ -55,7 +55,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     if not steps or step not in (None, *steps):
         which = "no checkpoints" if not steps else f"no checkpoint of step {step:,}"
         there = f"; there are {', '.join(f'{number:,}' for number in steps)}" if steps else ""
-        raise InputError(f"{run}: {which}{there}: train.save_every and train.keep_last say which a run keeps")
+        raise InputError(f"{run}: {which}{there}: train.keep_last and train.keep_every say which a run keeps")
     check_place(out, overwrite)
     checkpoint = find_checkpoint(run / "checkpoints") if step is None else open_checkpoint(run / "checkpoints", step)
     assert checkpoint is not None, "there are some"

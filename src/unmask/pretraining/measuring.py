@@ -7,6 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +16,7 @@ from unmask.batch import Batch
 from unmask.config import build_settings, merge, parse_overrides
 from unmask.errors import SettingsError
 from unmask.io.paths import GENERATOR
+from unmask.models.settings import ModelSettings
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.objectives.settings import CAUSAL_SHARE
@@ -23,6 +26,10 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.tasks.pairs.comparing import compare_pairs
 from unmask.tasks.pairs.scorers import SentenceScorer, new_scorer
 from unmask.training.device import Compute
+from unmask.training.optimizers.optimizer import share_done
+from unmask.training.run.checkpoint import Checkpoint
+from unmask.training.run.log import METRICS, read_metrics
+from unmask.training.settings import TrainSettings
 
 logger = logging.getLogger("unmask")
 
@@ -63,10 +70,13 @@ def check_targets(settings: PretrainRecipe, run: PretrainingInputs) -> None:
 
 
 def evaluator(
-    settings: PretrainRecipe, run: PretrainingInputs, floors: Sequence[Floor], compute: Compute
+    settings: PretrainRecipe, run: PretrainingInputs, directory: Path, floors: Sequence[Floor], compute: Compute
 ) -> Callable[[], dict[str, float]] | None:
     """A function that measures the run's module: on held-out text, on minimal pairs, or both; None where there is
-    neither. A held-out loss that is at its floor is reported once.
+    neither. A held-out loss that is at its floor is reported once, also of a run that is resumed.
+
+    Args:
+        directory: of the run.
 
     Raises:
         SettingsError: there are pairs, and the model cannot say how likely a sentence is.
@@ -76,6 +86,8 @@ def evaluator(
         return None
     scorer = _scorer(run, compute) if run.pairs else None
     plateau = Plateau(floors, run.objective.vocabulary_terms, plateau_advice(settings))
+    if run.checkpoint is not None and (directory / METRICS).is_file():
+        plateau.recall(read_metrics(directory / METRICS), run.checkpoint, settings.train)
 
     def evaluate() -> dict[str, float]:
         figures = measure(run.objective, run.module, run.held_out, compute)
@@ -144,16 +156,33 @@ class Plateau:
         self._since: float | None = None
         self._is_reported = False
 
-    def look(self, figures: Mapping[str, float], progress: float) -> None:
-        """Looks at an evaluation, after a share of the budget."""
+    def recall(self, rows: Sequence[Mapping[str, Any]], checkpoint: Checkpoint, train: TrainSettings) -> None:
+        """Looks again, in silence, at the evaluations up to a checkpoint, among the rows of `metrics.jsonl`.
+
+        A step counts as much of the budget as the mean one before the checkpoint.
+        """
+        progress = share_done(checkpoint.done, train)
+        for row in rows:
+            figures = {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
+            if figures and 0 < row["step"] <= checkpoint.step:
+                self._is_new(figures, progress * row["step"] / checkpoint.step)
+
+    def _is_new(self, figures: Mapping[str, float], progress: float) -> bool:
+        """Whether the loss has stayed at its floor for long, and that was not so before."""
         floor = self._floor
         value = None if floor is None else figures.get(f"{floor.term}_loss")
         if floor is None or value is None or abs(value - floor.value) > _CLOSE_NATS:
             self._since = None
-            return
+            return False
         self._since = progress if self._since is None else self._since
-        if progress - self._since >= _LONG_SHARE and not self._is_reported:
-            self._is_reported = True
+        is_new = progress - self._since >= _LONG_SHARE and not self._is_reported
+        self._is_reported |= is_new
+        return is_new
+
+    def look(self, figures: Mapping[str, float], progress: float) -> None:
+        """Looks at an evaluation, after a share of the budget."""
+        floor = self._floor
+        if self._is_new(figures, progress) and floor is not None and self._since is not None:
             logger.warning(
                 "for %.0f %% of the run, loss/%s on held-out text has stayed within %s of %.3f, the loss of %s: no "
                 "context is learnt yet. What shortened this on small models (docs/guides/pretraining-systems.md) and "
@@ -180,6 +209,10 @@ def plateau_advice(settings: PretrainRecipe) -> list[str]:
     is_masked_bert = is_new and objective.name == "masked_lm" and settings.model.architecture != "modernbert"
     is_long = not settings.phases and train.minutes is None and length >= 4 * _SHORT
     as_many_tokens = train.batch_size * length // _SHORT
+    model = settings.model
+    has_output_bias = not isinstance(model, ModelSettings) or (  # ELMo's softmax has one
+        model.family.has("masked_lm_head") and model.decoder_bias is not False
+    )
     is_open = {
         f"phases=[{{until: .5, max_length: {_SHORT}, batch_size: {as_many_tokens}}}, {{until: 1}}]": (
             is_masked_bert and is_long
@@ -190,7 +223,7 @@ def plateau_advice(settings: PretrainRecipe) -> list[str]:
         "model.architecture=modernbert": is_new and settings.model.architecture != "modernbert",
         "objective.discriminator_after=.4": getattr(objective, "discriminator_after", None) == 0,
         "objective.causal_share=.5": getattr(objective, "causal_share", None) == 0,
-        "objective.output_bias=log_frequency": is_new and objective.output_bias == "zero",
+        "objective.output_bias=log_frequency": is_new and has_output_bias and objective.output_bias == "zero",
         "optimizer.name=muon": settings.optimizer.name == "adamw",
         "schedule.name=wsd": settings.schedule.name != "wsd",
     }

@@ -31,6 +31,7 @@ import numpy as np
 import yaml
 
 from unmask.errors import InputError
+from unmask.io.json_text import check_size
 from unmask.io.progress import human_count, human_duration
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
@@ -101,6 +102,7 @@ def write_report(run_directory: Path) -> Path:
 def _read_recipe(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
+    check_size(path)
     try:
         recipe = yaml.safe_load(path.read_bytes())
         parse_yaml(
@@ -115,6 +117,8 @@ def _read_recipe(path: Path) -> dict[str, Any]:
 
 def _read_json(path: Path, otherwise: Any, use: Callable[[Any], Any]) -> Any:
     """What `use` makes of a JSON file, or of `otherwise` where there is none."""
+    if path.exists():
+        check_size(path)
     try:
         return use(json.loads(path.read_bytes()) if path.exists() else otherwise)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:

@@ -34,7 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import StoreError
+from unmask.errors import InputError, StoreError
+from unmask.io.json_text import read_object
 from unmask.io.writing import sha256
 
 FORMAT_VERSION = 1
@@ -92,21 +93,26 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         expected = f"its store is {directory / 'store'}" if has_one else "expected the --out of `unmask prepare`"
         raise StoreError(f"{directory}: not a token store (no manifest.json): {expected}")
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_object(path)
         version = manifest["format_version"]
         if version != FORMAT_VERSION:
             raise StoreError(
                 f"{path}: store format {version}, this version reads {FORMAT_VERSION}: prepare the store again"
             )
         is_sound = manifest["sha256"] == manifest_checksum(manifest)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (InputError, KeyError) as error:
         raise StoreError(f"{path}: damaged ({type(error).__name__}: {error}): prepare the store again") from error
     if not is_sound:
         raise StoreError(
             f"{path}: its own checksum is not that of what it says, so at least one byte has changed: "
             "restore the file or prepare the store again"
         )
-    for name, expected in manifest["files"].items():
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(
+        isinstance(each, dict) and {"bytes", "sha256"} <= each.keys() for each in files.values()
+    ):
+        raise StoreError(f"{path}: no files with their sizes and checksums: prepare the store again")
+    for name, expected in files.items():
         if name.removeprefix("tokenizer/") != os.path.basename(name):
             raise StoreError(f"{path}: {name!r} is not the name of a file of a store: prepare the store again")
         size = _file_size(f"{directory}{os.sep}{name}")  # no Path objects: a large store has thousands of files

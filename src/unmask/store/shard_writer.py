@@ -6,7 +6,6 @@ is complete, and let an interrupted preparation resume.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -19,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.corpus.annotations import KINDS
+from unmask.errors import StoreError
+from unmask.io.json_text import read_object
 from unmask.io.writing import UNFINISHED, sha256, write_json, writing
 from unmask.store.manifest import (
     DOCUMENT,
@@ -199,10 +200,10 @@ def read_record(directory: Path, number: int) -> dict[str, Any] | None:
     """The record of a finished shard, or None; also None if the shard's files do not match the record."""
     path = record_path(directory, number)
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record = read_object(path, StoreError)
         sound = all(describe_file(directory / name) == expected for name, expected in record["files"].items())
         complete = isinstance(record["made_from"], dict) and all(isinstance(record[name], int) for name in COUNTS)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (StoreError, OSError, KeyError, TypeError, AttributeError):
         return None
     return record if sound and complete else None
 

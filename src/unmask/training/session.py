@@ -155,8 +155,9 @@ def run_session(
     logger.info(how)
     context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
     digest = None if context.checkpoint is None else context.checkpoint.state.get("metrics_sha256")
-    if digest and ranks.is_first:
-        context.log.check_rows(digest, state.step)
+    with ranks.agreeing():
+        if digest and ranks.is_first:
+            context.log.check_rows(digest, state.step)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
         context.log.echo_above(progress)
         session = Session(context, budget, learner, optimizer, stepper, progress, evaluate, average)
@@ -217,7 +218,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.checkpoints = self.context.directory / "checkpoints"
-        self.writer = CheckpointWriter(self.checkpoints, self.settings.keep_last, self.settings.save_every)
+        self.writer = CheckpointWriter(self.checkpoints, self.settings)
 
     def start(self, state: TrainState) -> None:
         """To be called before the first step, with the state as new or as restored from a checkpoint."""

@@ -208,6 +208,8 @@ class TrainSettings(Settings):
     """Steps between checkpoints; null saves at the end only."""
     keep_last: int = Field(2, ge=1)
     """Checkpoints kept; the newest at a multiple of `save_every` always is."""
+    keep_every: int | None = Field(None, ge=1)
+    """Checkpoints at multiples of this many steps are kept as well, however many follow; null: none are."""
     rank_timeout_s: float = Field(600, gt=0)
     """Seconds that a process may keep the others of its run waiting before it counts as lost, and the run ends."""
     patience: int | None = Field(None, ge=1)
@@ -228,6 +230,11 @@ class TrainSettings(Settings):
             raise ValueError(f"exactly one of {', '.join(BUDGETS)} sets the length of the run; {given}")
         if self.on_divergence == "roll_back" and self.save_every is None:
             raise ValueError("on_divergence=roll_back goes back to a checkpoint: give save_every as well, or take stop")
+        if self.keep_every is not None and (self.save_every is None or self.keep_every % self.save_every):
+            raise ValueError(
+                f"keep_every={self.keep_every} has to be a multiple of save_every={self.save_every}: only what is "
+                "saved can be kept"
+            )
         if self.patience is not None and self.eval_every is None:
             raise ValueError(f"patience={self.patience} counts evaluations during training: give eval_every as well")
         return self

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from support.commands import Command
+from support.ranks import run_ranks
 from support.runs import weight_bytes
 from unmask.pretraining.run import pretrain
 from unmask.training import session
@@ -88,3 +89,16 @@ def test_our_own_fault_leaves_its_traceback_in_the_log_of_the_run(
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "Traceback (most recent call last)" in log
     assert "ZeroDivisionError: a mistake of ours" in log
+
+
+def test_rows_of_another_run_end_all_processes_with_one_message(words: tuple[str, list[str]], tmp_path: Path) -> None:
+    recipe, more = words
+    command = ["pretrain", recipe, *more, "train.log_every=1", "--out", str(tmp_path / "run")]
+    ended = run_ranks(*[[*command, "train.steps=2"]] * 2)
+    assert [each.exit_code for each in ended] == [0, 0], ended[0].errors
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"step": 1,', '"step":  1,'))
+    ended = run_ranks(*[[*command, "train.steps=3", "--resume"]] * 2)
+    assert [each.exit_code for each in ended] == [2, 2]
+    assert [each.errors.count("error: ") for each in ended] == [1, 0], ended[1].errors
+    assert "are not those that the run has written" in ended[0].errors

@@ -207,6 +207,35 @@ def test_a_config_of_200_megabytes_is_not_read(unmask: Command, model: Path) -> 
         check_refused(unmask(*words.split()), told)
 
 
+LARGE_OF_RUNS = {
+    # the file, which command reads it
+    "store/manifest.json": "verify store",
+    "run/environment.json": "info run",
+    "run/results.json": "info run",
+    "run/recipe.yaml": "info run",
+    "run/data.json": "pretrain run/recipe.yaml --out run --resume",
+    "search/summary.json": "doctor search",
+    "members/ensemble.json": "predict members d.tsv",
+}
+
+
+@pytest.mark.parametrize("name", LARGE_OF_RUNS)
+def test_nor_are_200_megabytes_beside_stores_runs_and_searches(
+    unmask: Command, words: tuple[str, list[str]], tiny_store: Path, place: Path, name: str
+) -> None:
+    recipe, _ = words
+    shutil.copytree(tiny_store, place / "store")
+    for folder in ("search", "members"):
+        write(Path(folder) / "recipe.yaml", "seed: 1\n")
+    write(Path("d.tsv"), "text\na film\n")
+    assert unmask("pretrain", recipe, "store=store", "train.steps=1", "--out", "run", "--workers=1").code == 0
+    write(Path(name), b"{}")
+    os.truncate(name, 200_000_000)
+    finished = unmask(*LARGE_OF_RUNS[name].split())
+    check_refused(finished, name)
+    assert "200,000,000 bytes; expected" in finished.errors
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -191,7 +191,7 @@ def check_disk(needed: int, free: int) -> Finding:
     """Whether checkpoints and model fit on the disk."""
     message = f"checkpoints and model take {human_bytes(needed)}, and {human_bytes(free)} are free here"
     if needed > free:
-        advice = "free some space, put --out elsewhere, or lower train.keep_last"
+        advice = "free some space, put --out elsewhere, or lower train.keep_last, or raise train.keep_every"
         return Finding("disk-too-small", "fault", message, advice)
     return Finding("disk", "good", message)
 

@@ -24,7 +24,7 @@ from unmask.training.device import Compute
 from unmask.training.optimizers.muon import split_groups
 from unmask.training.optimizers.optimizer import parameter_groups
 from unmask.training.recompute import recompute_blocks
-from unmask.training.settings import OPTIMIZERS, OptimizerSettings
+from unmask.training.settings import OPTIMIZERS, OptimizerSettings, TrainSettings
 
 FLOAT32 = 4
 """Bytes of a weight, a gradient and each of the optimizer's moments."""
@@ -246,6 +246,11 @@ def checkpoint_bytes(num_parameters: int, num_moments: int) -> int:
     return FLOAT32 * (num_parameters + num_moments)
 
 
-def run_bytes(num_parameters: int, num_moments: int, keep_last: int) -> int:
+def kept_checkpoints(train: TrainSettings, steps: float | None) -> int:
+    """How many checkpoints a run keeps at most; without those of `keep_every` where its steps are not known."""
+    return train.keep_last + (int(steps // train.keep_every) if steps is not None and train.keep_every else 0)
+
+
+def run_bytes(num_parameters: int, num_moments: int, kept: int) -> int:
     """The disk that a run takes at its peak: the checkpoints kept, the next one being written, and the model."""
-    return (keep_last + 1) * checkpoint_bytes(num_parameters, num_moments) + FLOAT32 * num_parameters
+    return (kept + 1) * checkpoint_bytes(num_parameters, num_moments) + FLOAT32 * num_parameters

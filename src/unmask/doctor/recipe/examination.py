@@ -30,6 +30,7 @@ from unmask.doctor.recipe.estimates import (
     count_parameters,
     estimate_memory,
     fixed_memory,
+    kept_checkpoints,
     run_bytes,
 )
 from unmask.doctor.recipe.material import Material, largest_phase, load_recipe, open_text
@@ -103,7 +104,8 @@ def _examine(
     step_s = None if probe is None else probe.seconds_for(tokens_per_step)
     epochs_per_step = None if material.text is None else material.text.epochs
     plan = make_plan(settings, sizes, num_parameters, tokens_per_step, epochs_per_step, step_s)
-    needed = run_bytes(num_parameters, num_moments, settings.train.keep_last)
+    kept = kept_checkpoints(settings.train, plan.steps)
+    needed = run_bytes(num_parameters, num_moments, kept)
     findings = [
         *findings,
         check_memory(memory, available, micro_batch),
@@ -114,10 +116,7 @@ def _examine(
     if probe is not None:
         findings.append(_check_probe(probe))
         tables.append(probe_table(probe, tokens_per_step, flops, compute))
-    tables += [
-        memory_table(memory, micro_batch),
-        disk_table(num_parameters, num_moments, settings.train.keep_last, material.text),
-    ]
+    tables += [memory_table(memory, micro_batch), disk_table(num_parameters, num_moments, kept, material.text)]
     operations = None if plan.tokens is None else flops * plan.tokens
     figures: dict[str, object] = {
         "parameters": {**parameters, "total": num_parameters},
@@ -213,12 +212,12 @@ def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> Figu
     )
 
 
-def disk_table(num_parameters: int, num_moments: int, keep_last: int, text: FirstStep | None) -> FigureTable:
+def disk_table(num_parameters: int, num_moments: int, kept: int, text: FirstStep | None) -> FigureTable:
     """What takes disk space: the existing store, checkpoints, the model."""
     one = human_bytes(checkpoint_bytes(num_parameters, num_moments))
     rows = [
-        ("checkpoints", f"{keep_last} kept and one being written, {one} each"),
-        ("run in all", human_bytes(run_bytes(num_parameters, num_moments, keep_last))),
+        ("checkpoints", f"{kept:,} kept and one being written, {one} each"),
+        ("run in all", human_bytes(run_bytes(num_parameters, num_moments, kept))),
     ]
     if text is None:
         note = "A store takes 2 bytes a token (4 from 65,537 entries on), 4 a sentence, 8 a document."

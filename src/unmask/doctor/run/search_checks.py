@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.errors import InputError
 from unmask.finetuning.search.summary import in_words, spread_in_words, what_was_not_learned
+from unmask.io.json_text import read_object
 from unmask.io.paths import SUMMARY
 from unmask.training.run.best import is_better
 
@@ -26,7 +26,7 @@ def examine_search(path: Path) -> Diagnosis:
         InputError: its summary cannot be read.
     """
     try:
-        summary: Summary = json.loads((path / SUMMARY).read_bytes())
+        summary: Summary = read_object(path / SUMMARY)
         findings = list(check_search(summary))
         tables = (_configurations_table(summary), _trials_table(summary))
         best, metric = summary["best_on_dev"], summary["metric"]
@@ -35,7 +35,7 @@ def examine_search(path: Path) -> Diagnosis:
             ("Best on dev", f"{metric} {in_words(best['dev'][metric])}"),
             ("Its configuration", spread_in_words(best["all_runs_of_it"]["dev"].get(metric))),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path / SUMMARY}: cannot be read as the summary of a search ({error!r}): its command with --resume "
             "writes it again"

@@ -15,6 +15,7 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.doctor.findings import Finding
+from unmask.doctor.recipe.checks import steps_of
 from unmask.doctor.recipe.estimates import (
     FLOAT32,
     MEASURED_TOKENS,
@@ -22,6 +23,7 @@ from unmask.doctor.recipe.estimates import (
     count_moments,
     count_parameters,
     fixed_memory,
+    kept_checkpoints,
     measure_kept_bytes,
     run_bytes,
     scale_memory,
@@ -108,6 +110,9 @@ def open_workload(name: str, settings: PretrainRecipe, names_text: bool, compute
     module = bare_module(settings, sizes)
     counts = count_parameters(settings, sizes)
     num_parameters, num_moments = sum(counts.values()), count_moments(module, settings.optimizer)
+    steps = [steps_of(settings.train, phase.tokens, phase.epochs, None) for phase in opened]
+    known = [each * phase.share for each, phase in zip(steps, opened, strict=True) if each is not None]
+    num_kept = kept_checkpoints(settings.train, sum(known))
     workload = Workload(
         name=name,
         precision="fp32" if compute.dtype == torch.float32 else "bf16",
@@ -117,7 +122,7 @@ def open_workload(name: str, settings: PretrainRecipe, names_text: bool, compute
         # The norm reads the gradients; the update reads them, and reads and writes weights and moments.
         update_bytes=FLOAT32 * (4 * num_parameters + 2 * num_moments),
         matrices=muon_matrices(module, settings.optimizer, FLOAT32 if compute.dtype == torch.float32 else 2),
-        disk_bytes=disk + run_bytes(num_parameters, num_moments, settings.train.keep_last),
+        disk_bytes=disk + run_bytes(num_parameters, num_moments, num_kept),
         phases=tuple(opened),
     )
     return Opened(workload, materials, notes)

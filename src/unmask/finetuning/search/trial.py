@@ -6,7 +6,6 @@ in the run directories, as usual.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -24,6 +23,7 @@ from typing import Any, Protocol
 import torch
 
 from unmask.errors import InputError, Interrupted, OutputError, UserError
+from unmask.io.json_text import read_object
 from unmask.io.paths import MODEL, TRIALS
 from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe
@@ -123,10 +123,10 @@ def attempt(trial: Trial, directory: Path, recipe: str, run: RunOne) -> str | No
 def read_results(place: Path) -> dict[str, Any] | None:
     """The results of a finished run; None where it is not finished."""
     try:
-        results = json.loads((place / RESULTS).read_bytes())
-    except (OSError, ValueError):
+        results = read_object(place / RESULTS)
+    except InputError:
         return None
-    is_whole = isinstance(results, dict) and "dev" in results and (place / MODEL / "config.json").is_file()
+    is_whole = "dev" in results and (place / MODEL / "config.json").is_file()
     return results if is_whole else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from unmask.errors import InputError, SettingsError
 from unmask.info import read_recipe
+from unmask.io.json_text import read_object
 from unmask.io.paths import SUMMARY, model_directory
 from unmask.models.hub.files import read_config
 from unmask.recipe.tree import FinetuneRecipe
@@ -105,11 +105,8 @@ def _figures(run: Path, task: str) -> tuple[float | None, ...]:
 def _results(run: Path) -> dict[str, Any]:
     """The results of a run, or of the best run of a search."""
     try:
-        if (run / SUMMARY).is_file():
-            found = json.loads((run / SUMMARY).read_bytes())["best_on_dev"]
-        else:
-            found = json.loads((run / RESULTS).read_bytes())
-    except (OSError, ValueError, KeyError) as error:
+        found = read_object(run / SUMMARY)["best_on_dev"] if (run / SUMMARY).is_file() else read_object(run / RESULTS)
+    except (InputError, KeyError) as error:
         raise InputError(
             f"{run}: no figures there ({RESULTS} of a run, or {SUMMARY} of a search): expected what `unmask finetune` "
             "wrote, finished"

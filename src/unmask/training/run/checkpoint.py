@@ -32,6 +32,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from unmask.errors import CheckpointError, OutputError
+from unmask.io.json_text import read_object
 from unmask.io.writing import UNFINISHED, sha256, write_json, writing_directory
 from unmask.training.distributed import Ranks
 from unmask.training.optimizers.optimizer import Schedule, Stage
@@ -41,6 +42,8 @@ from unmask.training.state import StepResult, TrainState
 
 WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
 BEST = "best.safetensors"
+_NUMBERS, _OBJECTS = ("step", "tokens", "epochs", "seconds"), ("position", "files")
+"""What every state has."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ def write_checkpoint(
     snapshot: Snapshot,
     keep_last: int,
     save_every: int | None = None,
+    keep_every: int | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> Path:
     """Writes a checkpoint and removes the oldest ones beyond `keep_last`.
@@ -136,6 +140,7 @@ def write_checkpoint(
         keep_last: checkpoints kept, this one included.
         save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
             since: `find_checkpoint` looks for it when a run rolls back.
+        keep_every: checkpoints at multiples of this are all kept.
         is_given_up: is asked after each file; True leaves everything as it was.
 
     Raises:
@@ -156,7 +161,7 @@ def write_checkpoint(
     saved_steps = [path for path in _newest_first(checkpoints) if path.name <= target.name]
     due = [path for path in saved_steps if save_every is not None and _step_of(path) % save_every == 0]
     for old in saved_steps[keep_last:]:
-        if old not in due[:1]:
+        if old not in due[:1] and (keep_every is None or _step_of(old) % keep_every):
             shutil.rmtree(old)
     for left in checkpoints.glob(f"{UNFINISHED}*"):  # left by a kill in the middle of a save
         shutil.rmtree(left)
@@ -251,20 +256,20 @@ def restore(
     Raises:
         CheckpointError: the checkpoint is of another model.
     """
+    saved = copy.deepcopy(checkpoint.state)
     try:
         load_weights(checkpoint, module)
         load_optimizer(checkpoint, optimizer)
-    except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        _restore_random(load_file(checkpoint.directory / RANDOM))
+        schedule.warmup_end = saved["warmup_end"]
+        schedule.stage = None if saved["stage"] is None else Stage(**saved["stage"])
+        state = TrainState(**{each.name: saved[each.name] for each in fields(TrainState) if each.name in saved})
+        state.newest = None if saved["newest"] is None else StepResult(**saved["newest"])
+        if "best" in saved:
+            weights = _under_every_name(_load_copy(checkpoint.directory / BEST), module)
+            state.best = Best(**saved["best"], weights=weights)
+    except (RuntimeError, ValueError, KeyError, TypeError, FileNotFoundError, SafetensorError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
-    _restore_random(load_file(checkpoint.directory / RANDOM))
-    saved = copy.deepcopy(checkpoint.state)
-    schedule.warmup_end = saved["warmup_end"]
-    schedule.stage = None if saved["stage"] is None else Stage(**saved["stage"])
-    state = TrainState(**{each.name: saved[each.name] for each in fields(TrainState) if each.name in saved})
-    state.newest = None if saved["newest"] is None else StepResult(**saved["newest"])
-    if "best" in saved:
-        weights = _under_every_name(_load_copy(checkpoint.directory / BEST), module)
-        state.best = Best(**saved["best"], weights=weights)
     return state
 
 
@@ -328,16 +333,17 @@ def state_digest(state: dict[str, Any]) -> str:
 
 
 def _read_state(directory: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
-        digest = state.pop("sha256")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{directory / STATE}: cannot be read ({error})") from error
+    state = read_object(directory / STATE, CheckpointError)
+    digest = state.pop("sha256", None)
     if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
-    files: dict[str, dict[str, Any]] = state["files"]
-    for name, expected in files.items():
+    for name in (*_NUMBERS, *_OBJECTS):
+        if not isinstance(state.get(name), dict if name in _OBJECTS else int | float):
+            raise CheckpointError(f"{directory / STATE}: no {name}, or not what a checkpoint has under it")
+    for name, expected in state["files"].items():
         file = directory / name
+        if not isinstance(expected, dict) or not {"bytes", "sha256"} <= expected.keys():
+            raise CheckpointError(f"{directory / STATE}: of {name} neither size nor checksum")
         if Path(name).name != name or not file.is_file():
             raise CheckpointError(f"{file}: missing")
         if file.stat().st_size != expected["bytes"]:

@@ -6,7 +6,6 @@ tensorboard/  checkpoints/  divergence/  model/
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -21,7 +20,8 @@ from typing import Any
 import torch
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
-from unmask.errors import CheckpointError, Interrupted, SettingsError, UserError
+from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError, UserError
+from unmask.io.json_text import read_object
 from unmask.io.paths import GENERATOR, MODEL, SUMMARY, TRIALS
 from unmask.io.writing import (
     REPLACED,
@@ -38,7 +38,16 @@ from unmask.io.writing import (
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
-from unmask.training.run.log import ENVIRONMENT, LOG, METRICS, TENSORBOARD, RunLog, read_sessions, write_environment
+from unmask.training.run.log import (
+    ENVIRONMENT,
+    LOG,
+    METRICS,
+    TENSORBOARD,
+    RunLog,
+    code_differences,
+    read_sessions,
+    write_environment,
+)
 from unmask.training.run.model_place import MODEL_FILES
 from unmask.training.settings import BUDGETS
 
@@ -60,7 +69,7 @@ RESUMABLE_KEYS = frozenset(
     f"train.{name}"
     for name in (
         *BUDGETS,
-        *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last"),
+        *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last", "keep_every"),
         *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s", "shard", "recompute"),
     )
 ) | {"store", "search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
@@ -197,15 +206,15 @@ def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[s
         CheckpointError: one differs: what came before and after it would not be one run. Or the record is damaged.
     """
     record = directory / DATA
-    before: dict[str, str] = {}
+    before: dict[str, Any] = {}
     if record.is_file():
         try:
-            before = json.loads(record.read_bytes())
-            changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
-        except (ValueError, AttributeError, RecursionError) as error:
+            before = read_object(record)
+        except InputError as error:
             raise CheckpointError(
                 f"{record}: cannot be read ({error}): remove it if the run's inputs are what they were"
             ) from error
+        changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
         if changed:
             raise CheckpointError(
                 f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, "
@@ -249,10 +258,15 @@ def beginning_run(
 def _warn_of_another_machine(directory: Path, device: str) -> None:
     """Warns where a run continues from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
     sessions = read_sessions(directory / ENVIRONMENT)
-    before = sessions[-1].get("device") if sessions and list_steps(directory / "checkpoints") else None
+    if not sessions or not list_steps(directory / "checkpoints"):
+        return
+    before = sessions[-1].get("device")
     if before is not None and without_free_memory(before) != without_free_memory(device):
         not_alike = "not bit for bit as if it had never stopped, for sums are rounded otherwise"
         logger.warning("continues with %s, where it was %s: %s", device, before, not_alike)
+    if changed := code_differences(sessions[-1]):
+        changes = ", ".join(f"{name} {now} (it was {then})" for name, (then, now) in changed.items())
+        logger.warning("continues with %s: other code may compute otherwise", changes)
 
 
 def _names(directory: Path) -> set[str]:

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from unmask.errors import InputError, Interrupted, OutputError, UnmaskError
+from unmask.io.json_text import read_object
 from unmask.io.progress import Progress
 from unmask.io.writing import as_output_error, sha256, write_json, writing
 
@@ -34,6 +35,8 @@ METRICS = "metrics.jsonl"
 LOG = "log.txt"
 ENVIRONMENT = "environment.json"
 TENSORBOARD = "tensorboard"
+
+_COMMIT = "the commit of unmask"
 
 logger = logging.getLogger("unmask")
 
@@ -316,8 +319,7 @@ def write_environment(
         "num_cpus": os.cpu_count(),
         "processor": _processor(),
         "platform": platform.platform(),
-        "git_commit": _git_commit(Path(__file__)),
-        "versions": installed_versions(),
+        **code_here(),
     }
     write_json(path, {"sessions": [*read_sessions(path), session]})
 
@@ -328,10 +330,10 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        sessions = json.loads(path.read_bytes())["sessions"]
+        sessions = read_object(path).get("sessions")
         if not (isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)):
-            raise ValueError("`sessions` is not a list of objects")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise InputError("`sessions` is not a list of objects")
+    except InputError as error:
         raise InputError(f"{path} is not a record of a run's sessions ({error}): fix it, or move it away") from error
     return sessions
 
@@ -341,6 +343,25 @@ def installed_versions() -> dict[str, str | None]:
     return {"python": platform.python_version()} | {
         name: _version(name) for name in ("unmask", "torch", "numpy", "tokenizers")
     }
+
+
+def code_differences(before: Mapping[str, Any]) -> dict[str, tuple[str | None, str | None]]:
+    """The versions, and the commit of a checkout of `unmask`, that are not those of a session: by name, before and now.
+
+    What the session does not say is not compared, nor are commits unless both are known.
+    """
+    versions = before.get("versions")
+    known = dict(versions) if isinstance(versions, dict) else {}
+    now = installed_versions()
+    commits = before.get("git_commit"), _git_commit(Path(__file__))
+    if all(commits):
+        known[_COMMIT], now[_COMMIT] = commits
+    return {name: (known[name], now[name]) for name in now if name in known and known[name] != now[name]}
+
+
+def code_here() -> dict[str, Any]:
+    """What `code_differences` compares, of this process."""
+    return {"git_commit": _git_commit(Path(__file__)), "versions": installed_versions()}
 
 
 def _version(package: str) -> str | None:

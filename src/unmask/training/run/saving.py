@@ -9,17 +9,18 @@ from types import TracebackType
 from typing import Self
 
 from unmask.training.run.checkpoint import Snapshot, write_checkpoint
+from unmask.training.settings import TrainSettings
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run; arguments as of `unmask.training.run.checkpoint.write_checkpoint`.
+    """Writes the checkpoints of one run, of which `settings` say which are kept.
 
     Nothing is being written once its `with` block is left: an error lets the checkpoint be finished, a second Ctrl-C
     gives it up after the file that is being written.
     """
 
-    def __init__(self, checkpoints: Path, keep_last: int, save_every: int | None) -> None:
-        self._checkpoints, self._keep_last, self._save_every = checkpoints, keep_last, save_every
+    def __init__(self, checkpoints: Path, settings: TrainSettings) -> None:
+        self._checkpoints, self._settings = checkpoints, settings
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[Path] | None = None
         self._is_given_up = Event()
@@ -39,8 +40,9 @@ class CheckpointWriter:
     def write(self, snapshot: Snapshot) -> None:
         """Begins to write, after waiting for the one before; raises what went wrong with that one."""
         self.wait()
-        args = (self._checkpoints, snapshot, self._keep_last, self._save_every, self._is_given_up.is_set)
-        self._writing = self._thread.submit(write_checkpoint, *args)
+        train = self._settings
+        args = (self._checkpoints, snapshot, train.keep_last, train.save_every, train.keep_every)
+        self._writing = self._thread.submit(write_checkpoint, *args, is_given_up=self._is_given_up.is_set)
 
     def check(self) -> None:
         """Raises what has gone wrong with a checkpoint, if it is known yet."""

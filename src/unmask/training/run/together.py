@@ -13,7 +13,7 @@ from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
 from unmask.training.run.checkpoint import find_shared_checkpoint
 from unmask.training.run.directory import value_at
-from unmask.training.run.log import installed_versions
+from unmask.training.run.log import code_differences, code_here
 from unmask.yaml_text import parse_yaml
 
 Opened = TypeVar("Opened")
@@ -55,22 +55,20 @@ def open_everywhere(
 
 
 def check_same_run(settings: Settings, ranks: Ranks) -> None:
-    """Refuses a recipe, or versions, that are not those of the first process, by a SettingsError that names what
-    differs."""
+    """Refuses a recipe, versions or a commit of `unmask` that are not those of the first process, by a SettingsError
+    that names what differs."""
     if ranks.size == 1:
         return
-    recipe, versions = ranks.from_first((dump_settings(settings), installed_versions()))
+    recipe, code = ranks.from_first((dump_settings(settings), code_here()))
     first = build_settings(type(settings), parse_yaml(recipe, "the first process"), "the first process")
     changed = [key for key in changed_keys(first, settings) if key not in _OWN]
     if changed:
         here, there = (", ".join(f"{key}={value_at(each, key)}" for key in changed) for each in (settings, first))
         raise SettingsError(f"this process has {here}, and the first one {there}: start all with the same recipe")
-    for name, version in installed_versions().items():
-        if versions.get(name) != version:
-            raise SettingsError(
-                f"this process runs {name} {version}, and the first one {versions.get(name)}: install the same "
-                "everywhere"
-            )
+    for name, (expected, version) in code_differences(code).items():
+        raise SettingsError(
+            f"this process runs {name} {version}, and the first one {expected}: install the same everywhere"
+        )
 
 
 def check_same_device(compute: Compute, ranks: Ranks) -> None:

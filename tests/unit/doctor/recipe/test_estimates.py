@@ -21,6 +21,7 @@ from unmask.doctor.recipe.estimates import (
     count_parameters,
     estimate_memory,
     fixed_memory,
+    kept_checkpoints,
     measure_saved_bytes,
     run_bytes,
 )
@@ -38,7 +39,7 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import choose_compute
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS
-from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
 
 CPU = choose_compute("cpu", "fp32")
@@ -127,7 +128,7 @@ def test_a_checkpoint_is_as_large_as_told(tmp_path: Path) -> None:
     told = checkpoint_bytes(num_parameters, 2 * num_parameters)
     headers = 200 * 3 * len(list(module.parameters()))  # names, shapes and places: under 200 bytes a tensor
     assert told < size < told + headers
-    assert run_bytes(10, 20, keep_last=2) == 3 * 120 + 40
+    assert run_bytes(10, 20, kept=2) == 3 * 120 + 40
 
 
 def test_random_sequences_have_the_shape_of_real_ones() -> None:
@@ -286,3 +287,9 @@ def test_operations_of_elmo_are_those_that_pytorch_counts(monkeypatch: pytest.Mo
         module(batch)
     needless = 2 * 3 * (9 * 3 * (4 + 5) - 9 * 1 * 4 - 7 * 3 * 5)  # places, widths, filters
     assert counter.get_total_flops() == pytest.approx((objective.operations(sizes, batch, 4) / 3 + needless) * 8)
+
+
+def test_how_many_checkpoints_are_kept() -> None:
+    train = TrainSettings(steps=10_000, keep_every=2000)
+    assert [kept_checkpoints(train, steps) for steps in (None, 1999, 10_000)] == [2, 2, 7]
+    assert kept_checkpoints(TrainSettings(steps=10_000), 10_000) == 2

@@ -29,8 +29,9 @@ from unmask.training.run.checkpoint import (
     list_steps,
     remove_later,
     restore,
+    state_digest,
 )
-from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
 
 OPTIMIZERS = {
@@ -72,10 +73,12 @@ class Run:
             self.state.counts["mlm"] = self.state.counts.get("mlm", 0) + 8
         return output.detach()
 
-    def save(self, checkpoints: Path, keep_last: int = 10, save_every: int | None = None) -> Path:
+    def save(
+        self, checkpoints: Path, keep_last: int = 10, save_every: int | None = None, keep_every: int | None = None
+    ) -> Path:
         position = {"epoch": 0, "block": 3, "sequence": self.state.step}
         parts = self.module, self.optimizer, self.schedule, self.state
-        return save_checkpoint(checkpoints, *parts, position, keep_last, save_every)
+        return save_checkpoint(checkpoints, *parts, position, keep_last, save_every, keep_every)
 
     def restore(self, checkpoints: Path) -> None:
         found = find_checkpoint(checkpoints)
@@ -169,6 +172,20 @@ def test_the_newest_one_due_stays_however_many_follow(tmp_path: Path) -> None:
         assert list_steps(tmp_path) == kept
 
 
+def test_those_of_every_so_many_steps_stay(tmp_path: Path) -> None:
+    run = Run()
+    for _ in range(7):
+        run.take_steps(2)
+        run.save(tmp_path, keep_last=2, save_every=2, keep_every=4)
+    assert list_steps(tmp_path) == [4, 8, 12, 14]
+
+
+@pytest.mark.parametrize("save_every", [None, 3])
+def test_only_what_is_saved_can_be_kept(save_every: int | None) -> None:
+    with pytest.raises(ValueError, match=f"keep_every=4 has to be a multiple of save_every={save_every}"):
+        TrainSettings(steps=9, keep_every=4, save_every=save_every)
+
+
 def test_there_may_be_none(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path / "missing") is None
     assert find_checkpoint(tmp_path) is None
@@ -196,6 +213,13 @@ def forge_step(directory: Path) -> None:
     (directory / STATE).write_text(text.replace('"sequence": 20', '"sequence": 29'))
 
 
+def forge(directory: Path, **changes: Any) -> None:
+    """Writes another state, with the checksum of that."""
+    state = json.loads((directory / STATE).read_text()) | changes
+    del state["sha256"]
+    (directory / STATE).write_text(json.dumps(state | {"sha256": state_digest(state)}))
+
+
 DAMAGES: dict[str, tuple[Any, str]] = {
     "truncated file": (truncate, r"weights\.safetensors: \d+ bytes where \d+ were written"),
     "flipped byte in the weights": (flip(WEIGHTS), r"weights\.safetensors: its checksum is not"),
@@ -204,9 +228,19 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "another digit in the position": (forge_step, r"state\.json: its checksum is not"),
     "missing file": (lambda directory: (directory / OPTIMIZER).unlink(), r"optimizer\.safetensors: missing"),
     "missing state": (lambda directory: (directory / STATE).unlink(), r"state\.json: cannot be read"),
-    "empty state": (lambda directory: (directory / STATE).write_text(""), r"state\.json: cannot be read"),
-    "foreign state": (lambda directory: (directory / STATE).write_text("[1]"), r"state\.json: cannot be read"),
-    "state without a checksum": (lambda directory: (directory / STATE).write_text("{}"), r"state\.json: cannot be"),
+    "empty state": (lambda directory: (directory / STATE).write_text(""), r"state\.json: not JSON"),
+    "foreign state": (lambda directory: (directory / STATE).write_text("[1]"), r"state\.json: expected a JSON object"),
+    "state without a checksum": (lambda directory: (directory / STATE).write_text("{}"), r"state\.json: its checksum"),
+    "state of 200 MB": (
+        lambda directory: os.truncate(directory / STATE, 200_000_000),
+        r"state\.json: 200,000,000 bytes",
+    ),
+    "state without files": (lambda directory: forge(directory, files=None), r"state\.json: no files, or not what"),
+    "state without a step": (lambda directory: forge(directory, step="9"), r"state\.json: no step, or not what"),
+    "file without a size": (
+        lambda directory: forge(directory, files={WEIGHTS: {}}),
+        rf"state\.json: of {WEIGHTS} neither size nor checksum",
+    ),
 }
 
 
@@ -229,6 +263,13 @@ def test_a_damaged_one_is_passed_over_with_the_reason(tmp_path: Path, damage: st
     with pytest.raises(CheckpointError, match=reason):
         raise CheckpointError(found.damaged[0])
     assert str(newest) in found.damaged[0]
+
+
+@pytest.mark.parametrize("changes", [{"newest": {"rate": 1}}, {"stage": {}}, {"best": {"step": 1}}])
+def test_a_state_of_another_shape_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    forge(saved_twice(tmp_path), **changes)
+    with pytest.raises(CheckpointError, match=r"step-00000020: does not fit this run's model"):
+        Run().restore(tmp_path)
 
 
 def test_a_directory_left_by_a_kill_is_never_looked_at_and_goes_with_the_next_save(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ export const learning = {
   id: "learning",
   name: "Watch it learn",
   uses: ["checkpoints"],
-  missing: "Serve a run of unmask pretrain that kept checkpoints (such as train.save_every=500 train.keep_last=20) to see how a word is learnt.",
+  missing: "Serve a run of unmask pretrain with its checkpoints (train.keep_every=1000) to see how a word is learnt.",
   view: () => html`<${Panel} title="Watch it learn" answer=${answer} show=${show}
     about="What a model expected in the blank at each checkpoint of its run. Move the slider, by arrow keys too.">
     <${BlankBox} field=${text} label="Text" model=${model} use="checkpoints" />
