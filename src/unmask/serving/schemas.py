@@ -213,7 +213,7 @@ class EmbedRequest(Shape):
 
     inputs: Texts
     normalize: bool = True
-    truncate: bool = Field(False, description="makes no difference: long texts are read in windows")
+    truncate: bool | None = Field(None, description="makes no difference: long texts are read in windows")
     model: str | None = None
 
 
@@ -222,7 +222,7 @@ class PredictRequest(Shape):
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
-    truncate: bool = Field(True, description="false refuses a text of which tokens would not be read")
+    truncate: bool | None = Field(None, description="without it a text of which tokens would not be read is refused")
     model: str | None = None
 
 

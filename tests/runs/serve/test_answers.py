@@ -260,6 +260,7 @@ def test_the_shapes_of_text_embeddings_inference(client: TestClient, model_direc
     single = ask(client, "/predict", inputs="a warm paper")
     assert [set(one) for one in single] == [{"score", "label"}] * 2
     assert single[0]["score"] >= single[1]["score"]
+    assert len(ask(client, "/predict", inputs="a paper " * 90, truncate=True)) == 2, "as asked, only its beginning"
     batch = ask(client, "/predict", inputs=[["a warm paper"], ["a dull paper"]])
     assert rounded(single) == batch[0]
     [tokens] = ask(client, "/tokenize", inputs="a paper", model="encoder")
