@@ -130,7 +130,7 @@ Targets = Annotated[
 class MaskRequest(TextsRequest):
     top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
     targets: Targets = Field([])
-    step: int | None = Field(None, description="of a checkpoint of the model's run, to ask it and not the model")
+    step: int | None = Field(None, ge=0, lt=2**63, description="of a checkpoint of the model's run, to ask it and not the model")
 
 
 class FeaturesRequest(TextsRequest):
@@ -152,9 +152,9 @@ class SimilarityRequest(Schema):
 
 class GenerateRequest(Schema):
     inputs: Inputs[Text] = Field(description="prompts")
-    num_tokens: int = Field(50, ge=0, description="how many to add")
+    num_tokens: int = Field(50, ge=0, lt=2**31, description="how many to add")
     temperature: float = Field(1.0, ge=0, allow_inf_nan=False, description="0 takes the likeliest token")
-    top_k: int = Field(0, ge=0, description="draw among so many of the likeliest; 0: among all")
+    top_k: int = Field(0, ge=0, lt=2**31, description="draw among so many of the likeliest; 0: among all")
     top_p: float = Field(1.0, gt=0, le=1)
     seed: int = Field(0, ge=0, lt=2**63, description="the same gives the same text")
 
@@ -204,7 +204,9 @@ class OpenAIEmbeddings(Shape):
     input: Texts = Field(description="texts; lists of token ids are another tokenizer's and are refused")
     model: str
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1, description="keep the first so many, and divide by the length again")
+    dimensions: int | None = Field(
+        None, ge=1, lt=2**31, description="keep the first so many, and divide by the length again"
+    )
     user: str | None = None
 
 

@@ -100,6 +100,8 @@ def is_well(client: TestClient) -> bool:
         ("/v1/models/tagging/tag", {"inputs": [{"word": "a"}]}, 422, r"and none 'text': there is word\.$"),
         ("/v1/models/causal/generate", {"inputs": [""], "num_tokens": 2}, 422, "holds no token"),
         ("/v1/models/causal/generate", {"inputs": ["the"], "temperature": -1}, 422, "temperature"),
+        ("/v1/models/causal/generate", {"inputs": ["a"] * 11, "num_tokens": 10**4299}, 422, "num_tokens: .* less than"),
+        ("/v1/models/causal/generate", {"inputs": ["a"], "top_k": 10**20}, 422, "top_k: .* less than"),
         ("/v1/models/encoder/classify", {"inputs": ["a"]}, 409, "is not for classify: it answers at .*/features"),
         ("/v1/models/nobody/classify", {"inputs": ["a"]}, 404, "no model 'nobody' here: there are causal"),
         ("/v1/embeddings", {"model": "nobody", "input": "a"}, 404, "no model 'nobody'"),
