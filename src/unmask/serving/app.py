@@ -53,6 +53,8 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
 
     @app.get("/ready", summary="Whether the server takes requests")
     async def ready() -> dict[str, Any]:
+        if not service.batcher.takes_work:
+            raise Refused(503, "nothing is computed any more: the server is being stopped, or has to be", "stopping")
         return {"status": "ready", "models": list(models)}
 
     @app.get("/metrics", summary="Figures in Prometheus' text format", response_class=Response)

@@ -296,6 +296,17 @@ def test_it_tells_what_it_has(client: TestClient) -> None:
     assert "te_queue_size 0" in client.get("/metrics").text
 
 
+def test_it_is_ready_while_it_computes(served_models: dict[str, ServedModel]) -> None:
+    app = build_app(served_models)
+    with TestClient(app) as client:
+        assert client.get("/ready").status_code == 200
+        app.service.batcher.close()
+        told = client.get("/ready")
+        assert told.status_code == 503
+        assert told.json()["error"]["code"] == "stopping"
+        assert client.get("/health").status_code == 200
+
+
 def test_what_reads_each_token_once_is_counted_so(served_models: dict[str, ServedModel]) -> None:
     """A masked model reads a text as often as it has tokens, one from left to right once."""
     app = build_app(served_models, Limits(queue_tokens=400))
