@@ -91,10 +91,11 @@ Fields = Annotated[
 """A text, or fields by name; becomes a dictionary."""
 
 
-class Shape(BaseModel):
-    """Values are of the types that the schema says: `"yes"` is not true."""
+class Schema(BaseModel):
+    """Values are of the types that the schema says: `"yes"` is not true. Unknown keys are refused, so that one that is
+    misspelt, or would change the answer elsewhere, is not silently ignored."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
@@ -102,12 +103,6 @@ class Shape(BaseModel):
         if isinstance(value, dict) and len(value) > _MOST_KEYS:
             raise ValueError(f"{len(value):,} keys: /docs lists those that exist")
         return value
-
-
-class Schema(Shape):
-    """Unknown keys are refused, so that a misspelt one is not silently ignored."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class TaskRequest(Schema):
@@ -198,7 +193,7 @@ class Failure(BaseModel):
 # ---- Shapes of others
 
 
-class OpenAIEmbeddings(Shape):
+class OpenAIEmbeddings(Schema):
     """OpenAI's `/v1/embeddings`."""
 
     input: Texts = Field(description="texts; lists of token ids are another tokenizer's and are refused")
@@ -210,39 +205,42 @@ class OpenAIEmbeddings(Shape):
     user: str | None = None
 
 
-class EmbedRequest(Shape):
-    """text-embeddings-inference's `/embed`; `model` is ours, for a server of several."""
+class TeiRequest(Schema):
+    """text-embeddings-inference's; `model` is ours, for a server of several."""
+
+    model: str | None = None
+    prompt_name: None = Field(None, description="models here have no prompts")
+
+
+class EmbedRequest(TeiRequest):
+    """text-embeddings-inference's `/embed`."""
 
     inputs: Texts
     normalize: bool = True
     truncate: bool | None = Field(None, description="makes no difference: long texts are read in windows")
-    model: str | None = None
 
 
-class PredictRequest(Shape):
+class PredictRequest(TeiRequest):
     """text-embeddings-inference's `/predict`: a text, a pair, or a list whose items are lists of one or two texts."""
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
     truncate: bool | None = Field(None, description="without it a text of which tokens would not be read is refused")
-    model: str | None = None
 
 
-class SimilarInputs(Shape):
+class SimilarInputs(Schema):
     source_sentence: Text
     sentences: Inputs[Text]
 
 
-class TeiSimilarityRequest(Shape):
+class TeiSimilarityRequest(TeiRequest):
     """text-embeddings-inference's `/similarity`."""
 
     inputs: SimilarInputs
-    model: str | None = None
 
 
-class TokenizeRequest(Shape):
+class TokenizeRequest(TeiRequest):
     """text-embeddings-inference's `/tokenize`."""
 
     inputs: Texts
     add_special_tokens: bool = True
-    model: str | None = None

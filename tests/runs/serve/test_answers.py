@@ -263,6 +263,8 @@ def test_the_shapes_of_text_embeddings_inference(client: TestClient, model_direc
     assert len(ask(client, "/predict", inputs="a paper " * 90, truncate=True)) == 2, "as asked, only its beginning"
     batch = ask(client, "/predict", inputs=[["a warm paper"], ["a dull paper"]])
     assert rounded(single) == batch[0]
+    [tokens] = ask(client, "/tokenize", inputs="Unpaperly", model="encoder")
+    assert "".join(one["text"] for one in tokens[1:-1]) == "Unpaperly", "pieces of the text, not of the vocabulary"
     [tokens] = ask(client, "/tokenize", inputs="a paper", model="encoder")
     assert [one["special"] for one in tokens] == [True, *[False] * (len(tokens) - 2), True]
     assert (
