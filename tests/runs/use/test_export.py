@@ -19,6 +19,7 @@ from unmask.io.rows import Row
 from unmask.serving.app import build_app
 from unmask.serving.models import open_models
 
+onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 pytestmark = pytest.mark.usefixtures("one_thread", "place")
 
@@ -54,6 +55,8 @@ def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, 
     assert output.endswith("onnx\n")
     certificate = json.loads(Path("onnx/certificate.json").read_text("utf-8"))
     assert certificate["examples"] == 16
+    asked = onnx.load("onnx/model.onnx").opset_import
+    assert [certificate["opset"]] == [each.version for each in asked if each.domain == ""]
     assert certificate["largest_difference"]["logits"] < 1e-4
     assert certificate["metrics"]["before"] == pytest.approx(certificate["metrics"]["after"], abs=1e-4)
     assert {each.name for each in Path("onnx").iterdir()} >= {
