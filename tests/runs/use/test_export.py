@@ -49,7 +49,8 @@ def check(place: Path, task_models: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["classification", slow("regression"), "qa", slow("choice"), "tagging"])
 def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, check: Any, kind: str) -> None:
-    model, data = task_models.runs / kind, check(kind)
+    model, data = Path(shutil.copytree(task_models.runs / kind / "model", "tuned")), check(kind)
+    (model / "README.md").write_text("---\nlicense: mit\n---\n", "utf-8")
     code, output, errors = unmask("export", model, "--check", data, "--out", "onnx")
     assert code == 0, errors
     assert output.endswith("onnx\n")
@@ -66,7 +67,9 @@ def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, 
         "README.md",
     }
     assert not list(Path("onnx").glob("*.safetensors"))
-    assert "## Export" in Path("onnx/README.md").read_text("utf-8")
+    card = Path("onnx/README.md").read_text("utf-8")
+    assert "## Export" in card
+    assert card.startswith("---\nlicense: mit\n"), "as the model's own card states"
     before, after = (
         unmask("evaluate", model, "--data", data, "--json"),
         unmask("evaluate", "onnx", "--data", data, "--json"),
