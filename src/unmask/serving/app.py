@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -25,11 +25,17 @@ from unmask.serving.settings import Limits
 logger = logging.getLogger("unmask")
 
 
-def build_app(models: dict[str, ServedModel], limits: Limits | None = None, token: str | None = None) -> Guards:
+def build_app(
+    models: dict[str, ServedModel],
+    limits: Limits | None = None,
+    token: str | None = None,
+    hosts: Collection[str] | None = None,
+) -> Guards:
     """The application that serves some models; `service.batcher.close()` ends its thread.
 
     Args:
         token: what clients must send as `Authorization: Bearer TOKEN`; None: nothing.
+        hosts: the names that requests may be sent to; None: any.
     """
     limits = limits or Limits()
     metrics = Metrics()
@@ -63,7 +69,7 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
 
     add_pages(app, models)
     _answer_errors(app)
-    return Guards(app, service, token)
+    return Guards(app, service, token, hosts)
 
 
 def _answer_errors(app: FastAPI) -> None:

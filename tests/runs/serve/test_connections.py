@@ -179,7 +179,9 @@ def test_headers_end_somewhere(served: Served) -> None:
 def test_what_is_not_http(served: Served) -> None:
     with served.connect() as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # a browser that was told https://
-        assert told_of(read_all(connection)) == (400, "this is not a request in HTTP/1.1")
+        answer = read_all(connection)
+        assert told_of(answer) == (400, "this is not a request in HTTP/1.1")
+        assert b"\r\nx-content-type-options: nosniff\r\n" in answer
     assert served.ask() == 200
 
 

@@ -24,7 +24,7 @@ from unmask.serving.schemas import (
     TaskRequest,
     TokenizeRequest,
 )
-from unmask.serving.server import check_address
+from unmask.serving.server import check_address, hosts_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -224,6 +224,19 @@ def test_other_machines_are_not_let_in_without_a_token(host: str, token: str | N
         check_address(host, token, insecure)
     for words in ((host, "secret", False), (host, None, True), ("127.0.0.1", None, False), ("localhost", None, False)):
         check_address(*words)
+
+
+def test_a_foreign_name_is_not_answered_without_a_token(served_models: dict[str, ServedModel]) -> None:
+    assert hosts_of("127.0.0.1", "secret") is None
+    assert hosts_of("0.0.0.0", None) is None
+    app = build_app(served_models, hosts=hosts_of("127.0.0.2", None))
+    with TestClient(app) as client:
+        for host in ("localhost:8000", "127.0.0.1", "127.0.0.2:1", "[::1]:8000", "LocalHost"):
+            assert client.get("/health", headers={"host": host}).status_code == 200, host
+        told = client.get("/v1/models", headers={"host": "evil.example:8000"})
+        assert told.status_code == 403
+        assert "'evil.example' is not this machine's name for itself" in told.json()["error"]["message"]
+    app.service.batcher.close()
 
 
 def test_a_fault_of_ours_tells_nothing(
