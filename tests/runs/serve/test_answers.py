@@ -110,6 +110,8 @@ def test_pairs_are_scored_as_by_evaluate(model: str, client: TestClient, model_d
     [told] = ask(client, f"/v1/models/{model}/pairs", inputs=[{"good": good, "bad": bad}])["predictions"]
     assert [told["score_good"], told["score_bad"]] == pytest.approx(expected.tolist(), abs=1e-5)
     assert told["prefers"] == ("good" if expected[0] > expected[1] else "bad")
+    [told] = ask(client, f"/v1/models/{model}/pairs", inputs=[{"good": good, "bad": good}])["predictions"]
+    assert told["prefers"] is None, "evaluate counts such a pair as wrong"
     scores = ask(client, f"/v1/models/{model}/score", inputs=[good, bad])["predictions"]
     assert [one["score"] for one in scores] == pytest.approx(expected.tolist(), abs=1e-5)
 
