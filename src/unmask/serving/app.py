@@ -53,10 +53,12 @@ def build_app(
     app.include_router(inspecting.router)
     app.include_router(compatible.router)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether the server runs")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", summary="Whether the server takes requests")
     async def ready() -> dict[str, Any]:
         if not service.batcher.takes_work:

@@ -22,6 +22,7 @@ from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import predict
 from unmask.serving.app import build_app
 from unmask.serving.endpoints import TASK_EXAMPLES
+from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel, open_models
 from unmask.serving.settings import Limits
 from unmask.tasks.pairs.scorers import score_sentences
@@ -295,9 +296,17 @@ def test_it_tells_what_it_has(client: TestClient) -> None:
     assert models["classification"]["labels"] == ["n", "y"]
     assert models["masked"]["uses"][0] == "fill-mask"
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
+    assert client.head("/health").status_code == client.head("/ready").status_code == 200
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/v1/models/{name}/fill-mask", "/v1/models/{name}/tag", "/v1/embeddings"} <= set(paths)
     assert "te_queue_size 0" in client.get("/metrics").text
+
+
+def test_what_nobody_waited_for_is_no_success() -> None:
+    metrics = Metrics()
+    metrics.answered("score", 0, 0.1)
+    assert b'te_request_failure{err="499",method="score"} 1' in metrics.text()
+    assert b"te_request_success" not in metrics.text()
 
 
 def test_it_is_ready_while_it_computes(served_models: dict[str, ServedModel]) -> None:
