@@ -118,7 +118,9 @@ def export(
             "check": files.path.name,
             **result,
             "size_bytes": {"before": size_of(directory, "*.safetensors"), "after": size_of(place, ONNX)},
-            "calibration_data": "none (dynamic)" if format == "onnx-int8" else None,  # the range of every input of a product is taken from that input itself
+            "calibration_data": "none (dynamic)"
+            if format == "onnx-int8"
+            else None,  # the range of every input of a product is taken from that input itself
             "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         }
         write_json(place / CERTIFICATE, certificate)

@@ -125,7 +125,9 @@ Targets = Annotated[
 class MaskRequest(TextsRequest):
     top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
     targets: Targets = Field([])
-    step: int | None = Field(None, ge=0, lt=2**63, description="of a checkpoint of the model's run, to ask it and not the model")
+    step: int | None = Field(
+        None, ge=0, lt=2**63, description="of a checkpoint of the model's run, to ask it and not the model"
+    )
 
 
 class FeaturesRequest(TextsRequest):

@@ -45,7 +45,9 @@ def test_it_answers_until_it_is_told_to_stop(model_directories: dict[str, Path])
             assert len(json.load(told)["predictions"][0]) == 5
         host, port = place.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as half_sent:
-            half_sent.sendall(b"POST /v1/models/m/fill-mask HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+            half_sent.sendall(
+                b"POST /v1/models/m/fill-mask HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
+            )
             time.sleep(0.05)
         client = openai.OpenAI(base_url=f"{place}/v1", api_key="any", max_retries=0)
         assert [model.id for model in client.models.list()] == ["m"]

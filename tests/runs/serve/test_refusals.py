@@ -111,7 +111,12 @@ def is_well(client: TestClient) -> bool:
         ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "an input of 3 texts"),
         ("/embed", {"inputs": "a", "dimensions": 5}, 422, "dimensions: Extra inputs are not permitted"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name: Input should be None"),
-        ("/v1/embeddings", {"model": "encoder", "input": "a", "task": "x"}, 422, "task: Extra inputs are not permitted"),
+        (
+            "/v1/embeddings",
+            {"model": "encoder", "input": "a", "task": "x"},
+            422,
+            "task: Extra inputs are not permitted",
+        ),
         ("/v2/embed", {"inputs": "a"}, 404, "no such address"),
         ("/health", {}, 405, "another method"),
     ],
