@@ -63,6 +63,19 @@ class Stated:
                 raise SettingsError(f"{what!r}: expected one line of text, without characters that cannot be seen")
 
 
+def stated_in(directory: Path) -> Stated:
+    """What the card of a model directory states; nothing where there is none, or it cannot be read."""
+    try:
+        _, front, _ = (directory / CARD).read_text("utf-8").split("---\n", 2)
+        stated = yaml.safe_load(front)
+        several = {key: stated.get(key) or () for key in ("language", "datasets")}
+        lists = {key: (each,) if isinstance(each, str) else tuple(map(str, each)) for key, each in several.items()}
+        license = stated.get("license")
+        return Stated(None if license is None else str(license), lists["language"], lists["datasets"])
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError, SettingsError):
+        return Stated()
+
+
 def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool = False) -> Path:
     """Writes `README.md` into a model's directory.
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from unmask.card import Stated, write_card
+from unmask.card import Stated, stated_in, write_card
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.store.preparation import prepare
 
@@ -209,3 +209,20 @@ def test_a_card_that_is_there_stays(run: Path) -> None:
     assert (run / "model" / "README.md").read_text("utf-8") != "by hand"
     with pytest.raises(ModelError, match="no such directory"):
         write_card(run / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ("---\nlicense: mit\nlanguage: ko\ndatasets:\n- a/b\n- c\n---\n# name\n", Stated("mit", ("ko",), ("a/b", "c"))),
+        ("---\nlanguage:\n- en\n---\n---\n", Stated(languages=("en",))),
+        ("---\nlicense: [\n---\n", Stated()),
+        ("---\n- mit\n---\n", Stated()),
+        ("# name\n", Stated()),
+        (None, Stated()),
+    ],
+)
+def test_what_a_card_states_is_read_again(card: str | None, expected: Stated, tmp_path: Path) -> None:
+    if card is not None:
+        (tmp_path / "README.md").write_text(card, "utf-8")
+    assert stated_in(tmp_path) == expected

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from unmask.card import CARD, card_of
+from unmask.card import CARD, card_of, stated_in
 from unmask.errors import ColumnError, InputError, ModelError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts, size_of
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
@@ -119,15 +119,17 @@ def export(
             )
         certificate = {
             "format": format,
-            "opset": _OPSET,
+            "opset": _opset_of(place / ONNX),
             "check": files.path.name,
             **result,
             "size_bytes": {"before": size_of(directory, "*.safetensors"), "after": size_of(place, ONNX)},
-            "calibration_data": None,  # the range of every input of a product is taken from that input itself
+            "calibration_data": "none (dynamic)"
+            if format == "onnx-int8"
+            else None,  # the range of every input of a product is taken from that input itself
             "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         }
         write_json(place / CERTIFICATE, certificate)
-        write_text(place / CARD, card_of(directory, export=_sentence(certificate)))
+        write_text(place / CARD, card_of(directory, stated_in(directory), export=_sentence(certificate)))
     return certificate
 
 
@@ -152,6 +154,12 @@ def write_graph(model: PaddedModel, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+
+
+def _opset_of(path: Path) -> int:
+    """The version of ONNX's own operators that a file asks for."""
+    [opset] = [each.version for each in import_module("onnx").load(path).opset_import if each.domain in ("", "ai.onnx")]
+    return int(opset)
 
 
 def _quantize(path: Path) -> None:

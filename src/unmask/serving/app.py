@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -25,11 +25,17 @@ from unmask.serving.settings import Limits
 logger = logging.getLogger("unmask")
 
 
-def build_app(models: dict[str, ServedModel], limits: Limits | None = None, token: str | None = None) -> Guards:
+def build_app(
+    models: dict[str, ServedModel],
+    limits: Limits | None = None,
+    token: str | None = None,
+    hosts: Collection[str] | None = None,
+) -> Guards:
     """The application that serves some models; `service.batcher.close()` ends its thread.
 
     Args:
         token: what clients must send as `Authorization: Bearer TOKEN`; None: nothing.
+        hosts: the names that requests may be sent to; None: any.
     """
     limits = limits or Limits()
     metrics = Metrics()
@@ -47,12 +53,16 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
     app.include_router(inspecting.router)
     app.include_router(compatible.router)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether the server runs")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", summary="Whether the server takes requests")
     async def ready() -> dict[str, Any]:
+        if not service.batcher.takes_work:
+            raise Refused(503, "nothing is computed any more: the server is being stopped, or has to be", "stopping")
         return {"status": "ready", "models": list(models)}
 
     @app.get("/metrics", summary="Figures in Prometheus' text format", response_class=Response)
@@ -62,7 +72,7 @@ def build_app(models: dict[str, ServedModel], limits: Limits | None = None, toke
     add_pages(app, models)
     _answer_errors(app)
     posted = (path for path, methods in app.openapi()["paths"].items() if "post" in methods)
-    return Guards(app, service, token, frozenset(path.rpartition("/")[2] for path in posted))
+    return Guards(app, service, token, hosts, frozenset(path.rpartition("/")[2] for path in posted))
 
 
 def _answer_errors(app: FastAPI) -> None:

@@ -156,6 +156,11 @@ class Batcher:
                     self._tokens -= work.tokens
 
     @property
+    def takes_work(self) -> bool:
+        """Whether requests are computed: it is not closed, and its thread lives."""
+        return self._thread.is_alive() and not self._is_closed
+
+    @property
     def queue_size(self) -> int:
         """How many requests wait."""
         with self._condition:

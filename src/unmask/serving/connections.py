@@ -14,7 +14,7 @@ from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from unmask.serving.guards import failure_body
+from unmask.serving.guards import HEADERS, failure_body
 
 _HEADER_BYTES = 2**16
 _CONNECTIONS, _OTHER_FILES = 2**14, 128
@@ -130,8 +130,9 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if self.transport.is_closing():
             return
         body = failure_body(message)
-        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n".encode()
+        head += b"".join(name + b": " + value + b"\r\n" for name, value in HEADERS.items())
+        self.transport.write(STATUS_LINE[status] + head + b"\r\n" + body)
         self.transport.close()
 
     @staticmethod

@@ -194,6 +194,11 @@ async def score(
     return reply.model_copy(update={"predictions": predictions})
 
 
+def _likelier(good: float, bad: float) -> str | None:
+    """None where both are equally likely."""
+    return None if good == bad else "good" if good > bad else "bad"
+
+
 @router.post("/{name}/pairs", summary="Which of two sentences the model finds likelier")
 async def pairs(
     request: Request,
@@ -203,7 +208,7 @@ async def pairs(
     texts = [text for pair in body.inputs for text in (pair.good, pair.bad)]
     scores, reply = await answer(request, name, "pairs", "likelihoods", len(body.inputs), lambda use: use.read(texts))
     predictions = [
-        {**pair.model_dump(), "score_good": good, "score_bad": bad, "prefers": "good" if good > bad else "bad"}
+        {**pair.model_dump(), "score_good": good, "score_bad": bad, "prefers": _likelier(good, bad)}
         for pair, good, bad in zip(body.inputs, scores[::2], scores[1::2], strict=True)
     ]
     return reply.model_copy(update={"predictions": predictions, "tokens_left_out": [0] * len(predictions)})

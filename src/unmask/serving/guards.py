@@ -1,4 +1,4 @@
-"""What stands before the endpoints: the size of a body, the token, and the headers of every answer.
+"""What stands before the endpoints: the size of a body, the token, the name asked, and the headers of every answer.
 
 Plain ASGI, so that a body is refused while it arrives.
 """
@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from contextlib import suppress
 from typing import Any
 
@@ -44,12 +44,16 @@ class Guards:
     Args:
         service: what the application answers with.
         token: what `Authorization: Bearer` must hold; None: anyone may ask.
+        hosts: the names that requests may be sent to; None: any.
         endpoints: the last parts of the addresses that are counted by name.
     """
 
-    def __init__(self, app: App, service: Service, token: str | None, endpoints: frozenset[str]) -> None:
+    def __init__(
+        self, app: App, service: Service, token: str | None, hosts: Collection[str] | None, endpoints: frozenset[str]
+    ) -> None:
         self._app, self.service = app, service
         self._metrics, self._limits = service.metrics, service.limits
+        self._hosts = hosts
         self._token = None if token is None else token.encode()
         self._endpoints = endpoints
         self._held_bytes = 0  # of the bodies of all requests that are not answered
@@ -94,7 +98,15 @@ class Guards:
         if is_counted:
             self._metrics.arrived(self._endpoint(scope["path"]))
         try:
-            if not self._is_allowed(scope["path"], headers.get(b"authorization", b"")):
+            if self._hosts is not None and (host := _host(headers.get(b"host", b""))) not in ("", *self._hosts):
+                await _refuse(
+                    send_with_headers,
+                    403,
+                    f"{host[:80]!r} is not this machine's name for itself: ask {', '.join(sorted(self._hosts))}, or "
+                    "start the server with a token (UNMASK_TOKEN)",
+                    "wrong_host",
+                )
+            elif not self._is_allowed(scope["path"], headers.get(b"authorization", b"")):
                 await _refuse(
                     send_with_headers,
                     401,
@@ -133,6 +145,12 @@ class Guards:
             return True
         kind, _, given = authorization.partition(b" ")
         return hmac.compare_digest(given.strip(), self._token) and kind.lower() == b"bearer"
+
+
+def _host(header: bytes) -> str:
+    """The name in a header `Host`, without brackets and port."""
+    name = header.decode("latin-1").strip().lower()
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
 def failure_body(message: str, code: str | None = None) -> bytes:

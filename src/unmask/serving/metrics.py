@@ -39,7 +39,8 @@ class Metrics:
         self._count("te_request_count", method=endpoint)
 
     def answered(self, endpoint: str, status: int, took_s: float) -> None:
-        """A request was answered."""
+        """A request was answered; `status` is 0 where nobody waited for the answer, which counts as 499."""
+        status = status or 499
         if status < 400:
             self._count("te_request_success", method=endpoint)
         else:

@@ -91,10 +91,11 @@ Fields = Annotated[
 """A text, or fields by name; becomes a dictionary."""
 
 
-class Shape(BaseModel):
-    """Values are of the types that the schema says: `"yes"` is not true."""
+class Schema(BaseModel):
+    """Values are of the types that the schema says: `"yes"` is not true. Unknown keys are refused, so that one that is
+    misspelt, or would change the answer elsewhere, is not silently ignored."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
@@ -102,12 +103,6 @@ class Shape(BaseModel):
         if isinstance(value, dict) and len(value) > _MOST_KEYS:
             raise ValueError(f"{len(value):,} keys: /docs lists those that exist")
         return value
-
-
-class Schema(Shape):
-    """Unknown keys are refused, so that a misspelt one is not silently ignored."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class TaskRequest(Schema):
@@ -130,7 +125,9 @@ Targets = Annotated[
 class MaskRequest(TextsRequest):
     top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
     targets: Targets = Field([])
-    step: int | None = Field(None, description="of a checkpoint of the model's run, to ask it and not the model")
+    step: int | None = Field(
+        None, ge=0, lt=2**63, description="of a checkpoint of the model's run, to ask it and not the model"
+    )
 
 
 class FeaturesRequest(TextsRequest):
@@ -152,9 +149,9 @@ class SimilarityRequest(Schema):
 
 class GenerateRequest(Schema):
     inputs: Inputs[Text] = Field(description="prompts")
-    num_tokens: int = Field(50, ge=0, description="how many to add")
+    num_tokens: int = Field(50, ge=0, lt=2**31, description="how many to add")
     temperature: float = Field(1.0, ge=0, allow_inf_nan=False, description="0 takes the likeliest token")
-    top_k: int = Field(0, ge=0, description="draw among so many of the likeliest; 0: among all")
+    top_k: int = Field(0, ge=0, lt=2**31, description="draw among so many of the likeliest; 0: among all")
     top_p: float = Field(1.0, gt=0, le=1)
     seed: int = Field(0, ge=0, lt=2**63, description="the same gives the same text")
 
@@ -198,49 +195,54 @@ class Failure(BaseModel):
 # ---- Shapes of others
 
 
-class OpenAIEmbeddings(Shape):
+class OpenAIEmbeddings(Schema):
     """OpenAI's `/v1/embeddings`."""
 
     input: Texts = Field(description="texts; lists of token ids are another tokenizer's and are refused")
     model: str
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1, description="keep the first so many, and divide by the length again")
+    dimensions: int | None = Field(
+        None, ge=1, lt=2**31, description="keep the first so many, and divide by the length again"
+    )
     user: str | None = None
 
 
-class EmbedRequest(Shape):
-    """text-embeddings-inference's `/embed`; `model` is ours, for a server of several."""
+class TeiRequest(Schema):
+    """text-embeddings-inference's; `model` is ours, for a server of several."""
+
+    model: str | None = None
+    prompt_name: None = Field(None, description="models here have no prompts")
+
+
+class EmbedRequest(TeiRequest):
+    """text-embeddings-inference's `/embed`."""
 
     inputs: Texts
     normalize: bool = True
-    truncate: bool = Field(False, description="makes no difference: long texts are read in windows")
-    model: str | None = None
+    truncate: bool | None = Field(None, description="makes no difference: long texts are read in windows")
 
 
-class PredictRequest(Shape):
+class PredictRequest(TeiRequest):
     """text-embeddings-inference's `/predict`: a text, a pair, or a list whose items are lists of one or two texts."""
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
-    truncate: bool = Field(True, description="false refuses a text of which tokens would not be read")
-    model: str | None = None
+    truncate: bool | None = Field(None, description="without it a text of which tokens would not be read is refused")
 
 
-class SimilarInputs(Shape):
+class SimilarInputs(Schema):
     source_sentence: Text
     sentences: Inputs[Text]
 
 
-class TeiSimilarityRequest(Shape):
+class TeiSimilarityRequest(TeiRequest):
     """text-embeddings-inference's `/similarity`."""
 
     inputs: SimilarInputs
-    model: str | None = None
 
 
-class TokenizeRequest(Shape):
+class TokenizeRequest(TeiRequest):
     """text-embeddings-inference's `/tokenize`."""
 
     inputs: Texts
     add_special_tokens: bool = True
-    model: str | None = None

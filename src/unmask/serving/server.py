@@ -41,15 +41,26 @@ def check_address(host: str, token: str | None, insecure: bool) -> None:
     """
     if token is not None or insecure:
         return
-    try:
-        is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost"
-    if not is_local:
+    if not _is_local(host):
         raise SettingsError(
             f"--host {host} lets other machines in, and there is no token: set UNMASK_TOKEN, or say --insecure where "
             "something else guards the address"
         )
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def hosts_of(host: str, token: str | None) -> frozenset[str] | None:
+    """The names by which a server that only this machine reaches may be asked without a token; None: any.
+
+    A page of another place whose name is made to lead here (DNS rebinding) asks by that name.
+    """
+    return frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None and _is_local(host) else None
 
 
 def serve(
@@ -66,7 +77,7 @@ def serve(
     limits = Limits()
     with _listen(host, port) as listener:
         models = load()
-        app = build_app(models, limits, token)
+        app = build_app(models, limits, token, hosts_of(host, token))
         place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         print(
             f"{place} answers for {', '.join(models)}; open it in a browser, or see {place}/docs for the endpoints",

@@ -216,14 +216,22 @@ class TokenUse:
     def template_tokens(self, texts: Sequence[str], add_special_tokens: bool, most: int) -> list[list[dict[str, Any]]]:
         """The tokens of texts as text-embeddings-inference gives them: `id`, `text`, `special`, `start`, `stop`.
 
+        `text` is the piece of the text itself, where the tokenizer knows its place.
+
         Raises:
             TooMuch: there are over `most` tokens in all, special ones left out.
         """
         rows = []
-        for encoded in self.tokens(texts, most):
+        for text, encoded in zip(texts, self.tokens(texts, most), strict=True):
             offsets = encoded.get("offsets", [(None, None)] * len(encoded["ids"]))
             own = [
-                {"id": index, "text": token, "special": False, "start": start, "stop": stop}
+                {
+                    "id": index,
+                    "text": token if start is None else text[start:stop],
+                    "special": False,
+                    "start": start,
+                    "stop": stop,
+                }
                 for index, token, (start, stop) in zip(encoded["ids"], encoded["tokens"], offsets, strict=True)
             ]
             row: list[dict[str, Any]] = []

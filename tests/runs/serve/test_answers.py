@@ -22,6 +22,7 @@ from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import predict
 from unmask.serving.app import build_app
 from unmask.serving.endpoints import TASK_EXAMPLES
+from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel, open_models
 from unmask.serving.settings import Limits
 from unmask.tasks.pairs.scorers import score_sentences
@@ -110,6 +111,8 @@ def test_pairs_are_scored_as_by_evaluate(model: str, client: TestClient, model_d
     [told] = ask(client, f"/v1/models/{model}/pairs", inputs=[{"good": good, "bad": bad}])["predictions"]
     assert [told["score_good"], told["score_bad"]] == pytest.approx(expected.tolist(), abs=1e-5)
     assert told["prefers"] == ("good" if expected[0] > expected[1] else "bad")
+    [told] = ask(client, f"/v1/models/{model}/pairs", inputs=[{"good": good, "bad": good}])["predictions"]
+    assert told["prefers"] is None, "evaluate counts such a pair as wrong"
     scores = ask(client, f"/v1/models/{model}/score", inputs=[good, bad])["predictions"]
     assert [one["score"] for one in scores] == pytest.approx(expected.tolist(), abs=1e-5)
 
@@ -260,8 +263,11 @@ def test_the_shapes_of_text_embeddings_inference(client: TestClient, model_direc
     single = ask(client, "/predict", inputs="a warm paper")
     assert [set(one) for one in single] == [{"score", "label"}] * 2
     assert single[0]["score"] >= single[1]["score"]
+    assert len(ask(client, "/predict", inputs="a paper " * 90, truncate=True)) == 2, "as asked, only its beginning"
     batch = ask(client, "/predict", inputs=[["a warm paper"], ["a dull paper"]])
     assert rounded(single) == batch[0]
+    [tokens] = ask(client, "/tokenize", inputs="Unpaperly", model="encoder")
+    assert "".join(one["text"] for one in tokens[1:-1]) == "Unpaperly", "pieces of the text, not of the vocabulary"
     [tokens] = ask(client, "/tokenize", inputs="a paper", model="encoder")
     assert [one["special"] for one in tokens] == [True, *[False] * (len(tokens) - 2), True]
     assert (
@@ -290,9 +296,28 @@ def test_it_tells_what_it_has(client: TestClient) -> None:
     assert models["classification"]["labels"] == ["n", "y"]
     assert models["masked"]["uses"][0] == "fill-mask"
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
+    assert client.head("/health").status_code == client.head("/ready").status_code == 200
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/v1/models/{name}/fill-mask", "/v1/models/{name}/tag", "/v1/embeddings"} <= set(paths)
     assert "te_queue_size 0" in client.get("/metrics").text
+
+
+def test_what_nobody_waited_for_is_no_success() -> None:
+    metrics = Metrics()
+    metrics.answered("score", 0, 0.1)
+    assert b'te_request_failure{err="499",method="score"} 1' in metrics.text()
+    assert b"te_request_success" not in metrics.text()
+
+
+def test_it_is_ready_while_it_computes(served_models: dict[str, ServedModel]) -> None:
+    app = build_app(served_models)
+    with TestClient(app) as client:
+        assert client.get("/ready").status_code == 200
+        app.service.batcher.close()
+        told = client.get("/ready")
+        assert told.status_code == 503
+        assert told.json()["error"]["code"] == "stopping"
+        assert client.get("/health").status_code == 200
 
 
 def test_what_reads_each_token_once_is_counted_so(served_models: dict[str, ServedModel]) -> None:

@@ -10,16 +10,17 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.testclient import TestClient
 
 from unmask.serving.app import build_app
+from unmask.serving.batching import Work
 from unmask.serving.models import ServedModel, open_models
 from unmask.serving.server import Server, settings_of
 from unmask.serving.settings import Limits
@@ -179,7 +180,9 @@ def test_headers_end_somewhere(served: Served) -> None:
 def test_what_is_not_http(served: Served) -> None:
     with served.connect() as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # a browser that was told https://
-        assert told_of(read_all(connection)) == (400, "this is not a request in HTTP/1.1")
+        answer = read_all(connection)
+        assert told_of(answer) == (400, "this is not a request in HTTP/1.1")
+        assert b"\r\nx-content-type-options: nosniff\r\n" in answer
     assert served.ask() == 200
 
 
@@ -240,3 +243,98 @@ def test_a_model_that_is_removed_while_it_is_served(
     app.service.batcher.close()
     assert str(directory) in caplog.text
     assert "Traceback" not in caplog.text
+
+
+class Gated:
+    """A use that computes while the gate is open; each request has six tokens."""
+
+    def __init__(self) -> None:
+        self.began, self.gate = threading.Event(), threading.Event()
+
+    def read(self, texts: Sequence[str]) -> Work:
+        return Work(self, object(), len(texts), 6, [0] * len(texts))  # never alike: each is a batch
+
+    def compute(self, options: Any, payloads: Sequence[int]) -> list[list[float]]:
+        self.began.set()
+        assert self.gate.wait(30)
+        return [[0.0] * number for number in payloads]
+
+
+@contextmanager
+def gated(monkeypatch: pytest.MonkeyPatch, models: dict[str, ServedModel], **limits: Any) -> Iterator[tuple[Any, Any]]:
+    """A server whose thread is computing the request of a first client, and the service behind it."""
+    use = Gated()
+    monkeypatch.setattr(ServedModel, "use", lambda model, name: use)
+    with serving({"masked": models["masked"]}, Limits(**limits)) as served:
+        try:
+            first = score(served)
+            assert use.began.wait(10)
+            yield served, use
+            use.gate.set()
+            assert first.recv(12) in (b"HTTP/1.1 200", b"HTTP/1.1 503")
+            first.close()
+        finally:
+            use.gate.set()
+
+
+def score(served: Served) -> socket.socket:
+    """A connection on which a request was sent."""
+    body = b'{"inputs": ["a"]}'
+    head = "POST /v1/models/masked/score HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    connection = served.connect()
+    connection.sendall(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+    return connection
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def service_of(served: Served) -> Any:
+    return cast(Any, served.server.config.app).service
+
+
+def test_a_full_queue_turns_away(served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    with gated(monkeypatch, served_models, queue_tokens=10) as (served, use), score(served) as second:
+        wait_until(lambda: service_of(served).batcher.queue_size == 1)
+        with score(served) as third:
+            answer = read_all(third)
+        assert told_of(answer) == (429, "too many requests are waiting: try again in 1 s")
+        assert b"\r\nretry-after: 1\r\n" in answer
+        use.gate.set()
+        assert read_all(second).startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_not_answered_in_time_is_told(
+    served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gated(monkeypatch, served_models, timeout_s=1) as (served, _), score(served) as second:
+        told = told_of(read_all(second))
+        assert told == (503, "not answered within 1 s: send fewer or shorter inputs, or try again")
+        wait_until(lambda: service_of(served).batcher.queue_size == 0)
+
+
+def test_who_asks_while_it_stops_is_told(
+    served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gated(monkeypatch, served_models) as (served, use):
+        batcher = service_of(served).batcher
+        closing = threading.Thread(target=batcher.close)
+        closing.start()
+        wait_until(lambda: not batcher.takes_work)
+        with score(served) as second:
+            assert told_of(read_all(second)) == (503, "the server is being stopped")
+        use.gate.set()
+        closing.join(10)
+
+
+def test_who_leaves_is_not_computed_for(served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    with gated(monkeypatch, served_models) as (served, _):
+        service = service_of(served)
+        with score(served):
+            wait_until(lambda: service.batcher.queue_size == 1)
+        wait_until(lambda: service.batcher.queue_size == 0)
+        wait_until(lambda: b'te_request_failure{err="499",method="score"} 1' in service.metrics.text())

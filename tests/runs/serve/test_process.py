@@ -45,7 +45,9 @@ def test_it_answers_until_it_is_told_to_stop(model_directories: dict[str, Path])
             assert len(json.load(told)["predictions"][0]) == 5
         host, port = place.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as half_sent:
-            half_sent.sendall(b"POST /v1/models/m/fill-mask HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+            half_sent.sendall(
+                b"POST /v1/models/m/fill-mask HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
+            )
             time.sleep(0.05)
         client = openai.OpenAI(base_url=f"{place}/v1", api_key="any", max_retries=0)
         assert [model.id for model in client.models.list()] == ["m"]
@@ -87,7 +89,7 @@ def test_a_request_under_way_is_answered_at_the_end(model_directories: dict[str,
     try:
         host, port = place.removeprefix("http://").split(":")
         body = json.dumps({"inputs": ["the sky is blue and the sea is green " * 2] * 120}).encode()
-        head = f"POST /v1/models/m/score HTTP/1.1\r\nhost: m\r\ncontent-length: {len(body)}\r\n"
+        head = f"POST /v1/models/m/score HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
         with socket.create_connection((host, int(port)), timeout=30) as connection:
             connection.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + body)
             metrics = f"{place}/metrics"

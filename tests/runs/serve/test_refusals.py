@@ -24,7 +24,7 @@ from unmask.serving.schemas import (
     TaskRequest,
     TokenizeRequest,
 )
-from unmask.serving.server import check_address
+from unmask.serving.server import check_address, hosts_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,7 +72,8 @@ def is_well(client: TestClient) -> bool:
         (CLASSIFY, {"inputs": ["a"], **{f"key{number}": 1 for number in range(100)}}, 422, "the body: 101 keys: /docs"),
         ("/embed", {"inputs": ["a"] * 513}, 413, "inputs: 513 entries: a request has at most 512: send several"),
         ("/predict", {"inputs": [["a"]] * 513}, 413, "inputs: 513 entries: a request has at most 512: send several"),
-        ("/predict", {"inputs": "a " * 90, "truncate": False, "model": "classification"}, 422, "tokens would not be"),
+        ("/predict", {"inputs": "a " * 90, "model": "classification"}, 422, "tokens would not be"),
+        ("/predict", {"inputs": "a " * 90, "truncate": None, "model": "classification"}, 422, "or truncate=true"),
         (FILL, {"inputs": ["[MASK]"], "targets": ["a"] * 513}, 413, "^targets: 513 entries: a request has at most 512"),
         ("/predict", {"inputs": [["a"], [7]]}, 422, "expected a text, or a list of texts"),
         (CLASSIFY, b"", 422, "."),
@@ -99,6 +100,8 @@ def is_well(client: TestClient) -> bool:
         ("/v1/models/tagging/tag", {"inputs": [{"word": "a"}]}, 422, r"and none 'text': there is word\.$"),
         ("/v1/models/causal/generate", {"inputs": [""], "num_tokens": 2}, 422, "holds no token"),
         ("/v1/models/causal/generate", {"inputs": ["the"], "temperature": -1}, 422, "temperature"),
+        ("/v1/models/causal/generate", {"inputs": ["a"] * 11, "num_tokens": 10**4299}, 422, "num_tokens: .* less than"),
+        ("/v1/models/causal/generate", {"inputs": ["a"], "top_k": 10**20}, 422, "top_k: .* less than"),
         ("/v1/models/encoder/classify", {"inputs": ["a"]}, 409, "is not for classify: it answers at .*/features"),
         ("/v1/models/nobody/classify", {"inputs": ["a"]}, 404, "no model 'nobody' here: there are causal"),
         ("/v1/embeddings", {"model": "nobody", "input": "a"}, 404, "no model 'nobody'"),
@@ -106,6 +109,14 @@ def is_well(client: TestClient) -> bool:
         ("/v1/embeddings", {"model": "encoder", "input": []}, 422, "no texts"),
         ("/v1/embeddings", {"model": "encoder", "input": "a", "dimensions": 10**6}, 422, "dimensions is 1000000"),
         ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "an input of 3 texts"),
+        ("/embed", {"inputs": "a", "dimensions": 5}, 422, "dimensions: Extra inputs are not permitted"),
+        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name: Input should be None"),
+        (
+            "/v1/embeddings",
+            {"model": "encoder", "input": "a", "task": "x"},
+            422,
+            "task: Extra inputs are not permitted",
+        ),
         ("/v2/embed", {"inputs": "a"}, 404, "no such address"),
         ("/health", {}, 405, "another method"),
     ],
@@ -218,6 +229,19 @@ def test_other_machines_are_not_let_in_without_a_token(host: str, token: str | N
         check_address(host, token, insecure)
     for words in ((host, "secret", False), (host, None, True), ("127.0.0.1", None, False), ("localhost", None, False)):
         check_address(*words)
+
+
+def test_a_foreign_name_is_not_answered_without_a_token(served_models: dict[str, ServedModel]) -> None:
+    assert hosts_of("127.0.0.1", "secret") is None
+    assert hosts_of("0.0.0.0", None) is None
+    app = build_app(served_models, hosts=hosts_of("127.0.0.2", None))
+    with TestClient(app) as client:
+        for host in ("localhost:8000", "127.0.0.1", "127.0.0.2:1", "[::1]:8000", "LocalHost"):
+            assert client.get("/health", headers={"host": host}).status_code == 200, host
+        told = client.get("/v1/models", headers={"host": "evil.example:8000"})
+        assert told.status_code == 403
+        assert "'evil.example' is not this machine's name for itself" in told.json()["error"]["message"]
+    app.service.batcher.close()
 
 
 def test_a_fault_of_ours_tells_nothing(

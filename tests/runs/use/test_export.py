@@ -4,6 +4,7 @@ written."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from unmask.io.rows import Row
 from unmask.serving.app import build_app
 from unmask.serving.models import open_models
 
+onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 pytestmark = pytest.mark.usefixtures("one_thread", "place")
 
@@ -48,12 +50,15 @@ def check(place: Path, task_models: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["classification", slow("regression"), "qa", slow("choice"), "tagging"])
 def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, check: Any, kind: str) -> None:
-    model, data = task_models.runs / kind, check(kind)
+    model, data = Path(shutil.copytree(task_models.runs / kind / "model", "tuned")), check(kind)
+    (model / "README.md").write_text("---\nlicense: mit\n---\n", "utf-8")
     code, output, errors = unmask("export", model, "--check", data, "--out", "onnx")
     assert code == 0, errors
     assert output.endswith("onnx\n")
     certificate = json.loads(Path("onnx/certificate.json").read_text("utf-8"))
     assert certificate["examples"] == 16
+    asked = onnx.load("onnx/model.onnx").opset_import
+    assert [certificate["opset"]] == [each.version for each in asked if each.domain == ""]
     assert certificate["largest_difference"]["logits"] < 1e-4
     assert certificate["metrics"]["before"] == pytest.approx(certificate["metrics"]["after"], abs=1e-4)
     assert {each.name for each in Path("onnx").iterdir()} >= {
@@ -63,7 +68,9 @@ def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, 
         "README.md",
     }
     assert not list(Path("onnx").glob("*.safetensors"))
-    assert "## Export" in Path("onnx/README.md").read_text("utf-8")
+    card = Path("onnx/README.md").read_text("utf-8")
+    assert "## Export" in card
+    assert card.startswith("---\nlicense: mit\n"), "as the model's own card states"
     before, after = (
         unmask("evaluate", model, "--data", data, "--json"),
         unmask("evaluate", "onnx", "--data", data, "--json"),
