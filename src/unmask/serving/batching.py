@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Limits
+from unmask.training.device import give_freed_memory_back
 
 logger = logging.getLogger("unmask")
 
@@ -111,6 +112,10 @@ def stop_if_abandoned(*_: Any) -> None:
         raise Abandoned
 
 
+GIVEN_BACK_EVERY_S = 30.0
+"""Freed memory: batches of ever new sizes, and thousands of requests that wait, leave more and more of it in pieces."""
+
+
 class Batcher:
     """The queue, and the thread that owns the models."""
 
@@ -174,6 +179,7 @@ class Batcher:
         self._thread.join()
 
     def _run(self) -> None:
+        given_back = time.monotonic()
         while batch := self._take():
             started = time.monotonic()
             for job in batch:
@@ -183,6 +189,9 @@ class Batcher:
             if all(job.is_computed for job in batch):  # what fails, or is given up, may take no time at all
                 self._rate += (tokens / max(took, 1e-6) - self._rate) * (0.2 if self._rate else 1.0)
             self._metrics.computed(len(batch), tokens, took)
+            if started - given_back >= GIVEN_BACK_EVERY_S:
+                give_freed_memory_back()
+                given_back = started
 
     def _take(self) -> list[_Job]:
         """The oldest request, and as many others of its kind as fit; waits for one. Empty at the end."""

@@ -293,6 +293,12 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP_MAX, 0)
 
 
+def give_freed_memory_back() -> None:
+    """Gives the system all memory that is free now, where glibc allocates it; the next step takes it again."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _computes_bf16(gpu: Gpu | None) -> tuple[bool, str]:
     """Whether matrix products in bfloat16 are faster on the device, and why."""
     if gpu is not None:

@@ -19,6 +19,7 @@ from torch.nn.modules import module
 
 from unmask.batch import pack
 from unmask.inference import onnx_model
+from unmask.serving import batching as batching_module
 from unmask.serving.batching import Batcher, Busy, Stopping, TooMuch, Work
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Limits
@@ -308,3 +309,17 @@ def test_at_the_end_what_waits_is_answered_and_nothing_more_is_taken() -> None:
     answers = asyncio.run(ask())
     assert answers[:2] == [2, 4]
     assert isinstance(answers[2], Stopping)
+
+
+def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[None] = []
+    monkeypatch.setattr(batching_module, "GIVEN_BACK_EVERY_S", 0.0)
+    monkeypatch.setattr(batching_module, "give_freed_memory_back", lambda: given_back.append(None))
+
+    async def ask() -> None:
+        with batching() as batcher:
+            use = Doubling()
+            assert [await batcher.compute(use.work(number)) for number in (1, 2)] == [2, 4]
+
+    asyncio.run(ask())
+    assert given_back
