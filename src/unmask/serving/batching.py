@@ -112,7 +112,7 @@ def stop_if_abandoned(*_: Any) -> None:
         raise Abandoned
 
 
-GIVEN_BACK_EVERY_S = 30.0
+GIVEN_BACK_EVERY_S = 10.0
 """Freed memory: batches of ever new sizes, and thousands of requests that wait, leave more and more of it in pieces."""
 
 
