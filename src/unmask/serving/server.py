@@ -10,6 +10,7 @@ import math
 import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import uvicorn
@@ -76,7 +77,9 @@ def serve(
     """
     limits = Limits()
     with _listen(host, port) as listener:
-        models = load()
+        # PyTorch's helper threads end with the thread that used them. While there are more than cores, none spins.
+        with ThreadPoolExecutor(1) as pool:
+            models = pool.submit(load).result()
         app = build_app(models, limits, token, hosts_of(host, token))
         place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         print(
