@@ -150,9 +150,10 @@ def finetune_settings(
         opens = partial(_open, settings, own, compute, ranks, source)
         run = open_everywhere(opening, opens, opens, _fingerprints, own, ranks)
         with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
-            _train(settings, run, own, compute, log, ranks.during_steps(settings.train.rank_timeout_s))
-        if ranks.is_first:
-            write_report(own)
+            _train(settings, run, own, compute, log, ranks)
+        with ranks.agreeing():
+            if ranks.is_first:
+                write_report(own)
     return directory / "model"
 
 
@@ -278,37 +279,46 @@ def _train(
     log_compute(compute, run.module.encoder.settings)
     plain = compute.for_figures()
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain)
+    in_steps = ranks.during_steps(settings.train.rank_timeout_s)
     with Interruption() as interruption:
         last_evaluation = run_session(
             Learner(module, run.module.counts),
             ExampleSteps(run.loader, run.start),
             settings,
-            RunContext("fine-tuning", directory, compute, log, interruption, run.checkpoint, settings.seed, ranks),
+            RunContext("fine-tuning", directory, compute, log, interruption, run.checkpoint, settings.seed, in_steps),
             evaluate=dev,
         )
-        if not ranks.is_first:
-            return
-        module.eval()
-        if isinstance(module, SequenceModule):
-            module.rescale()
-        results: dict[str, Any] = {"num_parameters": num_parameters}
-        results |= {} if positive is None else {"positive_label": positive}
-        if dev is not None and run.dev is not None:
-            task = dev.tune(last_evaluation)
-            assert dev.score is not None
-            results |= {"dev": dev.figures, "degenerate": dev.score.degenerate()}
-            if isinstance(dev.score, LabelScore | LabelSetScore):
-                results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
-            results["floors"] = _floors(task, run.loader.examples, run.dev)
-            write_json(directory / "samples.json", _samples(task, run, plain))
-        if run.test is not None:
-            test = Measurement("test", task, run.module, run.test, plain)
-            results["test"] = test()
-            logger.info("test: %s", _listed(test.figures))
-        save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
-        write_json(directory / "results.json", results)
-        if (directory / "features").exists():
-            rmtree(directory / "features")
+        with ranks.agreeing():  # the others wait: what fails here fails everywhere
+            if ranks.is_first:
+                _write_results(run, dev, last_evaluation, directory, plain)
+
+
+def _write_results(
+    run: TaskInputs, dev: Measurement | None, last_evaluation: dict[str, float], directory: Path, compute: Compute
+) -> None:
+    """Chooses what is chosen on dev, measures test, and writes the model with its figures."""
+    task, module = run.task, run.module
+    module.eval()
+    if isinstance(module, SequenceModule):
+        module.rescale()
+    results: dict[str, Any] = {"num_parameters": sum(parameter.numel() for parameter in module.parameters())}
+    results |= {} if (positive := positive_label(task)) is None else {"positive_label": positive}
+    if dev is not None and run.dev is not None:
+        task = dev.tune(last_evaluation)
+        assert dev.score is not None
+        results |= {"dev": dev.figures, "degenerate": dev.score.degenerate()}
+        if isinstance(dev.score, LabelScore | LabelSetScore):
+            results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
+        results["floors"] = _floors(task, run.loader.examples, run.dev)
+        write_json(directory / "samples.json", _samples(task, run, compute))
+    if run.test is not None:
+        test = Measurement("test", task, run.module, run.test, compute)
+        results["test"] = test()
+        logger.info("test: %s", _listed(test.figures))
+    save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
+    write_json(directory / "results.json", results)
+    if (directory / "features").exists():
+        rmtree(directory / "features")
 
 
 def _floors(task: Task[Any], training: EncodedExamples, dev: list[ExampleSet]) -> dict[str, dict[str, float]]:

@@ -88,16 +88,18 @@ def pretrain(
         with alone_in(directory), RunLog(directory, echo=ranks.is_first) as log, Interruption() as interruption:
             if resume and inputs.checkpoint is None:
                 logger.info("nothing to resume in %s: starts from the beginning", directory)
-            ranks = ranks.during_steps(settings.train.rank_timeout_s)
+            in_steps = ranks.during_steps(settings.train.rank_timeout_s)
             context = RunContext(
-                "pre-training", directory, compute, log, interruption, inputs.checkpoint, settings.seed, ranks
+                "pre-training", directory, compute, log, interruption, inputs.checkpoint, settings.seed, in_steps
             )
             last_evaluation = _train(settings, inputs, evaluate, context)
-            if token_counts is not None:  # in the first process
-                whole = joined_again(inputs, settings, directory) if settings.train.shard else inputs
-                _write_results(whole, last_evaluation, token_counts, context)
-        if ranks.is_first:
-            write_report(directory)
+            with ranks.agreeing():  # the others wait: what fails here fails everywhere
+                if token_counts is not None:  # in the first process
+                    whole = joined_again(inputs, settings, directory) if settings.train.shard else inputs
+                    _write_results(whole, last_evaluation, token_counts, context)
+        with ranks.agreeing():
+            if ranks.is_first:
+                write_report(directory)
     return Path(out) / "model"
 
 

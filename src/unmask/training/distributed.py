@@ -88,7 +88,8 @@ class Ranks:
         if self.size == 1:
             return self
         patience = timedelta(seconds=timeout_s)
-        return replace(self, patience=patience, group=dist.new_group(timeout=patience))
+        with self.answered():
+            return replace(self, patience=patience, group=dist.new_group(timeout=patience))
 
     def take_device(self, device: torch.device) -> None:
         """Takes a GPU of its own, where GPUs compute. Raises UserError if there are fewer than processes here."""
@@ -145,6 +146,8 @@ class Ranks:
         own: UnmaskError | None = None
         try:
             yield
+        except RankLost:
+            raise  # who is lost cannot agree
         except UnmaskError as error:
             own = error
         errors = self.gather(None if own is None else {"message": str(own), "exit_code": own.exit_code})

@@ -241,12 +241,13 @@ class Session:
         checkpoint has been saved."""
         settings, ranks = self.settings, self.context.ranks
         state.newest = result
-        self.writer.check()
         state.seconds = ranks.from_first(state.seconds)  # a budget may go by it
         self.progress.update(state.progress(settings), state.tokens)
         is_last = state.is_over(settings)
-        if is_last or settings.minutes is not None or state.step % settings.log_every == 0:
-            self.log_rest(state)
+        with ranks.agreeing():  # a disk that is full for the first process ends all alike
+            self.writer.check()
+            if is_last or settings.minutes is not None or state.step % settings.log_every == 0:
+                self.log_rest(state)
         if is_last or (settings.eval_every is not None and state.step % settings.eval_every == 0):
             self._evaluate(state)
             is_last = state.is_over(settings)
@@ -256,10 +257,10 @@ class Session:
         is_stopped = signal_number is not None
         if is_last or is_stopped or (settings.save_every is not None and state.step % settings.save_every == 0):
             self._save(state)
-        if is_last or is_stopped:
-            self.writer.wait()
         if signal_number is not None:
-            self.log_rest(state)  # after the save: resumed, these steps are part of the next row
+            with ranks.agreeing():
+                self.writer.wait()
+                self.log_rest(state)  # after the save: resumed, these steps are part of the next row
             share, then = state.progress(settings), "writes the model" if is_last else "continues from here"
             raise Interrupted(
                 f"stopped at step {state.step:,}, {share:.0%} of the run; everything is saved in "
@@ -304,12 +305,12 @@ class Session:
         """Logs, evaluates and saves if that was not done after the last step: when a run is resumed under a budget that
         ends where it was stopped, or when the batches have run out."""
         self.log_rest(state)
-        if state.evaluated_step != state.step:
+        if not (is_evaluated := state.evaluated_step == state.step):
             self._evaluate(state)
+        if not is_evaluated or self._saved_step != state.step:
             self._save(state)
-        elif self._saved_step != state.step:
-            self._save(state)
-        self.writer.wait()
+        with self.context.ranks.agreeing():
+            self.writer.wait()
 
     def log_rest(self, state: TrainState) -> None:
         """Writes a row of the steps that have none yet, if there are any."""
@@ -384,12 +385,13 @@ class Session:
         module, optimizer, ranks = self.learner.module, self.optimizer, self.context.ranks
         for name in getattr(module, "lane_buffers", ()):  # of each lane its own process has the newest
             setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
-        position, rows = _as_json(state.position), self.context.log.digest()
-        if ranks.is_first:
-            parts = (module, optimizer.optimizer, optimizer.schedule)
-            self.writer.write(take_snapshot(*parts, state, position, rows))
-        elif self.settings.shard:
-            give_parts(module, optimizer.optimizer)
+        with ranks.agreeing():
+            position, rows = _as_json(state.position), self.context.log.digest()
+            if ranks.is_first:
+                parts = (module, optimizer.optimizer, optimizer.schedule)
+                self.writer.write(take_snapshot(*parts, state, position, rows))
+            elif self.settings.shard:
+                give_parts(module, optimizer.optimizer)
 
 
 def _as_json(position: Any) -> dict[str, int]:

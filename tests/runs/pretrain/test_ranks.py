@@ -24,6 +24,7 @@ from support.corpora import learn_and_prepare
 from support.hosts import linked_hosts, on_hosts
 from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, wait_for, wait_until
 from support.runs import stop_at
+from unmask.errors import OutputError
 from unmask.training import distributed
 from unmask.training.run import checkpoint
 from unmask.training.run.log import read_metrics, read_sessions
@@ -315,6 +316,32 @@ def test_no_space_for_a_copy_of_the_checkpoint_ends_all(pretrain_words: list[str
     assert "TMPDIR names another" in said
     all_well(wait_for(start_ranks([words] * 2, {1: never_link})))
     assert len(examples(run)) == STEPS + 2
+
+
+def no_space_at_the_end(name: str) -> None:
+    """The first process fails after its last step."""
+    from unmask.pretraining import run
+
+    def fail(*_: Any) -> None:
+        raise OutputError(f"no space in {name}")
+
+    setattr(run, name, fail)
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (partial(allow_small_files, links=True), "cannot write a checkpoint"),
+        (partial(no_space_at_the_end, "save_pretrained"), "no space in save_pretrained"),
+        (partial(no_space_at_the_end, "write_report"), "no space in write_report"),
+    ],
+    ids=["checkpoint", "model", "report"],
+)
+def test_no_space_for_what_the_first_process_writes_ends_all(
+    before: Callable[[], object], said: str, pretrain_words: list[str], tmp_path: Path
+) -> None:
+    words = [*pretrain_words, "--out", str(tmp_path / "run")]
+    assert said in refused(wait_for(start_ranks([words] * 2, {0: before})))
 
 
 # ------------------------------------------------------------------------------------------------------ divided models
