@@ -233,6 +233,13 @@ class Measurement:
         assert isinstance(self.score, LabelScore | LabelSetScore)
         assert isinstance(self.module, SequenceModule)
         temperature, before = self.score.best_temperature(), self.score.reliability.error
+        if temperature is None:
+            logger.warning(
+                "task.calibration changes nothing: no decision on %s is wrong, or hardly any, which does not say how "
+                "sure the model may be; give more examples, or harder ones",
+                self.name,
+            )
+            return
         self.module.cool(temperature)
         self()
         if self.score.num_examples < _FEW_TO_CALIBRATE:

@@ -107,6 +107,9 @@ def adjusted_task(
         return task
     kept = task.remembered()
     own_columns = kept.pop("columns")
+    given_thresholds = settings.get("thresholds")
+    if isinstance(given_thresholds, Mapping):
+        settings = {**settings, "thresholds": {**kept.get("thresholds", {}), **given_thresholds}}
     labels = {"labels": list(task.labels)} if task.labels else {}
     adjusted = build_task_settings({**kept, **labels, **settings})
     if adjusted.max_length > num_positions:

@@ -198,6 +198,11 @@ class TaskSettings(Settings):
             raise ValueError(
                 "thresholds are for labels of which a text may have many: set multi_label to true, or leave them out"
             )
+        if isinstance(self.thresholds, dict) and self.calibration is not None:
+            raise ValueError(
+                "calibration moves the probabilities that thresholds are compared with: set thresholds to dev, or give "
+                "their numbers to `unmask predict`"
+            )
         of_windows = {"window_pooling": "mean", "doc_stride": 128}
         for field, usual in of_windows.items():
             is_text = kind in ("classification", "regression")

@@ -154,6 +154,22 @@ def test_thresholds_and_lengths_of_answers(tiny_model: Path, tmp_path: Path) -> 
     assert answer(together, null_threshold=-1e9)["answer"]
 
 
+def test_thresholds_of_labels_that_are_not_named_stay(tiny_model: Path, tmp_path: Path) -> None:
+    remembered = {"a": 0.3, "b": 0.7}
+    model = save(
+        tmp_path / "model", tiny_model, "classification", labels=["a", "b"], multi_label=True, thresholds=remembered
+    )
+    predictor = load_predictor(model)
+
+    def thresholds(given: object) -> object:
+        return predictor.with_options(settings={"thresholds": given}).task.settings.thresholds
+
+    assert thresholds({"a": 0.9}) == {"a": 0.9, "b": 0.7}
+    assert thresholds(None) is None
+    with pytest.raises(SettingsError, match=r"task\.thresholds names 'c'"):
+        thresholds({"c": 0.9})
+
+
 def test_tags_that_break_their_scheme_are_refused_where_that_is_asked_for(tiny_model: Path, tmp_path: Path) -> None:
     model = save(tmp_path / "model", tiny_model, "tagging", labels=["O", "B-X", "I-X"])
     data = write_rows(tmp_path / "data.jsonl", {"tokens": ["a", "man", "waits"], "tags": ["B-X", "O", "I-X"]})

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 _SMALLEST = float(np.finfo(np.float32).tiny)
 _COLDEST, _HOTTEST = 1 / 32, 32.0
-"""Between these the temperature is looked for: a model that is right everywhere would be best at 0."""
+"""Between these the temperature is looked for: a model that is right everywhere would be best at 0, and has none."""
 
 
 class Reliability:
@@ -66,7 +66,7 @@ class Reliability:
         return {"expected_calibration_error": self.error, "bins": bins}
 
 
-def best_temperature(probabilities: Floats, labels: NDArray[np.int64]) -> float:
+def best_temperature(probabilities: Floats, labels: NDArray[np.int64]) -> float | None:
     """The number, from 1/32 to 32, by which logits are divided so that the labels become most probable.
 
     The loss is convex in one over the temperature, so its slope is followed to 0 by halving.
@@ -74,19 +74,25 @@ def best_temperature(probabilities: Floats, labels: NDArray[np.int64]) -> float:
     Args:
         probabilities: (examples, labels), each row adding up to 1.
         labels: (examples,) ids.
+
+    Returns:
+        None where even the lowest is not low enough: no decision is wrong, or hardly any.
     """
-    if not len(labels):
-        return 1.0
     logits = np.log(np.maximum(probabilities, _SMALLEST))
-    true = logits[np.arange(len(labels)), labels]
+    margins = logits - logits[np.arange(len(labels)), labels][:, None]
+
+    def slope(inverse: float) -> float:
+        scaled = inverse * margins
+        expected = np.exp(scaled - scaled.max(1, keepdims=True))
+        expected /= expected.sum(1, keepdims=True)
+        return float((expected * margins).sum())
+
+    if slope(1 / _COLDEST) <= 0:
+        return None
     low, high = np.log(1 / _HOTTEST), np.log(1 / _COLDEST)  # of one over the temperature
     for _ in range(40):
         middle = (low + high) / 2
-        scaled = np.exp(middle) * logits
-        expected = np.exp(scaled - scaled.max(1, keepdims=True))
-        expected /= expected.sum(1, keepdims=True)
-        slope = ((expected * logits).sum(1) - true).sum()
-        low, high = (middle, high) if slope < 0 else (low, middle)
+        low, high = (middle, high) if slope(np.exp(middle)) < 0 else (low, middle)
     return float(np.exp(-(low + high) / 2))
 
 

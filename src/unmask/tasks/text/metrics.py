@@ -92,7 +92,7 @@ class LabelScore:
                 self._kept.add(prediction["probabilities"], [true])
         self.reliability.add(decided)
 
-    def best_temperature(self) -> float:
+    def best_temperature(self) -> float | None:
         """See `unmask.tasks.text.calibration`; the score keeps probabilities."""
         assert self._kept is not None
         return best_temperature(self._kept.probabilities, self._kept.is_true.argmax(1))
@@ -183,7 +183,7 @@ class LabelSetScore:
             return []
         return [(by_label[label], number in true) for label, number in self._ids.items()]
 
-    def best_temperature(self) -> float:
+    def best_temperature(self) -> float | None:
         """See `unmask.tasks.text.calibration`; the score keeps probabilities. Each label is a decision of its own."""
         assert self._kept is not None
         present = self._kept.probabilities.reshape(-1)

@@ -130,7 +130,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         given = self.settings.thresholds
         thresholds = given if isinstance(given, dict) else {}
         decoded = []
-        for row in torch.sigmoid(outputs).tolist():
+        for row in torch.sigmoid(outputs.double()).tolist():
             probabilities = dict(zip(self.labels, row, strict=True))
             chosen = [label for label, p in probabilities.items() if p >= thresholds.get(label, 0.5)]
             decoded.append(

@@ -6,16 +6,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, softmax
+from scipy.special import expit, log_softmax, softmax
 from sklearn.metrics import f1_score
 
 from support.tasks import new_task
 from unmask.errors import SettingsError
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.text.calibration import Reliability, best_temperature, best_thresholds
+from unmask.tasks.text.examples import TextExample
+
+MANY = {"name": "classification", "multi_label": True, "labels": ["a", "b"]}
 
 
 def test_the_expected_calibration_error_is_that_of_its_definition() -> None:
@@ -60,11 +64,33 @@ def test_the_temperature_is_the_one_that_a_minimiser_finds(scale: float) -> None
     assert found == pytest.approx(scale, rel=0.2), "the logits were drawn so"
 
 
-def test_a_model_that_is_always_right_stays_finite() -> None:
-    certain = np.array([[0.9, 0.1], [0.1, 0.9]])
-    assert best_temperature(np.zeros((0, 2)), np.zeros(0, dtype=np.int64)) == 1
-    assert 1 / 32 <= best_temperature(certain, np.array([0, 1])) < 0.1
-    assert best_temperature(certain, np.array([1, 0])) == pytest.approx(32)
+def test_a_model_that_is_always_right_has_no_best_temperature() -> None:
+    """Nor where some of it underflows, or two labels are equally probable."""
+    right = np.random.default_rng(0).uniform(0.6, 0.99, 500)
+    right[:3] = 1, 1 - 1e-12, 0.5
+    probabilities, nothing_wrong = np.stack([right, 1 - right], 1), np.zeros(500, dtype=np.int64)
+    assert best_temperature(probabilities, nothing_wrong) is None
+    assert best_temperature(probabilities[:1], nothing_wrong[:1]) is None
+    assert best_temperature(probabilities[:0], nothing_wrong[:0]) is None
+    assert best_temperature(probabilities[3:], 1 - nothing_wrong[3:]) == pytest.approx(32)
+
+
+@pytest.mark.parametrize("scale", [5, 12])
+def test_the_temperature_of_several_labels_is_exact_where_they_are_all_but_certain(scale: int) -> None:
+    generator = np.random.default_rng(0)
+    logits = generator.normal(0, 1.5, (2000, 2))
+    is_true = generator.uniform(size=logits.shape) < expit(logits)
+    outputs = torch.tensor(scale * logits, dtype=torch.float32)
+    task = new_task(**MANY, calibration="temperature")
+    examples = [TextExample("t", None, tuple(np.array(["a", "b"])[row]), {}, "f:1") for row in is_true]
+    score = task.score()
+    score.add(examples, task.decode(examples, None, outputs))
+
+    def loss(temperature: float) -> float:
+        return float(np.logaddexp(0, np.where(is_true, -1, 1) * outputs.double().numpy() / temperature).mean())
+
+    expected = minimize_scalar(loss, bounds=(1 / 32, 32), method="bounded", options={"xatol": 1e-7}).x
+    assert score.best_temperature() == pytest.approx(expected, rel=0.02)
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.05, 0.2, 0.2, 0.7, 0.9, 1.0]), st.booleans()), min_size=1, max_size=12))
@@ -81,12 +107,7 @@ def test_no_threshold_gives_a_higher_f1(decisions: list[tuple[float, bool]]) -> 
     assert 0 < threshold <= 1
 
 
-MANY = {"name": "classification", "multi_label": True, "labels": ["a", "b"]}
-
-
 def test_thresholds_decide_and_are_remembered() -> None:
-    import torch
-
     task = new_task(**MANY, thresholds={"a": 0.7, "b": 0.2})
     logits = torch.logit(torch.tensor([[0.69, 0.21], [0.71, 0.19]], dtype=torch.float64))
     assert [each["labels"] for each in task.decode([], None, logits)] == [["b"], ["a"]]  # type: ignore[arg-type]
@@ -101,6 +122,7 @@ def test_thresholds_decide_and_are_remembered() -> None:
     [
         ({"thresholds": "dev"}, "set multi_label to true"),
         ({"multi_label": True, "thresholds": {"a": 1.5}}, "less than 1"),
+        ({"multi_label": True, "thresholds": {"a": 0.5}, "calibration": "temperature"}, "set thresholds to dev"),
         ({"name": "regression", "calibration": "temperature"}, "calibration is for classification"),
     ],
 )
