@@ -114,8 +114,11 @@ _OUT_OF_MEMORY = re.compile(r"can't allocate memory|can't start new thread|could
 """How PyTorch's allocator on the CPU, Python's threads and oneDNN say so, which have no class for it."""
 
 
-_PLACE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
-"""Errors that are due to a path that the user named, not to us."""
+_PLACE_ERRORS = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG),
+    *(errno.EIO, errno.ESTALE),
+)
+"""Errors that are due to a path that the user named, or to its disk, not to us."""
 
 
 def _stop(number: int, _: FrameType | None) -> None:

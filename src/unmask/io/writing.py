@@ -30,7 +30,7 @@ REPLACED = f"{UNFINISHED}replaced-"
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
-    *(errno.EBUSY, errno.EFBIG, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EBUSY, errno.EFBIG, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.ESTALE),
 )
 
 

@@ -67,14 +67,15 @@ def test_a_reader_may_go_away(masked_lm: Path) -> None:
     assert finished.stderr == b""
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
 def test_a_place_that_cannot_be_used_is_the_users(
-    unmask: Callable[..., Any], place: Path, monkeypatch: pytest.MonkeyPatch
+    unmask: Callable[..., Any], place: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(*given: object, **options: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "here")
+        raise OSError(number, os.strerror(number), "here")
 
     monkeypatch.setattr("unmask.store.preparation.prepare", refuse)
     (place / "text.txt").write_text("some words\n")
     left = unmask("prepare", "text.txt", "--tokenizer", "t", "--out", "here")
     assert (left.code, left.output) == (2, "")
-    assert left.errors == "error: here: Permission denied: read or write somewhere else, or fix the place\n"
+    assert left.errors == f"error: here: {os.strerror(number)}: read or write somewhere else, or fix the place\n"

@@ -181,6 +181,8 @@ def test_a_directory_without_its_mark_is_something_else(tmp_path: Path) -> None:
         (errno.EACCES, "cannot write .*f: Permission denied; choose a place that can be written"),
         (errno.EROFS, "cannot write .*f: Read-only file system"),
         (errno.EFBIG, "cannot write .*f: File too large"),
+        (errno.EIO, "cannot write .*f: Input/output error"),
+        (errno.ESTALE, "cannot write .*f: Stale file handle"),
     ],
 )
 def test_the_systems_refusals_are_reported(tmp_path: Path, number: int, message: str) -> None:

@@ -1,7 +1,8 @@
 """Muon for the matrices of the layers, AdamW for everything else (Jordan 2024, kellerjordan.github.io/posts/muon).
 
 `torch.optim.Muon` computes in bf16 everywhere, which on a processor without bf16 takes several times as long as the
-step itself; here that is so only where bf16 is fast. Matrices of one shape go through the iteration together.
+step itself; here that is so only where bf16 is fast on all devices. Matrices of one shape go through the iteration
+together.
 
 The matrices' updates are scaled to the size of AdamW's (Liu et al. 2025, "Muon is scalable for LLM training", section
 2.2), so that a rate and a weight decay that suit AdamW suit them too. Departure: the projections to queries, keys and
@@ -88,7 +89,7 @@ class Muon(torch.optim.Optimizer):
     Args:
         groups: of matrices, each with its rate as `lr` and its `weight_decay`.
         momentum: in [0, 1).
-        computes_bf16: whether the device is fast in bf16.
+        computes_bf16: whether the devices of all processes are fast in bf16.
         ranks: the processes that train together; each orthogonalises its share of the matrices.
     """
 

@@ -114,7 +114,8 @@ def build_optimizer(module: nn.Module, settings: OptimizerSettings, ranks: Ranks
         case "muon":
             others, matrices = split_groups(module, groups, (settings.muon_learning_rate or rate) / rate)
             device = next(module.parameters()).device.type
-            computes_bf16 = choose_compute(device, "auto").dtype == torch.bfloat16
+            # rows that the processes join are of one type, and the slowest of them sets the pace
+            computes_bf16 = all(ranks.gather(choose_compute(device, "auto").dtype == torch.bfloat16))
             adamw = AdamW(others, rate, betas, epsilon, settings.bias_correction)
             return MuonWithAdamW(adamw, Muon(matrices, settings.muon_momentum, computes_bf16, ranks))
         case "adagrad":

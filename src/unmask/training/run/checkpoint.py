@@ -344,12 +344,15 @@ def _read_state(directory: Path) -> dict[str, Any]:
         file = directory / name
         if not isinstance(expected, dict) or not {"bytes", "sha256"} <= expected.keys():
             raise CheckpointError(f"{directory / STATE}: of {name} neither size nor checksum")
-        if Path(name).name != name or not file.is_file():
-            raise CheckpointError(f"{file}: missing")
-        if file.stat().st_size != expected["bytes"]:
-            raise CheckpointError(f"{file}: {file.stat().st_size} bytes where {expected['bytes']} were written")
-        if sha256(file) != expected["sha256"]:
-            raise CheckpointError(f"{file}: its checksum is not the one it was written with")
+        try:
+            if Path(name).name != name or not file.is_file():
+                raise CheckpointError(f"{file}: missing")
+            if file.stat().st_size != expected["bytes"]:
+                raise CheckpointError(f"{file}: {file.stat().st_size} bytes where {expected['bytes']} were written")
+            if sha256(file) != expected["sha256"]:
+                raise CheckpointError(f"{file}: its checksum is not the one it was written with")
+        except OSError as error:
+            raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
     return state
 
 

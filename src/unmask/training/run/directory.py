@@ -13,7 +13,7 @@ import signal
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,45 +145,51 @@ def opening_run(
         AnotherProcess: a run is under way there.
     """
     aside = directory.with_name(f"{REPLACED}{directory.name}")
-    put_back(directory)
-    if directory.is_dir():
-        with alone_in(directory):
-            for checkpoint in (directory / "checkpoints").glob(f"{REPLACED}*"):
-                put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
-    is_there = (directory / RECIPE).is_file() or (_holds_any(directory, keeps) and _names(directory).issubset(keeps))
-    is_overwritten = overwrite and not resume and is_there
-    is_new = not (resume and (directory / RECIPE).is_file())
-    former = None if is_new else (directory / RECIPE).read_bytes()
-    if is_overwritten:
-        _check_only_a_run(directory, keeps)
-        with as_output_error(directory):
-            if aside.exists() and not _holds_any(directory, _RESULTS):  # of an attempt to replace it that was killed
-                shutil.rmtree(directory)
-            else:
-                shutil.rmtree(aside, ignore_errors=True)
-                os.replace(directory, aside)
-    is_open = False
-    try:
-        changes = open_run(directory, recipe, resume=resume, overwrite=overwrite, keeps=keeps)
-        with alone_in(directory):
+    with ExitStack() as held:
+        for place in (aside, directory):  # a lock stays with what it was taken of, whatever the name is then
+            if place.is_dir():
+                held.enter_context(alone_in(place))
+        put_back(directory)
+        is_held = directory.is_dir() and not overwrite  # else another directory takes its place
+        for checkpoint in (directory / "checkpoints").glob(f"{REPLACED}*"):
+            put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
+        only_kept = _holds_any(directory, keeps) and _names(directory).issubset(keeps)
+        is_there = only_kept or (directory / RECIPE).is_file()
+        is_overwritten = overwrite and not resume and is_there
+        is_new = not (resume and (directory / RECIPE).is_file())
+        former = None if is_new else (directory / RECIPE).read_bytes()
+        if is_overwritten:
+            _check_only_a_run(directory, keeps)
+            with as_output_error(directory):
+                if aside.exists() and not _holds_any(directory, _RESULTS):
+                    shutil.rmtree(directory)  # of an attempt to replace the run that was killed
+                else:
+                    shutil.rmtree(aside, ignore_errors=True)
+                    os.replace(directory, aside)
+        is_open = False
+        try:
+            changes = open_run(directory, recipe, resume=resume, overwrite=overwrite, keeps=keeps)
+            if not is_held:
+                held.enter_context(alone_in(directory))
             is_open = True  # else it is another process's
             yield changes
-    except BaseException as error:
+        except BaseException as error:
+            if is_overwritten:
+                shutil.rmtree(directory, ignore_errors=True)
+                os.replace(aside, directory)
+            elif former is not None and is_open:
+                with writing(directory / RECIPE) as file:
+                    file.write(former)
+            elif isinstance(error, UserError) and is_open and is_new:
+                _remove_but(directory, keeps)
+            if isinstance(error, KeyboardInterrupt | Interrupted):
+                as_it_was, to_continue = "the run there is as it was", "the same command with --resume continues"
+                what_now = as_it_was if is_overwritten else to_continue
+                number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
+                raise Interrupted(f"{directory}: stopped before the first step; {what_now}", number) from error
+            raise
         if is_overwritten:
-            shutil.rmtree(directory, ignore_errors=True)
-            os.replace(aside, directory)
-        elif former is not None and is_open:
-            with writing(directory / RECIPE) as file:
-                file.write(former)
-        elif isinstance(error, UserError) and is_open and is_new:
-            _remove_but(directory, keeps)
-        if isinstance(error, KeyboardInterrupt | Interrupted):
-            what_now = "the run there is as it was" if is_overwritten else "the same command with --resume continues"
-            number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
-            raise Interrupted(f"{directory}: stopped before the first step; {what_now}", number) from error
-        raise
-    if is_overwritten:
-        shutil.rmtree(aside)
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _check_only_a_run(directory: Path, keeps: Sequence[str]) -> None:

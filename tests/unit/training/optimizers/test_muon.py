@@ -20,6 +20,9 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import AnyObjective, new_objective
 from unmask.tokenization.vocabulary import Vocabulary
+from unmask.training.device import Compute
+from unmask.training.distributed import Ranks
+from unmask.training.optimizers import optimizer as module_under_test
 from unmask.training.optimizers.adamw import OnDevice
 from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import build_optimizer
@@ -230,6 +233,32 @@ def test_a_captured_step_that_is_not_taken_changes_nothing() -> None:
     optimizer.step()
     assert_equal(module.state_dict(), before)
     assert_equal(optimizer.state_dict()["state"], state)
+
+
+class Two(Ranks):
+    """Two processes, without the other one, whose device is fast in bf16 or not."""
+
+    def __init__(self, other_is_fast: bool) -> None:
+        super().__init__(rank=0, size=2)
+        object.__setattr__(self, "other_is_fast", other_is_fast)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, self.other_is_fast]
+
+    def join_rows(self, rows: Tensor, number: int) -> Tensor:
+        object.__setattr__(self, "sent", rows.dtype)
+        return rows.new_ones(number, *rows.shape[1:])
+
+
+@pytest.mark.parametrize("fast", [(True, True), (True, False), (False, True), (False, False)], ids=str)
+def test_all_processes_orthogonalise_in_one_type(monkeypatch: pytest.MonkeyPatch, fast: tuple[bool, bool]) -> None:
+    dtype = torch.bfloat16 if fast[0] else torch.float32
+    monkeypatch.setattr(module_under_test, "choose_compute", lambda *_: Compute(torch.device("cpu"), dtype, ""))
+    module, ranks = new_module(), Two(fast[1])
+    optimizer = build_optimizer(module, SETTINGS, ranks)
+    give_gradients(module, 0)
+    optimizer.step()
+    assert ranks.sent == (torch.bfloat16 if all(fast) else torch.float32)
 
 
 def test_a_model_without_layers_is_refused() -> None:

@@ -265,6 +265,23 @@ def test_a_damaged_one_is_passed_over_with_the_reason(tmp_path: Path, damage: st
     assert str(newest) in found.damaged[0]
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("name", [WEIGHTS, OPTIMIZER])
+def test_one_that_the_disk_does_not_give_back_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, name: str
+) -> None:
+    newest, read = saved_twice(tmp_path), module_under_test.sha256
+
+    def fail(path: Path) -> str:
+        if path == newest / name:
+            raise OSError(number, os.strerror(number), str(path))
+        return read(path)
+
+    monkeypatch.setattr(module_under_test, "sha256", fail)
+    found = find_checkpoint(tmp_path)
+    assert (found.step, found.damaged) == (10, (f"{newest / name}: cannot be read ({os.strerror(number)})",))
+
+
 @pytest.mark.parametrize("changes", [{"newest": {"rate": 1}}, {"stage": {}}, {"best": {"step": 1}}])
 def test_a_state_of_another_shape_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     forge(saved_twice(tmp_path), **changes)
