@@ -23,7 +23,7 @@ def export_command(
     ],
     out: Annotated[Path, typer.Option("--out", help="the directory to write")],
     format: Annotated[str, typer.Option("--format", help="onnx, or onnx-int8")] = "onnx",
-    max_loss: Annotated[float, typer.Option("--max-loss", help="how much worse the first metric may be, of 1")] = 0.01,
+    max_loss: Annotated[float, typer.Option("--max-loss", help="how much worse the metric may be, of 1")] = 0.01,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
     header: Header = "first_row",

@@ -54,8 +54,8 @@ def export(
         check: what the model is measured on before and after: labelled examples, as for `unmask evaluate`; texts, as
             for `unmask features`, of a model that is not fine-tuned.
         format: `onnx` in fp32, or `onnx-int8`: weights of products in 8 bits, inputs quantized as they come.
-        max_loss: how much worse the first metric may be, as a share of its range: .01 is a point of accuracy, or of F1
-            in per cent; beyond it nothing is written. See `certificate` for models that are not fine-tuned.
+        max_loss: how much worse the metric that `certificate` names may be, as a share of its range: .01 is a point of
+            accuracy, or of F1 in per cent; beyond it nothing is written.
         overwrite: True replaces an exported model at `out`, and nothing else.
 
     Returns:

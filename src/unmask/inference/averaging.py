@@ -18,7 +18,7 @@ from unmask.inference.ensemble import answers_of
 from unmask.io.paths import GENERATOR, model_directory
 from unmask.io.writing import write_json, writing_directory
 from unmask.models.hub.config import TRAINED_LENGTH
-from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
+from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_config, read_head_weights, write_weights
 from unmask.models.hub.source import ModelSource, open_source
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.model_place import check_place
@@ -87,6 +87,7 @@ def _kinds(source: ModelSource) -> dict[str, Any]:
         "class": source.class_name,
         **{f"size ({name})": value for name, value in sizes.items()},
         **answers_of(source.directory),
+        "task.window_pooling": (read_config(source.directory).get("unmask_task") or {}).get("window_pooling"),
         "tokenizer": open_tokenizer(source.directory).fingerprint(),
         "kind of head": (source.directory / HEAD_WEIGHTS).is_file(),
     }

@@ -13,7 +13,7 @@ from torch import nn
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.precision import freeze, inference_compute
 from unmask.io.input_files import DataPath
-from unmask.io.paths import GENERATOR, model_directory
+from unmask.io.paths import GENERATOR, is_onnx, model_directory
 from unmask.io.progress import Progress
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
@@ -130,6 +130,10 @@ def open_scorer(
     if pll not in get_args(PllMode):
         raise SettingsError(f"--pll {pll}: expected {' or '.join(get_args(PllMode))}")
     directory = model_directory(model)
+    if is_onnx(directory):
+        raise ModelError(
+            f"{directory} is an ONNX file, which scores no sentences: give the directory that it was exported from"
+        )
     loaded = load_model(directory)
     if loaded.discriminator_head is not None and not discriminator:
         if not (directory / GENERATOR).is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ def test_a_page_of_one_model_has_no_curve(whole: Path, pairs: Path, tmp_path: Pa
     assert finished.code == 0
     assert "6 pairs in 2 paradigms" in finished.output
     assert "Over the run" not in (tmp_path / "pairs.html").read_text(encoding="utf-8")
+
+
+def test_an_onnx_file_scores_no_sentences(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:
+    directory = shutil.copytree(whole / "model", tmp_path / "onnx")
+    (directory / "model.safetensors").rename(directory / "model.onnx")
+    refused = unmask("evaluate", directory, "--pairs", pairs)
+    assert refused.code == 2
+    assert f"{directory} is an ONNX file, which scores no sentences: give the directory" in refused.errors
 
 
 def test_another_page_stays(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:

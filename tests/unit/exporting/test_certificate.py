@@ -1,19 +1,23 @@
-"""The certificate of a model that is not fine-tuned notices what the exported model does otherwise."""
+"""A certificate notices what the exported model does otherwise."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from support.untrained import save_bert, save_masked_lm
+from support.files import write_rows
+from support.questions import KITE, a_question
+from support.untrained import save_bert, save_masked_lm, save_task_model
 from unmask.errors import InputError
-from unmask.exporting.certificate import compare_texts, read_texts
+from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.onnx_model import HIDDEN
+from unmask.inference.predictor import load_predictor
 from unmask.io.input_files import as_files
 from unmask.models.hub.directory import load_masked_lm
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -95,3 +99,28 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text('{"text": ""}\n')
     with pytest.raises(InputError, match=r"empty\.jsonl: no text with a token"):
         read_texts(load_feature_model(directory, device="cpu"), as_files(tmp_path / "empty.jsonl"))
+
+
+def test_a_question_that_is_no_longer_answered_is_worse(tmp_path: Path) -> None:
+    """The best threshold of the exported model would hide that its own one no longer fits."""
+    answers = [{"text": "red kite", "answer_start": KITE.index("red kite")}]
+    data = write_rows(tmp_path / "check.jsonl", a_question(answers, id="1"), a_question([], id="2"))
+    settings = {"name": "qa", "max_length": 32, "unanswerable": True, "null_threshold": 0.0}
+    model = load_predictor(
+        save_task_model(tmp_path / "qa", save_bert(tmp_path / "base", [f"{KITE} What?"] * 20), **settings), device="cpu"
+    )
+
+    def shifted(by: float) -> Any:
+        def outputs(batch: Any) -> Any:
+            scores = torch.zeros(batch.num_tokens, 2)
+            for side, column in enumerate(("start_positions", "end_positions")):
+                scores[batch.first_tokens + batch.columns[column], side] = 10.0
+            scores[batch.first_tokens] += by
+            return scores
+
+        return replace(model, module=SimpleNamespace(outputs=outputs, encoder=model.module.encoder))  # type: ignore[arg-type]
+
+    told = compare(shifted(0), shifted(-20), read_examples(model, as_files(data)))
+    assert [each["best_f1"] for each in told["metrics"].values()] == [100, 100]
+    assert [each["f1"] for each in told["metrics"].values()] == [100, 50]
+    assert (told["metric"], told["loss"]) == ("f1", 0.5)

@@ -130,6 +130,17 @@ def test_classifiers_of_other_labels_have_none(tmp_path: Path, models: list[Path
         average_models(members, tmp_path / "mean")
 
 
+def test_classifiers_that_pool_windows_otherwise_have_none(tmp_path: Path, models: list[Path]) -> None:
+    members = [
+        save_task_model(tmp_path / name, models[0], name="classification", labels=["a", "b"]) for name in ("one", "two")
+    ]
+    for member, pooling in zip(members, ("mean", "max"), strict=True):
+        task = json.loads((member / "config.json").read_text())["unmask_task"]
+        edit_config(member, unmask_task=task | {"long_text": "windows", "window_pooling": pooling})
+    with pytest.raises(ModelError, match=r"two and .*one differ in task\.window_pooling: expected"):
+        average_models(members, tmp_path / "mean")
+
+
 def test_layouts_and_what_is_of_training_alone_may_differ(tmp_path: Path, models: list[Path]) -> None:
     """As in a released model and its continuation here: dropout, old names, second copies of tied weights, buffers."""
     from transformers import BertForMaskedLM
