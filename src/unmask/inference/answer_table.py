@@ -36,16 +36,22 @@ def table_lines(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _cells(prediction: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    answers = {name: value for name, value in prediction.items() if name not in ("input", "id")}
+    answers: dict[str, Any] = {}
+    for name, value in prediction.items():
+        if name == "probabilities" and isinstance(value, Mapping):
+            answers |= {f"{name}.{label}": each for label, each in value.items()}
+        elif name not in ("input", "id"):
+            answers[name] = value
+    taken = {*answers, *prediction["input"]}
     for name, value in prediction["input"].items():
-        yield f"input.{name}" if name in answers else name, _cell(value)
+        column = name
+        while column in answers or (column != name and column in taken):  # an answer's, or another input's
+            column = f"input.{column}"
+        taken.add(column)
+        yield column, _cell(value)
     if "id" in prediction and "id" not in prediction["input"]:
         yield "id", _cell(prediction["id"])
-    for name, value in answers.items():
-        if name == "probabilities" and isinstance(value, Mapping):
-            yield from ((f"{name}.{label}", _cell(each)) for label, each in value.items())
-        else:
-            yield name, _cell(value)
+    yield from ((name, _cell(value)) for name, value in answers.items())
 
 
 def _cell(value: Any) -> str:

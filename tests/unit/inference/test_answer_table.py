@@ -25,6 +25,20 @@ def test_inputs_and_answers_side_by_side() -> None:
     assert (second["text"], second["input.label"], second["id"]) == ("글", "", "8")
 
 
+def test_predictions_are_predicted_again_and_no_column_is_lost() -> None:
+    given = {"text": "a", "input.label": "gold", "label": "first", "probabilities.y": "0.99"}
+    text = "\r\n".join(table_lines([{"input": given, "label": "y", "probabilities": {"y": 0.5}}]))
+    [row] = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
+    assert row == {
+        "text": "a",
+        "input.label": "gold",
+        "input.input.label": "first",
+        "input.probabilities.y": "0.99",
+        "label": "y",
+        "probabilities.y": "0.5",
+    }
+
+
 def test_lists_are_json_and_new_fields_are_refused() -> None:
     rows = [{"input": {"text": "a"}, "tags": ["O", "가"]}, {"input": {"text": "b", "more": 1}, "tags": []}]
     lines = table_lines(rows)

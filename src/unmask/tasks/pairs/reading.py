@@ -122,14 +122,24 @@ def _files(path: Path) -> list[Path]:
         if split_suffixes(path)[0] not in _KINDS:
             raise InputError(f"{path}: unknown kind of file for minimal pairs: expected {', '.join(_KINDS)}")
         return [path]
-    files = [
-        each
-        for each in sorted(path.iterdir())
-        if each.is_file() and split_suffixes(each)[0] in _KINDS and not _NO_PAIRS.match(each.name)
-    ]
+    files = _pair_files(path)
+    for folder in sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")):
+        if inner := _pair_files(folder):
+            raise InputError(
+                f"{folder}: a folder with {inner[0].name} in a folder of minimal pairs: expected files alone: move "
+                "them up, or give each folder by itself"
+            )
     if not files:
         raise InputError(f"{path}: no file of minimal pairs in it: expected {', '.join(_KINDS)}")
     return files
+
+
+def _pair_files(folder: Path) -> list[Path]:
+    return [
+        each
+        for each in sorted(folder.iterdir())
+        if each.is_file() and split_suffixes(each)[0] in _KINDS and not _NO_PAIRS.match(each.name)
+    ]
 
 
 def _read(file: InputFiles, faults: RowFaults) -> Iterator[_Placed]:

@@ -93,6 +93,16 @@ def test_a_few_pairs_of_equal_sentences_are_kept_with_a_warning(
     assert "passive_1.jsonl:2: both sentences are 'Same.'; of 2 pairs, 1 are twice" in caplog.text
 
 
+def test_pairs_in_a_folder_of_a_folder_are_not_passed_over(tmp_path: Path) -> None:
+    blimp(tmp_path / "a.jsonl", ("A.", "B."))
+    write(tmp_path / ".git" / "c.txt", "no pair")
+    write(tmp_path / "figures" / "curve.png", "no pair")
+    assert len(read_paradigms(tmp_path)) == 1
+    blimp(tmp_path / "more" / "b.jsonl", ("C.", "D."))
+    with pytest.raises(InputError, match=r"more: a folder with b\.jsonl in a folder of minimal pairs: expected files"):
+        read_paradigms(tmp_path)
+
+
 def test_a_place_without_pairs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no file of minimal pairs in it"):
         read_paradigms(tmp_path)
