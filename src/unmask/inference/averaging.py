@@ -83,11 +83,12 @@ def _write_mean(directories: Sequence[Path], out: Path) -> None:
 def _kinds(source: ModelSource) -> dict[str, Any]:
     """Everything in which the models have to agree, by name."""
     sizes = source.settings.model_dump(exclude=set(_OF_TRAINING))
+    task = read_config(source.directory).get("unmask_task")
     return {
         "class": source.class_name,
         **{f"size ({name})": value for name, value in sizes.items()},
         **answers_of(source.directory),
-        "task.window_pooling": (read_config(source.directory).get("unmask_task") or {}).get("window_pooling"),
+        "task.window_pooling": task.get("window_pooling") if isinstance(task, dict) else None,
         "tokenizer": open_tokenizer(source.directory).fingerprint(),
         "kind of head": (source.directory / HEAD_WEIGHTS).is_file(),
     }

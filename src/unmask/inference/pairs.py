@@ -132,7 +132,7 @@ def open_scorer(
     directory = model_directory(model)
     if is_onnx(directory):
         raise ModelError(
-            f"{directory} is an ONNX file, which scores no sentences: give the directory that it was exported from"
+            f"{directory} holds an ONNX file, which scores no sentences: give the directory that it was exported from"
         )
     loaded = load_model(directory)
     if loaded.discriminator_head is not None and not discriminator:

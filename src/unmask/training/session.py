@@ -387,6 +387,7 @@ class Session:
             setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
         with ranks.agreeing():
             position, rows = _as_json(state.position), self.context.log.digest()
+        with ranks.agreeing():
             if ranks.is_first:
                 parts = (module, optimizer.optimizer, optimizer.schedule)
                 self.writer.write(take_snapshot(*parts, state, position, rows))

@@ -50,7 +50,7 @@ def test_an_onnx_file_scores_no_sentences(whole: Path, pairs: Path, tmp_path: Pa
     (directory / "model.safetensors").rename(directory / "model.onnx")
     refused = unmask("evaluate", directory, "--pairs", pairs)
     assert refused.code == 2
-    assert f"{directory} is an ONNX file, which scores no sentences: give the directory" in refused.errors
+    assert f"{directory} holds an ONNX file, which scores no sentences: give the directory" in refused.errors
 
 
 def test_another_page_stays(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:
