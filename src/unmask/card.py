@@ -29,7 +29,8 @@ from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
 from unmask.store.manifest import read_manifest
 from unmask.tasks.settings import FACTS, kind_of
-from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
+from unmask.training.run.environment import ENVIRONMENT, read_sessions
+from unmask.training.run.log import METRICS, read_metrics
 
 CARD = "README.md"
 

@@ -23,7 +23,8 @@ from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name, read_manifest
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
-from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
+from unmask.training.run.environment import ENVIRONMENT, read_sessions
+from unmask.training.run.log import METRICS, read_metrics
 from unmask.training.settings import BUDGETS
 
 SIZES = (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from unmask.training.optimizers.optimizer import Schedule
-from unmask.training.run.checkpoint import take_snapshot, write_checkpoint
+from unmask.training.run.checkpoint import take_snapshot
+from unmask.training.run.saving import write_checkpoint
 from unmask.training.state import TrainState
 
 
@@ -24,5 +26,5 @@ def save_checkpoint(
     keep_every: int | None = None,
 ) -> Path:
     """Writes a checkpoint, as a run does beside its steps."""
-    snapshot = take_snapshot(module, optimizer, schedule, state, position)
+    snapshot = take_snapshot(module, optimizer, schedule, replace(state, position=position))
     return write_checkpoint(checkpoints, snapshot, keep_last, save_every, keep_every)

@@ -145,7 +145,7 @@ def open_inputs(
     loader = ExampleLoader(training, settings.seed, batch_size, micro_batch_size, share)
     start = loader.start()
     if checkpoint is not None:
-        saved = UnitPosition(**checkpoint.state["position"])
+        saved = checkpoint.position(UnitPosition)
         if saved.data != start.data:
             raise CheckpointError(
                 f"{directory}: {train} gives other examples than when this run was begun: restore the file, or "

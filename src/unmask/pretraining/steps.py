@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.batch import Batch
-from unmask.errors import SettingsError
+from unmask.errors import CheckpointError, SettingsError
 from unmask.packing.annotation_columns import annotation_column, check_annotations
 from unmask.packing.formats import open_loader
 from unmask.packing.loader import LoadedStep, Position, SequenceLoader
@@ -72,7 +72,9 @@ class PretrainingSteps:
             ]
         state = {} if checkpoint is None else checkpoint.state
         done = 0.0 if checkpoint is None else share_done(checkpoint.done, settings.train)
-        self._start = Position(**state.get("position", {}))
+        self._start = Position() if checkpoint is None else checkpoint.position(Position)
+        if self._start.phase >= len(self._phases):
+            raise CheckpointError(f"its checkpoint is in phase {self._start.phase + 1}, and the recipe has fewer")
         self._begun = {self._start.phase}
         self._progress: Callable[[], float] = lambda: done
         most_tokens: int | None = state.get("micro_batch_tokens")

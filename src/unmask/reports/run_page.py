@@ -37,7 +37,8 @@ from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
 from unmask.reports.reliability import draw_reliability
 from unmask.reports.sample_rows import view_samples
-from unmask.training.run.log import ENVIRONMENT, METRICS, read_metrics, read_sessions
+from unmask.training.run.environment import ENVIRONMENT, read_sessions
+from unmask.training.run.log import METRICS, read_metrics
 from unmask.yaml_text import parse_yaml
 
 REPORT = "report.html"

@@ -9,9 +9,9 @@ import gc
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -246,8 +246,8 @@ class Session:
         is_last = state.is_over(settings)
         with ranks.agreeing():  # a disk that is full for the first process ends all alike
             self.writer.check()
-            if is_last or settings.minutes is not None or state.step % settings.log_every == 0:
-                self.log_rest(state)
+        if is_last or settings.minutes is not None or state.step % settings.log_every == 0:
+            self.log_rest(state)
         if is_last or (settings.eval_every is not None and state.step % settings.eval_every == 0):
             self._evaluate(state)
             is_last = state.is_over(settings)
@@ -260,7 +260,7 @@ class Session:
         if signal_number is not None:
             with ranks.agreeing():
                 self.writer.wait()
-                self.log_rest(state)  # after the save: resumed, these steps are part of the next row
+            self.log_rest(state)  # after the save: resumed, these steps are part of the next row
             share, then = state.progress(settings), "writes the model" if is_last else "continues from here"
             raise Interrupted(
                 f"stopped at step {state.step:,}, {share:.0%} of the run; everything is saved in "
@@ -277,20 +277,23 @@ class Session:
         Raises:
             UserError: the recipe says so, there is no checkpoint, or the run has gone back too often.
         """
-        state.seconds = self.context.ranks.from_first(state.seconds)
-        place = keep_bad_step(self.context.directory / "divergence", bad, state.roll_backs)
-        kept = f"{bad.fault}. The step was not taken, its batches and figures are in {place}"
-        self.writer.wait()
+        ranks = self.context.ranks
+        state.seconds = ranks.from_first(state.seconds)
+        with ranks.agreeing():
+            place = keep_bad_step(self.context.directory / "divergence", bad, state.roll_backs)
+            self.writer.wait()
+        batches = "batches and" if ranks.size == 1 else f"batches, as far as process 1 of {ranks.size} had them, and"
+        kept = f"{bad.fault}. The step was not taken, its {batches} figures are in {place}"
         newest = None
         if self.settings.on_divergence == "roll_back" and state.roll_backs < self.settings.max_roll_backs:
             # a run that was stopped has saved at other steps too, but has to go back as far as one that was not
-            newest = find_shared_checkpoint(self.checkpoints, self.context.ranks, self.settings.save_every or 1)
+            newest = find_shared_checkpoint(self.checkpoints, ranks, self.settings.save_every or 1)
         if newest is None:
             self._log_bad_step(state, bad)
-            with self.context.ranks.agreeing():  # all processes have it, and the first one says so
+            with ranks.agreeing():  # all processes have it, and the first one says so
                 has_checkpoint = bool(list_steps(self.checkpoints))
                 raise UserError(f"{kept}. {advise(self.settings, state.step, state.roll_backs, has_checkpoint)}")
-        with self.context.ranks.agreeing():  # as in `run_session`
+        with ranks.agreeing():  # as in `run_session`
             saved = restore(newest, self.learner.module, self.optimizer.optimizer, self.optimizer.schedule)
         state.roll_back_to(saved)
         remove_later(self.checkpoints, state.step)
@@ -319,32 +322,34 @@ class Session:
             return
         tokens_per_s = state.tokens_per_s
         terms = state.take_means()
-        self.context.log.write_training(
-            step=state.step,
-            tokens=state.tokens,
-            examples=state.examples,
-            loss=sum(newest.coefficients[name] * mean for name, mean in terms.items()) if terms else None,
-            terms=terms,
-            learning_rate=newest.learning_rate,
-            gradient_norm=newest.gradient_norm,
-            tokens_per_s=tokens_per_s,
-        )
+        with self.context.ranks.agreeing():
+            self.context.log.write_training(
+                step=state.step,
+                tokens=state.tokens,
+                examples=state.examples,
+                loss=sum(newest.coefficients[name] * mean for name, mean in terms.items()) if terms else None,
+                terms=terms,
+                learning_rate=newest.learning_rate,
+                gradient_norm=newest.gradient_norm,
+                tokens_per_s=tokens_per_s,
+            )
 
     def _log_bad_step(self, state: TrainState, bad: BadStep) -> None:
         """Writes its row, which shows where the curves end, after a row of the steps taken before it."""
         tokens_per_s = state.tokens_per_s
         step, tokens = bad.step, state.tokens - bad.step.prepared.num_tokens
         self.log_rest(replace(state, step=step.number - 1, tokens=tokens, examples=step.examples_before))
-        self.context.log.write_training(
-            step=bad.step.number,
-            tokens=state.tokens,
-            examples=state.examples,
-            loss=bad.loss,
-            terms=bad.terms,
-            learning_rate=bad.step.learning_rate,
-            gradient_norm=bad.figures.gradient_norm,
-            tokens_per_s=tokens_per_s,
-        )
+        with self.context.ranks.agreeing():
+            self.context.log.write_training(
+                step=bad.step.number,
+                tokens=state.tokens,
+                examples=state.examples,
+                loss=bad.loss,
+                terms=bad.terms,
+                learning_rate=bad.step.learning_rate,
+                gradient_norm=bad.figures.gradient_norm,
+                tokens_per_s=tokens_per_s,
+            )
 
     def _evaluate(self, state: TrainState) -> None:
         state.evaluated_step = state.step
@@ -367,7 +372,8 @@ class Session:
         measured = self.context.ranks.from_first(measured)
         self.last_evaluation = state.evaluation = measured
         set_training_mode(module)
-        self.context.log.write_evaluation(state.step, measured)
+        with self.context.ranks.agreeing():
+            self.context.log.write_evaluation(state.step, measured)
         shown = list(measured.items())[:_MOST_FIGURES]
         left = len(measured) - len(shown)
         figures = " · ".join(f"{name} {value:.4g}" for name, value in shown) + (f" · {left} more" if left else "")
@@ -386,15 +392,9 @@ class Session:
         for name in getattr(module, "lane_buffers", ()):  # of each lane its own process has the newest
             setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
         with ranks.agreeing():
-            position, rows = _as_json(state.position), self.context.log.digest()
+            rows = self.context.log.digest()
         with ranks.agreeing():
             if ranks.is_first:
-                parts = (module, optimizer.optimizer, optimizer.schedule)
-                self.writer.write(take_snapshot(*parts, state, position, rows))
+                self.writer.write(take_snapshot(module, optimizer.optimizer, optimizer.schedule, state, rows))
             elif self.settings.shard:
                 give_parts(module, optimizer.optimizer)
-
-
-def _as_json(position: Any) -> dict[str, int]:
-    """A loader's position, a dataclass of integers; one just read from a checkpoint is JSON already."""
-    return asdict(position) if is_dataclass(position) and not isinstance(position, type) else dict(position)

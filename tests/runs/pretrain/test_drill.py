@@ -26,7 +26,7 @@ from support.runs import assert_same_run, stop_at
 from unmask.errors import Interrupted
 from unmask.io.writing import alone_in
 from unmask.pretraining.run import pretrain
-from unmask.training.run import checkpoint
+from unmask.training.run import checkpoint, saving
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -54,16 +54,16 @@ def check_resumed(unmask: Command, words: Words, run: Path, whole: Path) -> None
 KILL_WITHIN = """
 import os, signal
 from unmask.cli.main import main
-from unmask.training.run import checkpoint
+from unmask.training.run import checkpoint, saving
 
-save_file = checkpoint.save_file
+save_file = saving.save_file
 
 def save_and_die(tensors, path):
     if "step-00000008" in str(path) and path.name == checkpoint.OPTIMIZER:
         os.kill(os.getpid(), signal.SIGKILL)
     save_file(tensors, path)
 
-checkpoint.save_file = save_and_die
+saving.save_file = save_and_die
 main()
 """
 
@@ -179,7 +179,7 @@ def test_memory_that_does_not_suffice(
 def test_an_error_lets_the_checkpoint_under_way_be_finished(
     words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_file, run, has_failed = checkpoint.save_file, tmp_path / "run", Event()
+    save_file, run, has_failed = saving.save_file, tmp_path / "run", Event()
 
     def fail() -> None:
         has_failed.set()
@@ -189,7 +189,7 @@ def test_an_error_lets_the_checkpoint_under_way_be_finished(
         assert has_failed.wait(60)
         save_file(tensors, path)
 
-    monkeypatch.setattr(checkpoint, "save_file", save_late)
+    monkeypatch.setattr(saving, "save_file", save_late)
     stop_at(monkeypatch, 5, fail)
     with pytest.raises(ZeroDivisionError):
         pretrain(*words, out=run)

@@ -4,6 +4,7 @@ them, and an end everywhere when one of them fails."""
 from __future__ import annotations
 
 import os
+import pkgutil
 import resource
 import shutil
 import signal
@@ -27,7 +28,8 @@ from support.runs import stop_at
 from unmask.errors import OutputError
 from unmask.training import distributed
 from unmask.training.run import checkpoint
-from unmask.training.run.log import read_metrics, read_sessions
+from unmask.training.run.environment import read_sessions
+from unmask.training.run.log import read_metrics
 
 STEPS = 20
 CUT = ["train.micro_batch_size=2", "train.log_every=1", "train.save_every=5"]
@@ -184,7 +186,7 @@ def test_a_run_that_diverges_says_so_once(pretrain_words: list[str], tmp_path: P
     run = tmp_path / "run"
     said = refused(run_ranks(*[[*pretrain_words, "optimizer.learning_rate=1e30", "--out", str(run)]] * 2))
     assert "the run has diverged" in said
-    assert f"its batches and figures are in {run}/divergence/step-" in said
+    assert f"its batches, as far as process 1 of 2 had them, and figures are in {run}/divergence/step-" in said
     assert "rank-" not in said
 
 
@@ -318,24 +320,25 @@ def test_no_space_for_a_copy_of_the_checkpoint_ends_all(pretrain_words: list[str
     assert len(examples(run)) == STEPS + 2
 
 
-def no_space_at_the_end(name: str) -> None:
-    """The first process fails after its last step."""
-    from unmask.pretraining import run
+def no_space_in(where: str, name: str) -> None:
+    """A process that fails where it calls a function of a module, or of a class."""
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise OutputError(f"no space in {name}")
 
-    setattr(run, name, fail)
+    setattr(pkgutil.resolve_name(where), name, fail)
 
 
 @pytest.mark.parametrize(
     ("before", "said"),
     [
         (partial(allow_small_files, links=True), "cannot write a checkpoint"),
-        (partial(no_space_at_the_end, "save_pretrained"), "no space in save_pretrained"),
-        (partial(no_space_at_the_end, "write_report"), "no space in write_report"),
+        (partial(no_space_in, "unmask.training.run.log:RunLog", "write_training"), "no space in write_training"),
+        (partial(no_space_in, "unmask.training.run.log:RunLog", "write_evaluation"), "no space in write_evaluation"),
+        (partial(no_space_in, "unmask.pretraining.run", "save_pretrained"), "no space in save_pretrained"),
+        (partial(no_space_in, "unmask.pretraining.run", "write_report"), "no space in write_report"),
     ],
-    ids=["checkpoint", "model", "report"],
+    ids=["checkpoint", "row", "evaluation", "model", "report"],
 )
 def test_no_space_for_what_the_first_process_writes_ends_all(
     before: Callable[[], object], said: str, pretrain_words: list[str], tmp_path: Path

@@ -15,7 +15,7 @@ from support.files import write, write_rows
 from unmask.errors import InputError
 from unmask.objectives.floors import by_figure, discriminator_floors
 from unmask.reports.run_page import flatten, last_evaluation, number, panels, parts_of, write_report
-from unmask.training.run.log import write_environment
+from unmask.training.run.environment import write_environment
 
 VOID = {"meta", "br", "use", "path", "rect"}
 

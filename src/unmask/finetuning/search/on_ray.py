@@ -19,7 +19,7 @@ from unmask.finetuning.search.trial import Ended, Runs, Trial, TrialProcess, rea
 from unmask.io.paths import TRIALS
 from unmask.io.ray_process import RayProcess
 from unmask.io.writing import alone_in, sha256
-from unmask.training.run.log import ENVIRONMENT, installed_versions
+from unmask.training.run.environment import ENVIRONMENT, installed_versions
 
 _PATIENCE_S = 60
 """How long a network folder may hide what another machine has written, and what is left of a lost trial may hold its

@@ -14,7 +14,7 @@ from unmask.finetuning.search.summary import in_words, spread_in_words, what_was
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
 from unmask.reports.run_page import REPORT
-from unmask.training.run.log import ENVIRONMENT, read_sessions
+from unmask.training.run.environment import ENVIRONMENT, read_sessions
 
 Summary = Mapping[str, Any]
 

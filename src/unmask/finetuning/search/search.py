@@ -58,7 +58,8 @@ from unmask.tasks.settings import DataSettings, kind_of
 from unmask.training.device import choose_compute
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import opening_run
-from unmask.training.run.log import logging_messages, write_environment
+from unmask.training.run.environment import write_environment
+from unmask.training.run.log import logging_messages
 from unmask.training.run.model_place import check_place
 from unmask.training.settings import BUDGETS
 

@@ -20,20 +20,19 @@ import copy
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from unmask.errors import CheckpointError, OutputError
+from unmask.errors import CheckpointError
 from unmask.io.json_text import read_object
-from unmask.io.writing import UNFINISHED, sha256, write_json, writing_directory
+from unmask.io.writing import sha256
 from unmask.training.distributed import Ranks
 from unmask.training.optimizers.optimizer import Schedule, Stage
 from unmask.training.run.best import Best
@@ -44,6 +43,8 @@ WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensor
 BEST = "best.safetensors"
 _NUMBERS, _OBJECTS = ("step", "tokens", "epochs", "seconds"), ("position", "files")
 """What every state has."""
+
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,13 @@ class Checkpoint:
     @property
     def step(self) -> int:
         return int(self.state["step"])
+
+    def position(self, kind: type[Place]) -> Place:
+        """Where its run continues among the data. Raises CheckpointError if the run was of another kind."""
+        try:
+            return kind(**self.state["position"])
+        except TypeError as error:
+            raise CheckpointError(f"{self.directory / STATE}: its position is not one of this run: {error}") from error
 
     @property
     def done(self) -> dict[str, float]:
@@ -83,17 +91,11 @@ class Snapshot:
 
 
 def take_snapshot(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    schedule: Schedule,
-    state: TrainState,
-    position: dict[str, int],
-    metrics_sha256: str = "",
+    module: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule, state: TrainState, metrics_sha256: str = ""
 ) -> Snapshot:
     """Copies what a checkpoint of the step just done holds.
 
     Args:
-        position: the loader's next one, as JSON.
         metrics_sha256: of the rows so far, see `unmask.training.run.log.RunLog.digest`.
     """
     files = {
@@ -107,7 +109,7 @@ def take_snapshot(
         best["best"] = {name: value for name, value in vars(state.best).items() if name != "weights"}
     saved = {
         **{name: value for name, value in vars(state).items() if name != "best"},
-        "position": position,
+        "position": state.position if isinstance(state.position, dict) else asdict(state.position),
         "metrics_sha256": metrics_sha256,
         "newest": None if state.newest is None else asdict(state.newest),
         "warmup_end": schedule.warmup_end,
@@ -124,50 +126,6 @@ def give_parts(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             whole(tensor.detach())
 
 
-def write_checkpoint(
-    checkpoints: Path,
-    snapshot: Snapshot,
-    keep_last: int,
-    save_every: int | None = None,
-    keep_every: int | None = None,
-    is_given_up: Callable[[], bool] = lambda: False,
-) -> Path:
-    """Writes a checkpoint and removes the oldest ones beyond `keep_last`.
-
-    Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
-
-    Args:
-        keep_last: checkpoints kept, this one included.
-        save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
-            since: `find_checkpoint` looks for it when a run rolls back.
-        keep_every: checkpoints at multiples of this are all kept.
-        is_given_up: is asked after each file; True leaves everything as it was.
-
-    Raises:
-        OutputError: the disk is full, or the place cannot be written; earlier checkpoints are as they were.
-        CancelledError: it was given up.
-    """
-    target = checkpoints / f"step-{snapshot.state['step']:08d}"
-    with writing_directory(target, overwrite=True) as directory:
-        for name, tensors in snapshot.files.items():
-            _write_tensors(directory / name, tensors)
-            if is_given_up():
-                raise CancelledError
-        files = {
-            file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in sorted(directory.iterdir())
-        }
-        saved = snapshot.state | {"files": files}
-        write_json(directory / STATE, saved | {"sha256": state_digest(saved)})
-    saved_steps = [path for path in _newest_first(checkpoints) if path.name <= target.name]
-    due = [path for path in saved_steps if save_every is not None and _step_of(path) % save_every == 0]
-    for old in saved_steps[keep_last:]:
-        if old not in due[:1] and (keep_every is None or _step_of(old) % keep_every):
-            shutil.rmtree(old)
-    for left in checkpoints.glob(f"{UNFINISHED}*"):  # left by a kill in the middle of a save
-        shutil.rmtree(left)
-    return target
-
-
 def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None:
     """The newest sound checkpoint, or None where there has never been one.
 
@@ -178,14 +136,14 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
         CheckpointError: there are checkpoints, but none is sound; each is named with what is wrong.
     """
     damaged: list[str] = []
-    for directory in sorted(_newest_first(checkpoints), key=lambda each: _step_of(each) % save_every != 0):
+    for directory in sorted(newest_first(checkpoints), key=lambda each: step_of(each) % save_every != 0):
         try:
             return Checkpoint(directory, _read_state(directory), tuple(damaged))
         except CheckpointError as error:
             damaged.append(str(error))
     if damaged:
         raise CheckpointError(
-            "no checkpoint of this run is sound, so it cannot continue: train it again, with --overwrite\n  "
+            "no checkpoint of this run can be used: put one of them right, or train it again, with --overwrite\n  "
             + "\n  ".join(damaged)
         )
     return None
@@ -193,13 +151,14 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
 
 def list_steps(checkpoints: Path) -> list[int]:
     """The steps that there are checkpoints of, sound or not, ascending."""
-    return sorted(map(_step_of, _newest_first(checkpoints)))
+    return sorted(map(step_of, newest_first(checkpoints)))
 
 
 def find_shared_checkpoint(checkpoints: Path, ranks: Ranks, save_every: int = 1) -> Checkpoint | None:
     """`find_checkpoint` for several processes: what the first one finds. The others link to it from where they write,
     or copy it where they do not see it."""
-    found = find_checkpoint(checkpoints, save_every) if ranks.is_first else None
+    with ranks.agreeing():
+        found = find_checkpoint(checkpoints, save_every) if ranks.is_first else None
     there = None if found is None else [str(found.directory.resolve()), state_digest(found.state)]
     there = ranks.from_first(there)
     if there is None:
@@ -209,7 +168,7 @@ def find_shared_checkpoint(checkpoints: Path, ranks: Ranks, save_every: int = 1)
         _remove(directory)  # of an earlier time
         found = _link(directory, Path(there[0]), there[1])
     ranks.copy_directory(directory, is_here=found is not None)
-    return found or open_checkpoint(checkpoints, _step_of(directory))
+    return found or open_checkpoint(checkpoints, step_of(directory))
 
 
 def _link(directory: Path, first: Path, digest: str) -> Checkpoint | None:
@@ -275,29 +234,18 @@ def restore(
 
 def remove_later(checkpoints: Path, step: int) -> None:
     """Removes the checkpoints of later steps, which a run that has gone back will take anew."""
-    for directory in _newest_first(checkpoints):
-        if _step_of(directory) > step:
+    for directory in newest_first(checkpoints):
+        if step_of(directory) > step:
             _remove(directory)
 
 
-def _newest_first(checkpoints: Path) -> list[Path]:
+def newest_first(checkpoints: Path) -> list[Path]:
     named = [path for path in checkpoints.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
-    return sorted(named, key=_step_of, reverse=True)
+    return sorted(named, key=step_of, reverse=True)
 
 
-def _step_of(directory: Path) -> int:
+def step_of(directory: Path) -> int:
     return int(directory.name.removeprefix("step-"))
-
-
-def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:  # a full disk raises no OSError there
-        reason = "the disk is full" if "os error 28" in str(error) else str(error)
-        raise OutputError(
-            f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
-            "space, then the same command with --resume continues"
-        ) from error
 
 
 def _load_copy(path: Path) -> dict[str, Tensor]:

@@ -38,16 +38,8 @@ from unmask.io.writing import (
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
-from unmask.training.run.log import (
-    ENVIRONMENT,
-    LOG,
-    METRICS,
-    TENSORBOARD,
-    RunLog,
-    code_differences,
-    read_sessions,
-    write_environment,
-)
+from unmask.training.run.environment import ENVIRONMENT, code_differences, read_sessions, write_environment
+from unmask.training.run.log import LOG, METRICS, TENSORBOARD, RunLog
 from unmask.training.run.model_place import MODEL_FILES
 from unmask.training.settings import BUDGETS
 

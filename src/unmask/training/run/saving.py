@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+import shutil
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from types import TracebackType
 from typing import Self
 
-from unmask.training.run.checkpoint import Snapshot, write_checkpoint
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unmask.errors import OutputError
+from unmask.io.writing import UNFINISHED, sha256, write_json, writing_directory
+from unmask.training.run.checkpoint import STATE, Snapshot, newest_first, state_digest, step_of
 from unmask.training.settings import TrainSettings
 
 
@@ -54,3 +62,58 @@ class CheckpointWriter:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
+
+
+def write_checkpoint(
+    checkpoints: Path,
+    snapshot: Snapshot,
+    keep_last: int,
+    save_every: int | None = None,
+    keep_every: int | None = None,
+    is_given_up: Callable[[], bool] = lambda: False,
+) -> Path:
+    """Writes a checkpoint and removes the oldest ones beyond `keep_last`.
+
+    Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
+
+    Args:
+        keep_last: checkpoints kept, this one included.
+        save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
+            since: `find_checkpoint` looks for it when a run rolls back.
+        keep_every: checkpoints at multiples of this are all kept.
+        is_given_up: is asked after each file; True leaves everything as it was.
+
+    Raises:
+        OutputError: the disk is full, or the place cannot be written; earlier checkpoints are as they were.
+        CancelledError: it was given up.
+    """
+    target = checkpoints / f"step-{snapshot.state['step']:08d}"
+    with writing_directory(target, overwrite=True) as directory:
+        for name, tensors in snapshot.files.items():
+            _write_tensors(directory / name, tensors)
+            if is_given_up():
+                raise CancelledError
+        files = {
+            file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in sorted(directory.iterdir())
+        }
+        saved = snapshot.state | {"files": files}
+        write_json(directory / STATE, saved | {"sha256": state_digest(saved)})
+    saved_steps = [path for path in newest_first(checkpoints) if path.name <= target.name]
+    due = [path for path in saved_steps if save_every is not None and step_of(path) % save_every == 0]
+    for old in saved_steps[keep_last:]:
+        if old not in due[:1] and (keep_every is None or step_of(old) % keep_every):
+            shutil.rmtree(old)
+    for left in checkpoints.glob(f"{UNFINISHED}*"):  # left by a kill in the middle of a save
+        shutil.rmtree(left)
+    return target
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # a full disk raises no OSError there
+        reason = "the disk is full" if "os error 28" in str(error) else str(error)
+        raise OutputError(
+            f"cannot write a checkpoint to {path.parent.parent}: {reason}; earlier checkpoints are kept: free some "
+            "space, then the same command with --resume continues"
+        ) from error

@@ -13,7 +13,7 @@ from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
 from unmask.training.run.checkpoint import find_shared_checkpoint
 from unmask.training.run.directory import value_at
-from unmask.training.run.log import code_differences, code_here
+from unmask.training.run.environment import code_differences, code_here
 from unmask.yaml_text import parse_yaml
 
 Opened = TypeVar("Opened")

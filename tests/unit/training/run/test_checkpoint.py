@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from support.checkpoints import save_checkpoint
 from support.corpora import names
 from support.tensors import assert_equal
 from unmask.errors import CheckpointError, OutputError
+from unmask.packing.loader import Position
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.run import checkpoint as module_under_test
+from unmask.training.run import saving
 from unmask.training.run.checkpoint import (
     OPTIMIZER,
     RANDOM,
@@ -306,7 +309,7 @@ def test_where_none_is_sound_each_is_named(tmp_path: Path) -> None:
     saved_twice(tmp_path)
     for directory in tmp_path.iterdir():
         truncate(directory)
-    with pytest.raises(CheckpointError, match=r"no checkpoint of this run is sound.*--overwrite") as refusal:
+    with pytest.raises(CheckpointError, match=r"no checkpoint of this run can be used.*--overwrite") as refusal:
         find_checkpoint(tmp_path)
     assert "step-00000010" in str(refusal.value)
     assert "step-00000020" in str(refusal.value)
@@ -322,6 +325,16 @@ def test_a_damaged_later_one_does_not_push_out_those_saved_after_it(tmp_path: Pa
     found = find_checkpoint(tmp_path)
     assert found.step == 12
     assert names(tmp_path) == ["step-00000012", "step-00000020"]
+
+
+def test_a_position_of_another_kind_of_run_is_refused(tmp_path: Path) -> None:
+    run = Run()
+    run.take_steps(1)
+    run.save(tmp_path)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    with pytest.raises(CheckpointError, match=r"state\.json: its position is not one of this run: .*'data'"):
+        replace(found, state={**found.state, "position": {"epoch": 1, "data": 5}}).position(Position)
 
 
 @pytest.mark.parametrize("other", ["size", "names"])
@@ -348,7 +361,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(
     run.take_steps(10)
     run.save(tmp_path, keep_last=1)
     run.take_steps(10)
-    save_file, calls = module_under_test.save_file, 0
+    save_file, calls = saving.save_file, 0
 
     def fill_up(*arguments: Any) -> None:
         nonlocal calls
@@ -357,7 +370,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(
             raise error
         save_file(*arguments)
 
-    monkeypatch.setattr(module_under_test, "save_file", fill_up)
+    monkeypatch.setattr(saving, "save_file", fill_up)
     with pytest.raises(OutputError, match="free some space"):
         run.save(tmp_path, keep_last=1)
     assert names(tmp_path) == ["step-00000010"]

@@ -19,7 +19,7 @@ from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError, 
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
-from unmask.training.run import log
+from unmask.training.run import environment
 from unmask.training.run.directory import RECIPE, beginning_run, open_run, opening_run
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
@@ -312,8 +312,8 @@ def test_a_run_that_continues_with_other_code_is_told_each(
 ) -> None:
     about = {"name": "r", "seed": 0, "device": "CPU"}
     for resume, numpy, commit in ((False, "2.0", "ab"), (True, "2.1", "cd"), (True, "2.1", None), (True, "2.1", "cd")):
-        monkeypatch.setattr(log, "installed_versions", lambda numpy=numpy: {"python": "3.11", "numpy": numpy})
-        monkeypatch.setattr(log, "_git_commit", lambda source, commit=commit: commit)
+        monkeypatch.setattr(environment, "installed_versions", lambda numpy=numpy: {"python": "3.11", "numpy": numpy})
+        monkeypatch.setattr(environment, "_git_commit", lambda source, commit=commit: commit)
         with beginning_run(tmp_path / "run", recipe(), **about, resume=resume, overwrite=False):
             (tmp_path / "run" / "checkpoints" / "step-00000004").mkdir(parents=True, exist_ok=True)
     told = "numpy 2.1 (it was 2.0), the commit of unmask cd (it was ab)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import json
 import logging
@@ -18,8 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from unmask.errors import InputError, OutputError
 from unmask.io.progress import Progress
-from unmask.training.run import log as run_log
-from unmask.training.run.log import RunLog, read_metrics, read_sessions, write_environment
+from unmask.training.run.log import RunLog, read_metrics
 
 logger = logging.getLogger("unmask")
 
@@ -215,52 +213,3 @@ def test_a_full_disk_is_reported_as_such(tmp_path: Path) -> None:
             write_training(log, 1)
         with pytest.raises(OutputError, match=r"disk is full.*log\.txt"):
             logger.info("a line")
-
-
-def test_environment_keeps_the_earlier_sessions(tmp_path: Path) -> None:
-    def write(command: list[str]) -> None:
-        write_environment(tmp_path, recipe="bert_tiny", command=command, seed=7, device="cpu", num_threads=2)
-
-    path = tmp_path / "environment.json"
-    assert read_sessions(path) == []
-    write(["unmask", "pretrain", "bert_tiny"])
-    write(["unmask", "pretrain", "bert_tiny", "--resume"])
-    first, second = read_sessions(path)
-    assert first["command"] == ["unmask", "pretrain", "bert_tiny"]
-    assert second["command"][-1] == "--resume"
-    assert second["seed"] == 7
-    assert second["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert second["versions"]["torch"] == importlib.metadata.version("torch")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", second["started"])
-    assert second["processor"]
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"sessions": 3}', '{"sessions": [3]}', "{}"])
-def test_a_foreign_environment_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "environment.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"environment\.json"):
-        write_environment(tmp_path, recipe="x", command=[], seed=0, device="cpu", num_threads=1)
-    assert path.read_text() == text
-
-
-def test_the_git_commit_is_that_of_a_tracked_source_only(tmp_path: Path) -> None:
-    def git(*words: str) -> None:
-        name = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", "-C", str(tmp_path), *name, *words], check=True, capture_output=True)
-
-    tracked, foreign = tmp_path / "tracked.py", tmp_path / "foreign.py"
-    tracked.write_text("1\n")
-    foreign.write_text("1\n")
-    try:
-        git("init")
-    except FileNotFoundError:
-        pytest.skip("git is not installed")
-    assert run_log._git_commit(tracked) is None
-    git("add", "tracked.py")
-    git("commit", "-m", "first")
-    commit = run_log._git_commit(tracked)
-    assert re.fullmatch("[0-9a-f]{40}", commit)
-    assert run_log._git_commit(foreign) is None
-    tracked.write_text("2\n")
-    assert run_log._git_commit(tracked) == f"{commit}-dirty"

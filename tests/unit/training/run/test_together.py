@@ -9,7 +9,7 @@ import pytest
 from unmask.errors import SettingsError
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.distributed import Ranks
-from unmask.training.run import log
+from unmask.training.run import environment
 from unmask.training.run.together import check_same_run
 from unmask.training.settings import TrainSettings
 
@@ -39,7 +39,7 @@ RECIPE = PretrainRecipe(store="s", train=TrainSettings(steps=1))
     ],
 )
 def test_other_code_is_refused(monkeypatch: pytest.MonkeyPatch, code: dict[str, Any], told: str) -> None:
-    monkeypatch.setattr(log, "_git_commit", lambda source: "cd")
+    monkeypatch.setattr(environment, "_git_commit", lambda source: "cd")
     with pytest.raises(SettingsError, match=told):
         check_same_run(RECIPE, Second(code))
 
@@ -47,5 +47,5 @@ def test_other_code_is_refused(monkeypatch: pytest.MonkeyPatch, code: dict[str, 
 @pytest.mark.parametrize("commit", ["cd", None])
 def test_the_same_code_is_not(monkeypatch: pytest.MonkeyPatch, commit: str | None) -> None:
     """Nor one that is no checkout, of which no commit is known."""
-    monkeypatch.setattr(log, "_git_commit", lambda source: "cd")
+    monkeypatch.setattr(environment, "_git_commit", lambda source: "cd")
     check_same_run(RECIPE, Second({"git_commit": commit}))

@@ -1,0 +1,124 @@
+"""What a run works with, in `environment.json`: of each session the machine, the versions and the command."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import InputError
+from unmask.io.json_text import read_object
+from unmask.io.writing import write_json
+
+ENVIRONMENT = "environment.json"
+
+_COMMIT = "the commit of unmask"
+
+
+def write_environment(
+    directory: Path, *, recipe: str, command: Sequence[str], seed: int, device: str, num_threads: int
+) -> None:
+    """Writes down what a session of a run works with, in `environment.json`: `{"sessions": [first, ..., this one]}`.
+
+    Args:
+        directory: the run directory; the sessions that a resumed run had before are kept.
+        device: in words, such as "cpu" or "cuda (NVIDIA H100)".
+
+    Raises:
+        InputError: the file is there and is not what this function writes.
+    """
+    path = directory / ENVIRONMENT
+    session = {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "recipe": recipe,
+        "command": [word.encode("utf-8", errors="backslashreplace").decode() for word in command],
+        "seed": seed,
+        "device": device,
+        "num_threads": num_threads,
+        "num_cpus": os.cpu_count(),
+        "processor": _processor(),
+        "platform": platform.platform(),
+        **code_here(),
+    }
+    write_json(path, {"sessions": [*read_sessions(path), session]})
+
+
+def read_sessions(path: Path) -> list[dict[str, Any]]:
+    """The sessions in an `environment.json`, the first one first; none where there is no such file. Raises InputError
+    if it is not what `write_environment` writes."""
+    if not path.exists():
+        return []
+    try:
+        sessions = read_object(path).get("sessions")
+        if not (isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)):
+            raise InputError("`sessions` is not a list of objects")
+    except InputError as error:
+        raise InputError(f"{path} is not a record of a run's sessions ({error}): fix it, or move it away") from error
+    return sessions
+
+
+def installed_versions() -> dict[str, str | None]:
+    """Those that what is trained may depend on."""
+    return {"python": platform.python_version()} | {
+        name: _version(name) for name in ("unmask", "torch", "numpy", "tokenizers")
+    }
+
+
+def code_differences(before: Mapping[str, Any]) -> dict[str, tuple[str | None, str | None]]:
+    """The versions, and the commit of a checkout of `unmask`, that are not those of a session: by name, before and now.
+
+    What the session does not say is not compared, nor are commits unless both are known.
+    """
+    versions = before.get("versions")
+    known = dict(versions) if isinstance(versions, dict) else {}
+    now = installed_versions()
+    commits = before.get("git_commit"), _git_commit(Path(__file__))
+    if all(commits):
+        known[_COMMIT], now[_COMMIT] = commits
+    return {name: (known[name], now[name]) for name in now if name in known and known[name] != now[name]}
+
+
+def code_here() -> dict[str, Any]:
+    """What `code_differences` compares, of this process."""
+    return {"git_commit": _git_commit(Path(__file__)), "versions": installed_versions()}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    """The processor's name; on Linux, Python can get it only from this file."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _git_commit(source: Path) -> str | None:
+    """The commit of the checkout that `source` is a tracked file of, with `-dirty` where files were changed since."""
+    git = ["git", "-C", str(source.parent)]
+    try:
+        # An installed package may lie inside a checkout of something else, where it is not tracked.
+        subprocess.run([*git, "ls-files", "--error-unmatch", source.name], capture_output=True, check=True, timeout=10)
+        described = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            check=True,
+            timeout=10,
+            text=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip()

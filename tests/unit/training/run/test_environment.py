@@ -1,0 +1,64 @@
+"""What a run writes down of the machine, the versions and the code that it works with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import InputError
+from unmask.training.run import environment
+from unmask.training.run.environment import read_sessions, write_environment
+
+
+def test_environment_keeps_the_earlier_sessions(tmp_path: Path) -> None:
+    def write(command: list[str]) -> None:
+        write_environment(tmp_path, recipe="bert_tiny", command=command, seed=7, device="cpu", num_threads=2)
+
+    path = tmp_path / "environment.json"
+    assert read_sessions(path) == []
+    write(["unmask", "pretrain", "bert_tiny"])
+    write(["unmask", "pretrain", "bert_tiny", "--resume"])
+    first, second = read_sessions(path)
+    assert first["command"] == ["unmask", "pretrain", "bert_tiny"]
+    assert second["command"][-1] == "--resume"
+    assert second["seed"] == 7
+    assert second["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert second["versions"]["torch"] == importlib.metadata.version("torch")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", second["started"])
+    assert second["processor"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"sessions": 3}', '{"sessions": [3]}', "{}"])
+def test_a_foreign_environment_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "environment.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"environment\.json"):
+        write_environment(tmp_path, recipe="x", command=[], seed=0, device="cpu", num_threads=1)
+    assert path.read_text() == text
+
+
+def test_the_git_commit_is_that_of_a_tracked_source_only(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        name = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(tmp_path), *name, *words], check=True, capture_output=True)
+
+    tracked, foreign = tmp_path / "tracked.py", tmp_path / "foreign.py"
+    tracked.write_text("1\n")
+    foreign.write_text("1\n")
+    try:
+        git("init")
+    except FileNotFoundError:
+        pytest.skip("git is not installed")
+    assert environment._git_commit(tracked) is None
+    git("add", "tracked.py")
+    git("commit", "-m", "first")
+    commit = environment._git_commit(tracked)
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert environment._git_commit(foreign) is None
+    tracked.write_text("2\n")
+    assert environment._git_commit(tracked) == f"{commit}-dirty"
