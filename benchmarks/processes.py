@@ -4,7 +4,8 @@ out; a checkpoint a minute costs at most 5 % of the time; a run resumes at step 
     python benchmarks/processes.py STORE [--recipe pretrain/modern_mini] [--steps 60] [--rounds 3] [--json FILE]
 
 All on the CPU. Processes are bound to a core each, have one thread, and take the same steps, of 32 sequences of 128
-tokens and of 128, in micro-batches of 16. The share of a step in which gradients are summed is measured with the
+tokens and of 128, in micro-batches of 16. Beside them two runs that know nothing of each other: what they lose, the
+machine loses (its memory and caches are shared). The share of a step in which gradients are summed is measured with the
 gradients of the recipe's model, without anything else: it takes as long for any batch, so a larger one hides it. The
 plan is that of `unmask plan --gpu cpu --gpus 2`, of one thread, the quietest of the rounds. What a save costs comes
 from runs that save every second step and runs that save none. To resume is to open the run's inputs at its checkpoint,
@@ -47,15 +48,16 @@ def words_of(
     return ["pretrain", given.recipe, f"store={given.store}", *sizes, *budget, *quiet, "--out", str(out)]
 
 
-def run_on_cores(commands: Sequence[Sequence[str]]) -> None:
-    """Runs commands of `unmask` as the ranks of one run, each on a core of its own."""
+def run_on_cores(commands: Sequence[Sequence[str]], *, together: bool = True) -> None:
+    """Runs commands of `unmask`, each on a core of its own, as the ranks of one run or each by itself."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
     running = []
     for rank, words in enumerate(commands):
         alone = {"OMP_NUM_THREADS": "1"}
-        rank_of = {"RANK": str(rank), "WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        size = str(len(commands) if together else 1)
+        rank_of = {"RANK": str(rank), "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         bound = ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[rank])]
         command = [*bound, sys.executable, *words]
         running.append(subprocess.Popen(command, env={**os.environ, **alone, **rank_of}, stderr=subprocess.PIPE))
@@ -75,6 +77,13 @@ def trained(given: Namespace, work: Path, name: str, processes: int, **changed: 
     out = work / name
     run_on_cores([["-m", "unmask", *words_of(given, out, **changed)]] * processes)
     return out
+
+
+def rate_of_strangers(given: Namespace, work: Path, name: str, **changed: int) -> float:
+    """Tokens a second of two runs at once that know nothing of each other."""
+    outs = [work / f"{name}-{number}" for number in range(2)]
+    run_on_cores([["-m", "unmask", *words_of(given, out, **changed)] for out in outs], together=False)
+    return sum(map(rate, outs))
 
 
 def sum_alone(recipe: str, store: str, told: Path) -> None:
@@ -162,6 +171,7 @@ def main() -> None:
         raise SystemExit("two cores are needed")
     ones: dict[int, list[float]] = {batch: [] for batch in BATCHES}
     twos: dict[int, list[float]] = {batch: [] for batch in BATCHES}
+    strangers = []
     saves = []
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
@@ -172,6 +182,8 @@ def main() -> None:
                     run = trained(given, work, f"{processes}-{batch}-{number}", processes, steps=steps, batch=batch)
                     rates[batch].append(rate(run))
                 print(f"{batch} sequences: {ones[batch][-1]:,.0f} and {twos[batch][-1]:,.0f} tokens/s")
+            strangers.append(rate_of_strangers(given, work, f"strangers-{number}"))
+            print(f"two runs that know nothing of each other: {strangers[-1]:,.0f} tokens/s")
             began = time.perf_counter()
             trained(given, work, f"none-{number}", 1)
             without = time.perf_counter() - began
@@ -211,7 +223,16 @@ def main() -> None:
             ),
             Row("of a step, summing gradients", 100 * collective * two / (batch * 128), unit="%"),
         ]
+    one = median(ones[BATCHES[0]])
     rows += [
+        Row(
+            "tokens/s of two runs that know nothing of each other",
+            median(strangers),
+            "twice one",
+            2 * one,
+            "",
+            median(strangers) / (2 * one),
+        ),
         Row("a save", median(saves), unit="s"),
         Row("cost of a save a minute", 100 * cost, unit="%", target="at most 5 %", met=cost <= 0.05),
         Row("resuming at step 1,000,000", late, "at step 10", early, "s", early / late, target="as fast"),
