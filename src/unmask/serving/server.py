@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import ipaddress
 import logging
 import math
@@ -81,6 +82,8 @@ def serve(
         with ThreadPoolExecutor(1) as pool:
             models = pool.submit(load).result()
         app = build_app(models, limits, token, hosts_of(host, token))
+        gc.collect()
+        gc.freeze()  # what is there now stays: to look through it for garbage makes every answer wait, .2 s at a time
         place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         print(
             f"{place} answers for {', '.join(models)}; open it in a browser, or see {place}/docs for the endpoints",
