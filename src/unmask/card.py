@@ -117,7 +117,6 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         recipe = None
     if recipe is None and (directory / "recipe.yaml").is_file():
         recipe = read_recipe(directory / "recipe.yaml")
-    architecture = (config.get("architectures") or ["model"])[0]
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
     content = _content(run) if made_here else {}
     results = _results(run, content) if made_here else []
@@ -129,8 +128,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     pipeline = (
         FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
     )
-    own_ways = _own_ways(directory, config, pipeline)
-    answers_there = opens_there and not own_ways and segmenter is None
+    own_ways = _own_ways(config, pipeline)
+    code = "pipeline" if pipeline in _PIPELINES else None if task else "encoder"
     front = {
         "license": stated.license,
         "language": list(stated.languages),
@@ -145,16 +144,12 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
             {key: value for key, value in front.items() if value}, sort_keys=False, allow_unicode=True
         ),
         name=name,
-        architecture=architecture,
+        architecture=(description["architectures"] or ["model"])[0],
         export=export,
         num_parameters=number(description["num_parameters"]),
         sizes=_sizes(description),
         pipeline=pipeline,
-        code="pipeline"
-        if answers_there and pipeline in _PIPELINES
-        else "encoder"
-        if answers_there and not task
-        else None,
+        code=code if opens_there and not own_ways and segmenter is None else None,
         segmenter=segmenter,
         own_ways=own_ways,
         task=task,
@@ -187,11 +182,11 @@ def _is_recurrent(config: Mapping[str, Any]) -> bool:
     return found is not None and found[0].is_recurrent
 
 
-def _own_ways(directory: Path, config: Mapping[str, Any], pipeline: str | None) -> list[str]:
-    """Why no code for `transformers` would answer as `unmask` does; empty if some does. A segmenter is told apart."""
+def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:
+    """Why no code for `transformers` would answer as `unmask` does; empty if some does. A segmenter and
+    TensorFlow's weights are told elsewhere."""
     task = config.get("unmask_task", {})
     ways = {
-        "its weights are a checkpoint of TensorFlow's": not (directory / CONFIGS[0]).is_file(),
         "`transformers` has no such model": _is_recurrent(config),
         "its head is in `head.safetensors`, which `transformers` does not read": HEAD_KIND in config,
         "`unmask` reads a long text in windows and puts their outputs together": task.get("long_text") == "windows",

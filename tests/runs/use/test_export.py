@@ -39,6 +39,7 @@ def slow(case: str) -> Any:
 
 TEXTS = ["She opened the door and went out .", "The children play in the garden , and the dog sleeps ."] * 20
 MASKS = {"roberta": "<mask>"}
+TENSORFLOW = Path(__file__).parents[2] / "golden" / "tensorflow_checkpoint"
 
 
 @pytest.fixture
@@ -148,6 +149,29 @@ def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str
         refused = client.post("/v1/models/onnx/features", json={"inputs": TEXTS[:1], "layers": "embeddings"})
         assert (refused.status_code, "the last layer alone" in refused.text) == (422, True)
     app.service.batcher.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("layout", ["google", "no class named"])
+def test_a_model_without_the_usual_configuration_is_exported(unmask: Command, layout: str) -> None:
+    if layout == "google":
+        shutil.copytree(
+            TENSORFLOW, "model", ignore=lambda place, _: [e.name for e in Path(place).iterdir() if e.is_dir()]
+        )
+        weights, text = Path("model/bert_model.ckpt.data-00000-of-00001"), "mirba [MASK] sanu"
+    else:
+        save_masked_lm(Path("model"), "bert", TEXTS)
+        weights, text = Path("model/model.safetensors"), "She opened the [MASK]"
+        config = json.loads(Path("model/config.json").read_text("utf-8"))
+        del config["architectures"]
+        Path("model/config.json").write_text(json.dumps(config), "utf-8")
+    Path("texts.txt").write_text(f"{text.replace('[MASK]', 'the')}\n" * 3, "utf-8")
+    told = exported(unmask, Path("model"), "texts.txt")
+    assert max(told["largest_difference"].values()) < 1e-5
+    assert told["size_bytes"]["before"] == weights.stat().st_size
+    before, after = (lines(unmask("fill-mask", each, text, "--top-k", 2)) for each in ("model", "onnx"))
+    assert [each["token"] for each in before] == [each["token"] for each in after]
+    if layout == "google":
+        assert "Google's TensorFlow" in Path("onnx/README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", ["encoder", "discriminator"])
