@@ -184,7 +184,7 @@ def _is_recurrent(config: Mapping[str, Any]) -> bool:
 
 def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:
     """Why no code for `transformers` would answer as `unmask` does; empty if some does. A segmenter and
-    TensorFlow's weights are told elsewhere."""
+    TensorFlow's weights are named elsewhere in the card."""
     task = config.get("unmask_task", {})
     ways = {
         "`transformers` has no such model": _is_recurrent(config),
@@ -192,7 +192,7 @@ def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:
         "`unmask` reads a long text in windows and puts their outputs together": task.get("long_text") == "windows",
         "`unmask` gives a text every label that is probable enough, by thresholds": bool(task.get("multi_label")),
         "`unmask` tags words or characters, and a pipeline tokens": pipeline == "token-classification",
-        f"it has no pipeline for {pipeline}": pipeline in ("question-answering", "multiple-choice"),
+        f"`transformers` has no pipeline for {pipeline}": pipeline in ("question-answering", "multiple-choice"),
     }
     return [way for way, is_so in ways.items() if is_so]
 
