@@ -7,8 +7,9 @@ the step was cut into micro-batches; over several processes they add up in the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -142,6 +143,29 @@ def pack(sequences: list[list[int]], segments: list[list[int]] | None = None, ke
         lengths=lengths,
         keys=None if keys is None else torch.tensor(keys, dtype=torch.int64),
     )
+
+
+_PART_TOKENS = 8192
+"""Where memory must not grow with a unit, such as a long text in windows, so many tokens are computed at a time."""
+
+
+def in_parts(batch: Batch) -> Iterator[Batch]:
+    """A batch's sequences in order, in batches without columns: each of at most `_PART_TOKENS` tokens, were its
+    sequences padded to one length, or of one sequence."""
+    bounds, first = [*accumulate(batch.lengths, initial=0)], 0
+    for end in range(1, batch.num_sequences + 1):
+        with_next = batch.lengths[first : end + 1]
+        if end < batch.num_sequences and len(with_next) * max(with_next) <= _PART_TOKENS:
+            continue
+        tokens = slice(bounds[first], bounds[end])
+        yield Batch(
+            batch.input_ids[tokens],
+            batch.token_type_ids[tokens],
+            batch.position_ids[tokens],
+            batch.bounds[first : end + 1] - bounds[first],
+            batch.lengths[first:end],
+        )
+        first = end
 
 
 @dataclass(frozen=True)

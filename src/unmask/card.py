@@ -35,8 +35,8 @@ from unmask.training.run.log import METRICS, read_metrics
 CARD = "README.md"
 
 _NOT_METRICS = ("loss",)
-_PIPELINES = ("text-classification", "token-classification", "fill-mask")
-"""The tasks of pipelines that `transformers` has."""
+_PIPELINES = ("text-classification", "fill-mask")
+"""The tasks of pipelines of `transformers` that answer as `unmask` does, where nothing of `_own_ways` is in the way."""
 
 
 @dataclass(frozen=True)
@@ -118,17 +118,19 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         recipe = None
     if recipe is None and (directory / "recipe.yaml").is_file():
         recipe = read_recipe(directory / "recipe.yaml")
-    architecture = (config.get("architectures") or ["model"])[0]
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
     content = _content(run) if made_here else {}
     results = _results(run, content) if made_here else []
     description = describe(directory)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else []
     use = use_of(config)
-    opens_there = _opens_there(config) and not export
+    opens_there = _opens_there(directory, config) and not export
+    segmenter = description.get("tokenizer", {}).get("segmenter")
     pipeline = (
         FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
     )
+    own_ways = _own_ways(config, pipeline)
+    code = "pipeline" if pipeline in _PIPELINES else None if task else "encoder"
     front = {
         "license": stated.license,
         "language": list(stated.languages),
@@ -143,13 +145,14 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
             {key: value for key, value in front.items() if value}, sort_keys=False, allow_unicode=True
         ),
         name=name,
-        architecture=architecture,
+        architecture=(description["architectures"] or ["model"])[0],
         export=export,
         num_parameters=number(description["num_parameters"]),
         sizes=_sizes(description),
         pipeline=pipeline,
-        code="pipeline" if opens_there and pipeline in _PIPELINES else "encoder" if opens_there and not task else None,
-        segmenter=description.get("tokenizer", {}).get("segmenter"),
+        code=code if opens_there and not own_ways and segmenter is None else None,
+        segmenter=segmenter,
+        own_ways=own_ways,
         task=task,
         labels=description.get("labels") if task and kind_of(task) in ("classification", "tagging") else None,
         init_from=_origin(recipe),
@@ -169,10 +172,30 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     return text
 
 
-def _opens_there(config: Mapping[str, Any]) -> bool:
-    """Whether `transformers` opens all of a model: it has a class for it, and no head lies in a file of its own."""
+def _opens_there(directory: Path, config: Mapping[str, Any]) -> bool:
+    """Whether `transformers` opens all of a model: it has a class for it, no head lies in a file of its own, and the
+    weights are not TensorFlow's."""
+    return HEAD_KIND not in config and not _is_recurrent(config) and (directory / CONFIGS[0]).is_file()
+
+
+def _is_recurrent(config: Mapping[str, Any]) -> bool:
     found = find_class((config.get("architectures") or [None])[0])
-    return HEAD_KIND not in config and (found is None or not found[0].is_recurrent)
+    return found is not None and found[0].is_recurrent
+
+
+def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:
+    """Why no code for `transformers` would answer as `unmask` does; empty if some does. A segmenter and
+    TensorFlow's weights are named elsewhere in the card."""
+    task = config.get("unmask_task", {})
+    ways = {
+        "`transformers` has no such model": _is_recurrent(config),
+        "its head is in `head.safetensors`, which `transformers` does not read": HEAD_KIND in config,
+        "`unmask` reads a long text in windows and puts their outputs together": task.get("long_text") == "windows",
+        "`unmask` gives a text every label that is probable enough, by thresholds": bool(task.get("multi_label")),
+        "`unmask` tags words or characters, and a pipeline tokens": pipeline == "token-classification",
+        f"`transformers` has no pipeline for {pipeline}": pipeline in ("question-answering", "multiple-choice"),
+    }
+    return [way for way, is_so in ways.items() if is_so]
 
 
 @cache

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.batch import IGNORE_INDEX, Batch, pack
+from unmask.batch import IGNORE_INDEX, Batch, in_parts, pack
 
 Sequences = list[list[int]]
 
@@ -40,6 +42,24 @@ def test_nothing_is_lost_or_padded(sequences: Sequences) -> None:
     assert [part.tolist() for part in batch.sequence_of_token().split(batch.lengths)] == numbered
     assert not batch.token_type_ids.any()
     assert batch.keys is None
+
+
+@given(sequences_of_tokens)
+def test_parts_hold_all_sequences_and_few_tokens(sequences: Sequences) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("unmask.batch._PART_TOKENS", 20)
+        parts = list(in_parts(pack(sequences, [[len(each)] * len(each) for each in sequences])))
+    again = [row.tolist() for part in parts for row in part.input_ids.split(part.lengths)]
+    assert again == sequences
+    for part in parts:
+        alone = pack([row.tolist() for row in part.input_ids.split(part.lengths)])
+        assert torch.equal(part.bounds, alone.bounds)
+        assert torch.equal(part.position_ids, alone.position_ids)
+        assert part.token_type_ids.tolist() == [length for length in part.lengths for _ in range(length)]
+        assert part.num_sequences == 1 or part.num_sequences * part.max_length <= 20
+    for part, after in pairwise(parts):
+        longest = max(part.max_length, after.lengths[0])
+        assert (part.num_sequences + 1) * longest > 20, "no smaller than they need to be"
 
 
 def test_types_are_those_that_the_docstring_names() -> None:

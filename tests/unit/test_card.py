@@ -117,10 +117,40 @@ def test_transformers_is_named_only_where_it_answers_the_same(
     assert (code or "unmask ") in card.text
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"unmask_task": {"name": "classification", "long_text": "windows"}}, "reads a long text in windows"),
+        ({"unmask_task": {"name": "regression", "long_text": "windows"}}, "reads a long text in windows"),
+        ({"unmask_task": {"name": "classification", "multi_label": True, "thresholds": {"bad": 0.2}}}, "by thresholds"),
+        ({"unmask_task": {"name": "classification", "multi_label": True}}, "by thresholds"),
+        (
+            {"architectures": ["BertForTokenClassification"], "unmask_task": {"name": "tagging"}},
+            "and a pipeline tokens",
+        ),
+        ({"architectures": ["BertForQuestionAnswering"], "unmask_task": {"name": "qa"}}, "for question-answering"),
+        ({"architectures": ["BertModel"], "unmask_head": "sequence_classification"}, "its head is in `head.safeten"),
+        ({"architectures": ["LstmForCausalLM"], "unmask_task": {}}, "`transformers` has no such model"),
+        ({}, None),
+    ],
+)
+def test_limits_say_why_there_is_no_code(run: Path, changed: dict[str, Any], reason: str | None) -> None:
+    path = run / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    text = write_card(run).read_text("utf-8")
+    assert ("```python" in text) == (reason is None)
+    assert ("There is no code for `transformers` here: " in text) == (reason is not None)
+    if reason is not None:
+        assert reason in text.split("## Limits")[1].split("## Recipe")[0]
+    assert ("unmask predict DIRECTORY FILE" in text) == (changed.get("unmask_task") != {})
+
+
 def test_a_segmenter_is_named(run: Path) -> None:
     path = run / "model" / "tokenizer_config.json"
     path.write_text(json.dumps((json.loads(path.read_text()) if path.is_file() else {}) | {"unmask_segmenter": "kiwi"}))
-    assert "Its tokenizer has a segmenter, kiwi: AutoTokenizer" in write_card(run).read_text("utf-8")
+    text = write_card(run).read_text("utf-8")
+    assert "Its tokenizer has a segmenter, kiwi: AutoTokenizer" in text
+    assert "```python" not in text
 
 
 def test_another_run_s_files_beside_a_model_are_not_its_own(run: Path, tiny_model: Path) -> None:

@@ -19,9 +19,10 @@ from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.predictor import load_predictor
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import ENSEMBLE, ONNX, is_onnx, model_directory
+from unmask.io.paths import CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory
 from unmask.io.progress import human_bytes
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
+from unmask.models.google.checkpoint import find_index
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.files import CONFIG
 from unmask.tokenization.directory import KEPT_FILES
@@ -88,7 +89,10 @@ def export(
     copied = [
         path
         for path in directory.iterdir()
-        if path.is_file() and path.suffix in _COPIED and not path.name.endswith(".index.json")
+        if path.is_file()
+        and path.suffix in _COPIED
+        and path.name not in CONFIGS
+        and not path.name.endswith(".index.json")
     ]
     refuse_existing(out, overwrite)
     own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied))
@@ -102,6 +106,8 @@ def export(
     with writing_directory(out, overwrite) as place:
         for path in copied:
             shutil.copy(path, place / path.name)
+        # Google's have none, and in others the class may be left out that the weights show.
+        write_json(place / CONFIG, {**(loaded.config or {}), "architectures": [loaded.architecture]})
         write_graph(padded, place / ONNX)
         if format == "onnx-int8":
             _quantize(place / ONNX)
@@ -122,7 +128,7 @@ def export(
             "opset": _opset_of(place / ONNX),
             "check": files.path.name,
             **result,
-            "size_bytes": {"before": size_of(directory, "*.safetensors"), "after": size_of(place, ONNX)},
+            "size_bytes": {"before": size_of(directory, _weights_of(directory)), "after": size_of(place, ONNX)},
             "calibration_data": "none (dynamic)"
             if format == "onnx-int8"
             else None,  # the range of every input of a product is taken from that input itself
@@ -131,6 +137,13 @@ def export(
         write_json(place / CERTIFICATE, certificate)
         write_text(place / CARD, card_of(directory, stated_in(directory), export=_sentence(certificate)))
     return certificate
+
+
+def _weights_of(directory: Path) -> str:
+    """The pattern of a model's weights, in a directory of either layout."""
+    if (directory / CONFIG).is_file():
+        return "*.safetensors"
+    return f"{find_index(directory).stem}.data-*"
 
 
 def write_graph(model: PaddedModel, path: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from unmask.batch import Batch, LossTerm
+from unmask.batch import Batch, LossTerm, in_parts
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import ONNX
 from unmask.models.hub.directory import blank_model
@@ -202,12 +202,15 @@ class OnnxModule(TaskModule):
 
     def outputs(self, batch: Batch) -> Tensor:
         """(units, ...), or (tokens, ...) of heads on tokens; float32."""
-        found, mask = self._graph(batch, self._graph.outputs)
-        logits = torch.stack(found, -1) if len(found) > 1 else found[0]
-        if logits.dim() == 3:
-            return logits[mask]
-        units: Tensor = self._module.of_units(logits, batch)
-        return units
+        rows: list[Tensor] = []
+        is_of_tokens = False
+        for part in in_parts(batch):
+            found, mask = self._graph(part, self._graph.outputs)
+            logits = torch.stack(found, -1) if len(found) > 1 else found[0]
+            is_of_tokens = logits.dim() == 3
+            rows.append(logits[mask] if is_of_tokens else logits)
+        outputs: Tensor = torch.cat(rows)
+        return outputs if is_of_tokens else self._module.of_units(outputs, batch)
 
 
 def padded_rows(batch: Batch) -> tuple[Any, Any, Any]:

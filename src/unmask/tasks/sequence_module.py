@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.batch import IGNORE_INDEX, Batch, LossTerm, in_parts
 from unmask.errors import SettingsError
 from unmask.models.buckets import IS_PADDING, NO_LABEL, SEQUENCES, TOKENS, Padding, Paddings
 from unmask.models.elmo.classifier import ElmoClassifier
@@ -150,8 +150,8 @@ class SequenceModule(TaskModule):
 
     def outputs(self, batch: Batch) -> Tensor:
         """(units, outputs); a unit is a sequence, the two orders of a pair, or the windows of a text."""
-        if self._window_pooling and not torch.is_grad_enabled() and batch.num_tokens > _WINDOW_TOKENS:
-            return self.of_units(torch.cat([self._of_rows(part) for part in _in_parts(batch)]), batch)
+        if self._window_pooling and not torch.is_grad_enabled():
+            return self.of_units(torch.cat([self._of_rows(part) for part in in_parts(batch)]), batch)
         return self.of_units(self._of_rows(batch), batch)
 
     def _of_rows(self, batch: Batch) -> Tensor:
@@ -204,26 +204,6 @@ class SequenceModule(TaskModule):
         if self._auxiliary_lm_weight:
             counts["lm"] = num_continued(batch)
         return counts
-
-
-_WINDOW_TOKENS = 8192
-"""Windows of a long text are computed so many tokens at a time, so that memory does not grow with the text."""
-
-
-def _in_parts(batch: Batch) -> Iterator[Batch]:
-    """A batch's sequences in batches of about `_WINDOW_TOKENS` tokens, in order."""
-    bounds, first = batch.bounds.tolist(), 0
-    for end in range(1, len(bounds)):
-        if bounds[end] - bounds[first] >= _WINDOW_TOKENS or end == len(bounds) - 1:
-            tokens = slice(bounds[first], bounds[end])
-            yield Batch(
-                batch.input_ids[tokens],
-                batch.token_type_ids[tokens],
-                batch.position_ids[tokens],
-                batch.bounds[first : end + 1] - bounds[first],
-                batch.lengths[first:end],
-            )
-            first = end
 
 
 def _last_layer(head: nn.Module) -> nn.Linear:

@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from support.commands import Command
 from support.untrained import save_bert, save_discriminator, save_language_model, save_masked_lm
 from unmask.errors import InputError
 from unmask.inference.predictor import load_predictor
+from unmask.inference.windows import encode_windows, run_module
 from unmask.io.rows import Row
 from unmask.serving.app import build_app
 from unmask.serving.models import open_models
+from unmask.tasks.base import ExampleCounts
 
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
@@ -36,6 +39,7 @@ def slow(case: str) -> Any:
 
 TEXTS = ["She opened the door and went out .", "The children play in the garden , and the dog sleeps ."] * 20
 MASKS = {"roberta": "<mask>"}
+TENSORFLOW = Path(__file__).parents[2] / "golden" / "tensorflow_checkpoint"
 
 
 @pytest.fixture
@@ -87,6 +91,33 @@ def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, 
     assert "format" in unmask("info", "onnx").output
 
 
+@pytest.mark.parametrize("kind", ["classification", slow("choice"), slow("tagging")])
+def test_a_unit_of_many_rows_is_computed_in_parts(
+    unmask: Command, task_models: Any, check: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    model = Path(shutil.copytree(task_models.runs / kind / "model", "tuned"))
+    given = examples(task_models, kind)[:3]
+    if kind == "classification":
+        config = json.loads((model / "config.json").read_text("utf-8"))
+        config["unmask_task"] |= {"long_text": "windows", "max_length": 8, "doc_stride": 4}
+        (model / "config.json").write_text(json.dumps(config), "utf-8")
+        given[0]["text"] = " ".join([given[0]["text"]] * 20)
+    assert unmask("export", model, "--check", check(kind), "--out", "onnx").code == 0
+    before, after = load_predictor(model, device="cpu"), load_predictor("onnx")
+    [window] = encode_windows(
+        before.task, before.task.read_all([Row(each, "here") for each in given]), before.tokenizer, ExampleCounts(), 2
+    )
+    with torch.inference_mode():
+        expected = run_module(before.task, before.module, window.encoded, before.compute)
+    monkeypatch.setattr("unmask.batch._PART_TOKENS", 20)
+    sizes: list[int] = []
+    after.module._graph.register_forward_pre_hook(lambda _, its: sizes.append(its[0].num_tokens))  # type: ignore[union-attr]
+    found = run_module(after.task, after.module, window.encoded, after.compute)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert len(sizes) > 1
+    assert max(sizes) <= max(20, window.encoded.row_lengths.max())
+
+
 @pytest.mark.parametrize("family", ["bert", slow("roberta"), slow("electra"), "modernbert"])
 def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str) -> None:
     model = save_masked_lm(Path("model"), family, TEXTS)
@@ -118,6 +149,29 @@ def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str
         refused = client.post("/v1/models/onnx/features", json={"inputs": TEXTS[:1], "layers": "embeddings"})
         assert (refused.status_code, "the last layer alone" in refused.text) == (422, True)
     app.service.batcher.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("layout", ["google", "no class named"])
+def test_a_model_without_the_usual_configuration_is_exported(unmask: Command, layout: str) -> None:
+    if layout == "google":
+        shutil.copytree(
+            TENSORFLOW, "model", ignore=lambda place, _: [e.name for e in Path(place).iterdir() if e.is_dir()]
+        )
+        weights, text = Path("model/bert_model.ckpt.data-00000-of-00001"), "mirba [MASK] sanu"
+    else:
+        save_masked_lm(Path("model"), "bert", TEXTS)
+        weights, text = Path("model/model.safetensors"), "She opened the [MASK]"
+        config = json.loads(Path("model/config.json").read_text("utf-8"))
+        del config["architectures"]
+        Path("model/config.json").write_text(json.dumps(config), "utf-8")
+    Path("texts.txt").write_text(f"{text.replace('[MASK]', 'the')}\n" * 3, "utf-8")
+    told = exported(unmask, Path("model"), "texts.txt")
+    assert max(told["largest_difference"].values()) < 1e-5
+    assert told["size_bytes"]["before"] == weights.stat().st_size
+    before, after = (lines(unmask("fill-mask", each, text, "--top-k", 2)) for each in ("model", "onnx"))
+    assert [each["token"] for each in before] == [each["token"] for each in after]
+    if layout == "google":
+        assert "Google's TensorFlow" in Path("onnx/README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", ["encoder", "discriminator"])

@@ -103,7 +103,7 @@ def read_google_checkpoint(directory: Path) -> tuple[dict[str, Any], dict[str, T
             has variables that neither BERT nor ELECTRA has.
     """
     given = read_object(directory / CONFIG)
-    index = _find_index(directory)
+    index = find_index(directory)
     bundle = open_bundle(index)
     names = [name for name in bundle.entries if not NOT_OF_THE_MODEL.fullmatch(name)]
     foreign = [name for name in names if not name.startswith(BEGINNINGS) or name.split("/")[-1] not in ENDINGS]
@@ -145,7 +145,7 @@ def _config(given: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str
     return config
 
 
-def _find_index(directory: Path) -> Path:
+def find_index(directory: Path) -> Path:
     """The one index of a directory, or the one that its file `checkpoint` names."""
     indexes = sorted(directory.glob(INDEX))
     if len(indexes) == 1:

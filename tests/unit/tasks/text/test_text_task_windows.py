@@ -109,12 +109,12 @@ def test_a_book_is_computed_in_parts(tmp_path: Path, base: Path, monkeypatch: py
     batch = encoded.batch([0, 1, 2])
     with torch.no_grad():
         at_once = predictor.module.outputs(batch)
-        monkeypatch.setattr("unmask.tasks.sequence_module._WINDOW_TOKENS", 50)
+        monkeypatch.setattr("unmask.batch._PART_TOKENS", 50)
         sizes: list[int] = []
         predictor.module.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].num_tokens))  # type: ignore[union-attr]
         torch.testing.assert_close(predictor.module.outputs(batch), at_once, atol=1e-5, rtol=0)
     assert len(sizes) > 3
-    assert max(sizes) <= 50 + 8
+    assert max(sizes) <= 50
 
 
 def test_pairs_are_refused(tmp_path: Path, base: Path) -> None:
