@@ -170,7 +170,7 @@ def in_parts(batch: Batch) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class LossTerm:
-    """One term of a loss, as a sum and a count.
+    """One term of a loss, as a sum. What it is divided by, the number of targets, is counted before the forward pass.
 
     The loss of an optimizer step is the sum over terms of coefficient x (sum of totals / sum of counts), the sums taken
     over all micro-batches of the step.
@@ -178,12 +178,9 @@ class LossTerm:
     Attributes:
         name: as in `metrics.jsonl` after `loss/`: `mlm`, `nsp`, `task` ...
         total: () float32, the summed loss over the targets of this micro-batch, with its gradient.
-        count: the number of targets it was summed over; a tensor, () int64, where only the device knows it. In a batch
-            padded to a bucket it counts padding too: training divides by the objective's `counts`, of the whole step.
         coefficient: the weight of the term.
     """
 
     name: str
     total: Tensor
-    count: int | Tensor
     coefficient: float = 1.0

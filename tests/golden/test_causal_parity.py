@@ -95,8 +95,9 @@ def test_loss_and_gradients_of_language_modelling(tmp_path: Path, class_name: st
     objective.restore_heads(module, open_source(tmp_path / "theirs"))
     batch = objective.prepare(pack(SEQUENCES))
     [term] = module(batch)
-    (term.total / term.count).backward()
-    assert float((term.total / term.count - expected).detach().abs()) < TOLERANCE
+    loss = term.total / objective.counts(batch)["lm"]
+    loss.backward()
+    assert float((loss - expected).detach().abs()) < TOLERANCE
     assert_alike(gradients(module, module.masked_lm_head), theirs)
     auto = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")
     assert type(auto).__name__ == class_name
@@ -122,8 +123,8 @@ def test_l3_of_multiple_choice_is_that_of_double_heads(tmp_path: Path) -> None:
     module = ChoiceModule(encoder, head, label_loss, 0.5)
     columns = {"labels": torch.tensor([1, 0]), "unit_bounds": torch.tensor([0, 2, 4])}
     batch: Batch = pack(choices).with_columns(**columns)
-    terms = module(batch)
-    loss = torch.stack([term.coefficient * term.total / term.count for term in terms]).sum()
+    terms, counts = module(batch), module.counts(batch)
+    loss = torch.stack([term.coefficient * term.total / counts[term.name] for term in terms]).sum()
     loss.backward()
     assert float((loss - expected).detach().abs()) < TOLERANCE
     assert_alike(gradients(module), theirs)

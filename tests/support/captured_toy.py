@@ -62,21 +62,18 @@ class Toy(nn.Module):
         hidden = torch.tanh(self.frozen(self.embedding(batch.input_ids)))
         hidden = dropout(hidden, self.dropout_prob, self.training)
         columns = batch.columns
-        of_tokens, num_tokens = squares(self.of_tokens(hidden).squeeze(1), columns["labels"])
+        of_tokens = squares(self.of_tokens(hidden).squeeze(1), columns["labels"])
         first = dropout(hidden[batch.first_tokens], self.dropout_prob, self.training)
-        of_sequences, num_sequences = squares(self.of_sequences(first).squeeze(1), columns["targets"])
+        of_sequences = squares(self.of_sequences(first).squeeze(1), columns["targets"])
         weights = self.of_sequences.weight.sum()
         of_sequences = of_sequences + columns["add"].sum() + columns["steep"].sum() * (weights - weights.detach())
-        return [
-            LossTerm("tokens", of_tokens, num_tokens),
-            LossTerm("sequences", of_sequences, num_sequences, coefficient=0.5),
-        ]
+        return [LossTerm("tokens", of_tokens), LossTerm("sequences", of_sequences, coefficient=0.5)]
 
 
-def squares(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed squared errors of those that have a label, and their number."""
+def squares(values: Tensor, labels: Tensor) -> Tensor:
+    """The summed squared errors of those that have a label."""
     errors = torch.where(labels.isnan(), 0.0, values - labels.nan_to_num())
-    return (errors**2).sum(), (~labels.isnan()).sum()
+    return (errors**2).sum()
 
 
 def count_targets(batch: Batch) -> dict[str, int]:

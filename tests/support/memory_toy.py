@@ -75,7 +75,7 @@ class Tagger(nn.Module):
         losses = nn.functional.cross_entropy(
             hidden @ self.weight.T, batch.columns["labels"], ignore_index=IGNORE_INDEX, reduction="sum"
         )
-        return [LossTerm("task", losses, batch.num_tokens)]
+        return [LossTerm("task", losses)]
 
     def _fail(self, _: Tensor | None = None) -> None:
         self.num_failures += 1

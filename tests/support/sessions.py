@@ -76,7 +76,7 @@ class Toy(nn.Module):
         self.seen += 1
         squares = self.dropout(self.embedding(batch.input_ids)).pow(2).sum()
         poison = batch.columns.get("poison", torch.ones(1)).prod()
-        return [LossTerm("task", squares * poison, batch.num_tokens, coefficient=2.0)]
+        return [LossTerm("task", squares * poison, coefficient=2.0)]
 
 
 class Noting(Toy):

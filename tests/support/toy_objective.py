@@ -88,7 +88,7 @@ class PreviousTokenModule(nn.Module):
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         logits, labels = self.logits(batch)
-        return [LossTerm("previous", summed_cross_entropy(logits, labels), len(labels))]
+        return [LossTerm("previous", summed_cross_entropy(logits, labels))]
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
         logits, labels = self.logits(batch)

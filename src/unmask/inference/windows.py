@@ -223,17 +223,18 @@ def run_module(
         ModelError: what the model computes is not finite.
     """
     parts: list[tuple[Any, Tensor]] = []
-    terms: list[LossTerm] = []
+    terms: list[tuple[LossTerm, int]] = []
     for units, batch in encoded.batches_by_length(BATCH_TOKENS[compute.device.type]):
+        counts = {} if losses is None else module.counts(batch)
         batch = batch.to(compute.device)
         with compute.autocast():
             outputs = module.outputs(batch)
-            terms += [] if losses is None else module.loss(outputs, batch)
+            terms += [] if losses is None else [(term, counts[term.name]) for term in module.loss(outputs, batch)]
         parts.append((encoded.token_numbers(units) if task.per_token else units, outputs.float()))
-    for term in terms:  # reading a figure waits for the device: not before all work is queued
+    for term, count in terms:  # reading a figure waits for the device: not before all work is queued
         assert losses is not None
         losses.totals[term.name] = losses.totals.get(term.name, 0.0) + float(term.total)
-        losses.counts[term.name] = losses.counts.get(term.name, 0) + int(term.count)
+        losses.counts[term.name] = losses.counts.get(term.name, 0) + count
         losses.coefficients[term.name] = term.coefficient
     total = len(encoded.input_ids) if task.per_token else len(encoded)
     width = max((part.shape[-1] for _, part in parts if part.dim() > 1), default=0)

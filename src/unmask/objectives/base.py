@@ -108,6 +108,7 @@ class StagedModule(Protocol):
         """Enters a stage: the present one or the next."""
 
 
+@runtime_checkable
 class Objective(Protocol):
     """A way to pre-train.
 

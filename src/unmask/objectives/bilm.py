@@ -194,7 +194,7 @@ class BiLMModule(ObjectiveModule):
             total = summed_sampled_loss(self.softmax, hidden, labels, candidates, num_draws)
         else:
             total = summed_decoder_loss(Decoder(hidden, self.softmax.weight, self.softmax.bias), labels)
-        return [LossTerm("lm", total, len(labels))]
+        return [LossTerm("lm", total)]
 
     def _add_lanes(self, num_lanes: int) -> None:
         missing = num_lanes - self.remembered_outputs.shape[2]

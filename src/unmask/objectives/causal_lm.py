@@ -118,7 +118,7 @@ class CausalLMModule(ObjectiveModule):
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `lm`."""
         decoder, labels = self.decoder(batch)
-        return [LossTerm("lm", summed_decoder_loss(decoder, labels), len(labels))]
+        return [LossTerm("lm", summed_decoder_loss(decoder, labels))]
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
         """`lm_loss` and `lm_accuracy`."""

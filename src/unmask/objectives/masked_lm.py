@@ -241,13 +241,13 @@ class MaskedLMModule(ObjectiveModule):
         """The term `mlm`, `lm` where sequences are read from left to right, and that of each part."""
         hidden = self._read(batch)
         (logits, labels), *answers = self._answers(batch, hidden)
-        terms = [LossTerm("mlm", self.cross_entropy(logits, labels, self._z_loss), len(labels))]
+        terms = [LossTerm("mlm", self.cross_entropy(logits, labels, self._z_loss))]
         if NEXT_LABELS in batch.columns:
             decoder = next_token_decoder(self.encoder, self.masked_lm_head, hidden["lm"])
             total = summed_decoder_loss(decoder, batch.columns[NEXT_LABELS], z_loss=self._z_loss)
-            terms.append(LossTerm("lm", total, len(batch.columns[NEXT_LABELS])))
+            terms.append(LossTerm("lm", total))
         for part, (logits, labels) in zip(self._parts, answers, strict=True):
-            terms.append(LossTerm(part.term, part.total(logits, labels, self.cross_entropy), len(labels), part.weight))
+            terms.append(LossTerm(part.term, part.total(logits, labels, self.cross_entropy), part.weight))
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:

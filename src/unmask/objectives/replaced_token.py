@@ -289,16 +289,16 @@ class ReplacedTokenModule(ObjectiveModule):
         logits, originals, to_next = self._read(batch)
         terms = []
         if self.trains_generator:
-            terms.append(LossTerm("generator", self.cross_entropy(logits, originals), len(originals)))
+            terms.append(LossTerm("generator", self.cross_entropy(logits, originals)))
         if directions.NEXT_LABELS in batch.columns:
             decoder = next_token_decoder(self.generator, self.generator_head, to_next)
             total = summed_decoder_loss(decoder, batch.columns[directions.NEXT_LABELS])
-            terms.append(LossTerm("lm", total, len(to_next)))
+            terms.append(LossTerm("lm", total))
         if self.trains_discriminator:
             guesses, replaced = self.discriminator_logits(batch, logits)
             weight = self._settings.discriminator_weight if self.trains_generator else 1.0
             total = summed_binary_cross_entropy(guesses, replaced, batch.columns.get(IS_PADDING))
-            terms.append(LossTerm("discriminator", total, batch.num_tokens, weight))
+            terms.append(LossTerm("discriminator", total, weight))
         return terms
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:

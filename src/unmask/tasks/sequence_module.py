@@ -196,7 +196,7 @@ class SequenceModule(TaskModule):
             total = self._learned_loss(outputs.float(), labels, self._label_weights)
         else:
             total = self._summed_loss(outputs.float(), labels)
-        return [LossTerm("task", total, _num_targets(labels))]
+        return [LossTerm("task", total)]
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Labels, and sequences of more than one token."""
@@ -238,12 +238,12 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
         labels = batch.input_ids[1:].where(is_followed & ~batch.columns[IS_PADDING][1:], IGNORE_INDEX)
         weights = 1 / num_targets.clamp(min=1)[sequences[:-1]]
         total = summed_decoder_loss(Decoder(hidden[:-1], encoder.word_embeddings), labels, weights)
-        return LossTerm("lm", total, (num_targets > 0).sum(), coefficient)
+        return LossTerm("lm", total, coefficient)
     followed = torch.nonzero(is_followed).squeeze(-1)
     weights = 1 / num_targets[sequences[followed]]  # (followed,) float32
     decoder = Decoder(hidden[followed], encoder.word_embeddings)
     total = summed_decoder_loss(decoder, batch.input_ids[followed + 1], weights)
-    return LossTerm("lm", total, num_continued(batch), coefficient)
+    return LossTerm("lm", total, coefficient)
 
 
 def check_sees_no_next_token(encoder: Encoder, auxiliary_lm_weight: float) -> None:

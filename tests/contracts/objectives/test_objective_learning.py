@@ -24,12 +24,15 @@ from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 
 
+def mean_loss(terms: list[LossTerm], counts: dict[str, int]) -> torch.Tensor:
+    return torch.stack([term.coefficient * term.total / max(1, counts[term.name]) for term in terms]).sum()
+
+
 def take_steps(case: Any, module: Any, optimizer: torch.optim.Optimizer, start: Position, number: int) -> Position:
     """Takes steps from a position on, in ragged micro-batches, and tells the next one."""
     for step in islice(replace(case.loader, micro_batch_size=3).steps(start), number):
         for batch in map(case.objective.prepare, step.batches):
-            terms = module(batch)
-            torch.stack([term.coefficient * term.total / max(1, term.count) for term in terms]).sum().backward()  # type: ignore[no-untyped-call]
+            mean_loss(module(batch), case.objective.counts(batch)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         start = step.after
@@ -107,8 +110,7 @@ def test_it_learns_a_small_batch_by_heart(case: Any) -> None:
     for _ in range(40):
         for _ in range(20):
             forget(module)
-            terms = module(batch)
-            loss = torch.stack([term.coefficient * term.total / term.count for term in terms]).sum()
+            loss = mean_loss(module(batch), case.objective.counts(batch))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -43,9 +43,7 @@ def with_losses(change: Callable[[Batch], float]) -> Iterator[None]:
 
     def changed(module: MaskedLMModule, batch: Batch) -> list[LossTerm]:
         factor = change(batch) if module.training else 1.0
-        return [
-            LossTerm(term.name, term.total * factor, term.count, term.coefficient) for term in forward(module, batch)
-        ]
+        return [LossTerm(term.name, term.total * factor, term.coefficient) for term in forward(module, batch)]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MaskedLMModule, "forward", changed)
@@ -228,7 +226,7 @@ def test_rolled_back_its_lanes_remember_the_older_text_and_read_on_with_the_newe
             windows.append(int(batch.columns["window"][0]))
         [term] = forward(module, batch)
         is_bad = module.training and len(windows) == 6
-        return [LossTerm(term.name, term.total * math.nan if is_bad else term.total, term.count)]
+        return [LossTerm(term.name, term.total * math.nan if is_bad else term.total)]
 
     recipe, run = write_elmo_recipe(tmp_path / "elmo.yaml"), tmp_path / "run"
     monkeypatch.setattr(BiLMModule, "forward", note_and_spoil)

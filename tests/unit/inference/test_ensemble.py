@@ -56,7 +56,7 @@ class Fixed(nn.Module):
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         labels = batch.columns["labels"]
-        return [LossTerm("task", functional.cross_entropy(outputs, labels, reduction="sum"), len(labels))]
+        return [LossTerm("task", functional.cross_entropy(outputs, labels, reduction="sum"))]
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"task": batch.num_sequences}

@@ -39,7 +39,7 @@ class Staged(nn.Module):
         self.stage = int(state)
 
     def forward(self, batch: Batch) -> list[LossTerm]:
-        return [LossTerm(f"term{self.stage}", self.weights[self.stage].pow(2).sum() * batch.num_tokens, 5)]
+        return [LossTerm(f"term{self.stage}", self.weights[self.stage].pow(2).sum() * batch.num_tokens)]
 
 
 STEPS = {"steps": 20, "log_every": 1, "save_every": 3}

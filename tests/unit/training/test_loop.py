@@ -34,10 +34,7 @@ class Regressor(nn.Module):
         self.modes.append(self.training)
         values = torch.tanh(self.embedding[batch.input_ids]) @ self.weight
         first = values[batch.first_tokens]
-        return [
-            LossTerm("tokens", ((values - 1) ** 2).sum(), batch.num_tokens),
-            LossTerm("first", (first**4).sum(), batch.num_sequences, coefficient=3.0),
-        ]
+        return [LossTerm("tokens", ((values - 1) ** 2).sum()), LossTerm("first", (first**4).sum(), coefficient=3.0)]
 
 
 def count(batch: Batch) -> dict[str, int]:
@@ -107,8 +104,8 @@ def gradient_of_a_step(sizes: Sequence[int]) -> Tensor:
 
 def expected_gradient() -> Tensor:
     """Of the loss as it is written: the sum over terms of coefficient x total / count, over the whole step."""
-    module = Regressor()
-    loss = torch.stack([term.coefficient * term.total / term.count for term in module(pack(sequences()))]).sum()
+    module, batch = Regressor(), pack(sequences())
+    loss = torch.stack([term.coefficient * term.total / count(batch)[term.name] for term in module(batch)]).sum()
     loss.backward()
     return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
 
@@ -171,7 +168,7 @@ class LongOnly(Regressor):
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         value = torch.tanh(self.embedding[batch.input_ids]).sum() * count_long(batch)["long"]
-        return [LossTerm("long", value, count_long(batch)["long"])]
+        return [LossTerm("long", value)]
 
 
 def count_long(batch: Batch) -> dict[str, int]:
@@ -208,13 +205,13 @@ def test_what_a_step_did_is_reported_and_added_up() -> None:
 
 
 def test_means_are_over_all_targets_since_the_last_time() -> None:
-    frozen = Regressor()
-    expected = {term.name: float(term.total.detach()) / term.count for term in frozen(pack(sequences()))}
+    frozen, batch = Regressor(), pack(sequences())
+    expected = {term.name: float(term.total.detach()) / count(batch)[term.name] for term in frozen(batch)}
     module = Regressor().requires_grad_(False)
     module.extra = nn.Parameter(torch.zeros(()))  # type: ignore[assignment]
     plain = module.forward
     module.forward = lambda batch: [  # type: ignore[method-assign]
-        LossTerm(term.name, term.total + module.extra * 0, term.count, term.coefficient) for term in plain(batch)
+        LossTerm(term.name, term.total + module.extra * 0, term.coefficient) for term in plain(batch)
     ]
     state = run(TrainSettings(steps=3), module=module, steps=endless((1, 6, 1)))
     assert state.take_means() == pytest.approx(expected, rel=1e-12)  # doubles

@@ -163,7 +163,7 @@ def test_what_a_module_remembers_is_as_before_the_step() -> None:
             shown = self.embedding.detach()[batch.input_ids].sum() / 100
             self.remembered = torch.cat([self.remembered, shown[None]])
             terms = super().forward(batch)
-            return [LossTerm("task", terms[0].total + self.weight.sum() * self.remembered.sum(), batch.num_tokens)]
+            return [LossTerm("task", terms[0].total + self.weight.sum() * self.remembered.sum())]
 
     small, module = run("eager", Remembering(), Sequences(micro_batch_size=4)), Remembering(FOUR_FIT)
     halved = run("eager", module, Sequences())

@@ -235,15 +235,11 @@ class QaModule(TaskModule):
             total = total + functional.cross_entropy(
                 padded[:, :, side], batch.columns[column], ignore_index=IGNORE_INDEX, reduction="sum"
             )
-        return [LossTerm("task", total / 2, _num_placed(batch))]
+        return [LossTerm("task", total / 2)]
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Windows whose answer's place is known."""
-        return {"task": int(_num_placed(batch))}
-
-
-def _num_placed(batch: Batch) -> Tensor:
-    return (batch.columns["start_positions"] != IGNORE_INDEX).sum()
+        return {"task": int((batch.columns["start_positions"] != IGNORE_INDEX).sum())}
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> QaTask:

@@ -60,7 +60,7 @@ class TaggingModule(TaskModule):
         labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
         logits = self.head(self.encoder(batch, labelled))
         total = functional.cross_entropy(logits.float(), labels[labelled], reduction="sum")
-        return [LossTerm("task", total, len(labelled))]
+        return [LossTerm("task", total)]
 
     def outputs(self, batch: Batch) -> Tensor:
         """(tokens, labels)."""
@@ -70,7 +70,7 @@ class TaggingModule(TaskModule):
         """Cross-entropy over the labelled tokens."""
         labels = batch.columns["labels"]
         total = functional.cross_entropy(outputs.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        return [LossTerm("task", total, (labels != IGNORE_INDEX).sum())]
+        return [LossTerm("task", total)]
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
