@@ -305,7 +305,7 @@ def _results(run: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
             "value": value,
             "sd": None,
             "n": 1,
-            "floors": {},
+            "floors": floors.get(key) or floors.get(f"loss/{key.removeprefix('eval/').removesuffix('_loss')}", {}),
         }
         for key, value in held_out.items()
         if value is not None

@@ -162,7 +162,7 @@ def _commands(use: Use, in_onnx: bool) -> list[str]:
     if not in_onnx:
         return list(use.commands)
     taken = ("predict", "evaluate") if "predict" in use.commands else ("fill-mask", "features", "similarity")
-    return [*(command for command in taken if command in use.commands), "serve"]
+    return [command for command in (*taken, "serve") if command in use.commands]
 
 
 def _describe_model(path: Path) -> dict[str, Any]:

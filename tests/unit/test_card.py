@@ -96,7 +96,7 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "code", "library"),
     [
-        ({}, 'pipeline("text-classification"', "transformers"),
+        ({}, 'pipeline("text-classification", model="DIRECTORY", truncation=True, max_length=', "transformers"),
         ({"architectures": ["BertModel"], "unmask_head": "sequence_classification"}, None, None),
         ({"architectures": ["LstmModel"], "unmask_head": "sequence_classification"}, None, None),
         ({"architectures": ["BertForQuestionAnswering"], "unmask_task": {"name": "qa"}}, None, "transformers"),
@@ -198,12 +198,16 @@ def test_a_pre_trained_model_names_its_text(tmp_path: Path, tiny_model: Path) ->
     run = tmp_path / "run"
     shutil.copytree(tiny_model, run / "model")
     (run / "recipe.yaml").write_text(f"store: {tmp_path / 'store'}\ntrain: {{steps: 9}}\n")
-    (run / "metrics.jsonl").write_text('{"step": 9, "tokens": 80}\n{"step": 9, "eval/mlm_loss": 4.5}\n')
-    (run / "results.json").write_text("{}")
+    (run / "metrics.jsonl").write_text(
+        '{"step": 9, "tokens": 80}\n{"step": 9, "eval/mlm_loss": 4.5, "eval/mlm_accuracy": 0.2}\n'
+    )
+    floors = {"loss/mlm": {"no context": 4.2}, "eval/mlm_accuracy": {"no context": 0.1}}
+    (run / "results.json").write_text(json.dumps({"floors": floors}))
     text = write_card(run).read_text("utf-8")
     assert "| text | books.txt |" in text
     assert "2 documents" in text
-    assert "| held-out text | mlm_loss | 4.5 |" in text
+    assert "| held-out text | mlm_loss | 4.5 | no context 4.2 |" in text
+    assert "| held-out text | mlm_accuracy | 0.2 | no context 0.1 |" in text
     assert "Not stated." in text
     assert str(tmp_path) not in text
 

@@ -186,6 +186,8 @@ def as_output_error(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _DISK_IS_FULL:
             raise OutputError(f"the disk is full while writing {path}: free some space, or write elsewhere") from error
+        if error.errno == errno.ENOENT and not path.parent.exists():
+            raise OutputError(f"cannot write {path}: there is no folder {path.parent}: make it first") from error
         if error.errno in _NOT_WRITABLE:
             raise OutputError(f"cannot write {path}: {error.strerror}; choose a place that can be written") from error
         raise

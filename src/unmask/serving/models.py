@@ -148,7 +148,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     rest = ["features", "similarity", "tokenize"]
     if is_onnx(directory):
         if "predict" in commands:
-            model.endpoints = (FACTS[model.task.kind].endpoint,)
+            model.endpoints = (FACTS[model.task.kind].endpoint, "tokenize")
         elif "fill-mask" in commands:
             model.use("masks")
             model.endpoints = ("fill-mask", *rest)

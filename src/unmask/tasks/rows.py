@@ -146,9 +146,10 @@ def same_column(source: str, column: object, content: str, setting: str, labels:
 
 
 def as_seen(name: str) -> str:
-    """A name as people see it: letters composed, without control and format characters, no blanks around it."""
+    """A name as people see it: letters composed, without control and format characters, no blanks around it, and one
+    blank between its words."""
     marks = (char for char in name if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf"))
-    return unicodedata.normalize("NFC", "".join(marks)).strip()
+    return " ".join(unicodedata.normalize("NFC", "".join(marks)).split())
 
 
 def shown_beside(name: str, known: Iterable[str]) -> str:

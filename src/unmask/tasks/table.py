@@ -124,5 +124,7 @@ def _check_kind(name: str, trained: Any) -> None:
 def check_name(name: str) -> None:
     """Raises SettingsError, naming the closest match, if no task has this name."""
     known = [*TASKS, *KINDS]
+    if name == "multi_label":
+        raise SettingsError("no task 'multi_label': it is classification, which reads several labels of a text too")
     if name not in known:
         raise SettingsError(f"no task {name!r}: {nearest(name, known).removeprefix('; ')}")

@@ -232,7 +232,7 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
     assert told["largest_difference"]["logits"] > 0
     app = build_app(open_models(["small=small"], "fp32"))
     with TestClient(app) as client:
-        assert client.get("/v1/models").json()["data"][0]["uses"] == ["classify"]
+        assert client.get("/v1/models").json()["data"][0]["uses"] == ["classify", "tokenize"]
         asked = client.post("/v1/models/small/classify", json={"inputs": ["Ada wrote a warm paper"]})
         assert asked.status_code == 200, asked.text
         texts = ["Ada wrote a warm paper", "a dull paper", "Ada wrote it and nobody read it but the warm sun of Berlin"]

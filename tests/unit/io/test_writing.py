@@ -190,6 +190,11 @@ def test_the_systems_refusals_are_reported(tmp_path: Path, number: int, message:
         raise OSError(number, os.strerror(number))
 
 
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"cannot write .*/gone/f: there is no folder .*/gone: make it first"):
+        write_text(tmp_path / "gone" / "f", "")
+
+
 def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="odd"), as_output_error(tmp_path):
         raise OSError(errno.EPIPE, "odd")

@@ -23,7 +23,7 @@ class Use:
     commands: tuple[str, ...]
 
 
-_ANY = ("finetune", "features", "similarity")
+_ANY = ("finetune", "features", "similarity", "serve")
 _PAIRS = "evaluate --pairs"
 _CAUSAL = Use(CAUSAL, ("generate", "score", _PAIRS, *_ANY))
 _MASKED = Use(MASKED, ("fill-mask", _PAIRS, *_ANY))

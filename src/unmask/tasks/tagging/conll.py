@@ -110,7 +110,7 @@ def _begins_document_of_conllu(line: str) -> bool:
     return bool(re.match(r"#\s*newdoc\b", line))
 
 
-def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1) -> Iterator[Sentence]:
+def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1, *, needs_tags: bool = True) -> Iterator[Sentence]:
     """The sentences of a file of columns; lines that begin with `-DOCSTART-` begin a document.
 
     A line that begins with `#` where a sentence begins is a comment, unless it is like the other lines: as many
@@ -119,6 +119,7 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1) -> Iterator[
     Args:
         word, tag: the columns that every line needs, from 0, or -1 for the last. They are separated by tabs if the line
             has any, else by any number of blanks.
+        needs_tags: False: lines may have one column, the word.
 
     Raises:
         InputError: a line has fewer columns, or another number of columns than the first line; or the word and its tag
@@ -127,7 +128,7 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1) -> Iterator[
     has_documents, num_columns, tags = _survey(path, tag)
     if num_columns > 1:
         _check_columns(path, word, tag if tag >= 0 else num_columns - 1)
-    fewest = max(2, word + 1, tag + 1)
+    fewest = max(2 if needs_tags else 1, word + 1, tag + 1)
     sentence = Sentence(0 if has_documents else None)
     for number, line in read_lines(path):
         if not line.strip(" \t"):
@@ -185,10 +186,14 @@ def _survey(path: FileOrLines, tag: int) -> tuple[bool, int, set[str]]:
     return has_documents, num_columns, tags
 
 
-def read_columns(path: FileOrLines, note: Note, word: int = 0, tag: int = -1) -> Iterator[Row]:
-    """CoNLL's columns: the word first, its tag last, or in the columns given; the others are ignored."""
-    for sentence in read_sentences(path, word, tag):
-        yield sentence.as_row(path, {"tokens": sentence.column(word), "tags": sentence.column(tag)})
+def read_columns(
+    path: FileOrLines, note: Note, word: int = 0, tag: int = -1, *, needs_tags: bool = True
+) -> Iterator[Row]:
+    """CoNLL's columns: the word first, its tag last, or in the columns given; the others are ignored. Without
+    `needs_tags` a single column is the word's, and rows have no tags."""
+    for sentence in read_sentences(path, word, tag, needs_tags=needs_tags):
+        tags = {"tags": sentence.column(tag)} if len(sentence.rows[0]) > 1 else {}
+        yield sentence.as_row(path, {"tokens": sentence.column(word), **tags})
 
 
 def read_single_sentences(path: DataPath, note: Note) -> Iterator[Row]:

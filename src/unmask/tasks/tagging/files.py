@@ -97,7 +97,12 @@ def has_published_layout(path: DataPath) -> bool:
 
 
 def read_file(
-    path: DataPath, data_set: TaggingDataSet | None, note: Note, columns: TaggingColumns = USUAL_COLUMNS
+    path: DataPath,
+    data_set: TaggingDataSet | None,
+    note: Note,
+    columns: TaggingColumns = USUAL_COLUMNS,
+    *,
+    needs_tags: bool = True,
 ) -> Iterator[Row]:
     """The rows of a file in the data set's published form, in the format of its suffix, or of a table.
 
@@ -106,6 +111,7 @@ def read_file(
             one is a number, and whose first line has no column of a usual name, has no header, whether or not
             `data.header=none` says so. It has a sentence a line if a cell of the column of tags holds several tags
             (separated by blanks, or a JSON list), else a word a line.
+        needs_tags: False: lines of one word each may have nothing but the word.
     """
     for file in files_of(path):
         suffix = file.suffixes[0]
@@ -116,7 +122,7 @@ def read_file(
         elif suffix == ".tsv" and _is_numbered(file, columns) and not _has_words(file, columns):
             yield from read_rows(replace(file, settings=file.settings.model_copy(update={"header": "none"})))
         elif FORMATS.get(suffix) is read_columns or (suffix == ".tsv" and _is_numbered(file, columns)):
-            yield from read_columns(file, note, **_chosen_columns(file, columns))
+            yield from read_columns(file, note, **_chosen_columns(file, columns), needs_tags=needs_tags)
         elif suffix in FORMATS:
             yield from FORMATS[suffix](file, note)
         elif suffix in (*_TABLES, ".tsv"):
@@ -142,8 +148,8 @@ def looks_like_columns(lines: Sequence[str], columns: TaggingColumns, labels: Se
 
 
 def read_held(lines: HeldLines, columns: TaggingColumns) -> Iterator[Row]:
-    """The rows of lines of one word each, that are no file."""
-    yield from read_columns(lines, lambda what, count: None, **_chosen_columns(lines, columns))
+    """The rows of lines of one word each, that are no file; they may have no tags."""
+    yield from read_columns(lines, lambda what, count: None, **_chosen_columns(lines, columns), needs_tags=False)
 
 
 def _chosen_columns(path: FileOrLines, columns: TaggingColumns, known: Sequence[str] = ()) -> dict[str, int]:

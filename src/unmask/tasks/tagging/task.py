@@ -182,7 +182,7 @@ class Tagging:
         return replace(task, labels=tuple(sorted(found)) if are_others else complete_labels(found))
 
     def load_rows(self, path: DataPath) -> Iterator[Row]:
-        return read_file(path, self.data_set, ExampleCounts().note, self.columns)
+        return read_file(path, self.data_set, ExampleCounts().note, self.columns, needs_tags=False)
 
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[TaggingExample]:
         """See `Task`; with `unlabelled` a row may have no tags."""

@@ -135,7 +135,7 @@ def check_spelling(
         otherwise: what else can be done than to fix one of them, for the message.
 
     Raises:
-        InputError: two labels differ only in blanks around them, in characters that leave no mark, or in how their
+        InputError: two labels differ only in blanks, in characters that leave no mark, or in how their
             letters are composed; names both, with their places.
     """
     seen: dict[str, str] = {}
@@ -149,8 +149,8 @@ def check_spelling(
         if other != label:
             raise InputError(
                 f"{source}: the label {as_seen(label)} is written {label!a} here and {other!a} in "
-                f"{first_lines[other]}, which look alike: write it one way (in Unicode's NFC, without invisible "
-                f"characters){otherwise}"
+                f"{first_lines[other]}, which look alike: write it one way (in Unicode's NFC, one blank between words, "
+                f"no invisible characters){otherwise}"
             )
     folded: dict[str, str] = {}
     pairs = [(label, folded.setdefault(text.casefold(), label)) for text, label in seen.items()]

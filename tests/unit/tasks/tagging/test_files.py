@@ -149,6 +149,11 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: Path, text: str, told: 
         load(TASK, write(tmp_path / "a.conll", text))
 
 
+def test_words_alone_are_inputs(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "He\nwas\n\nborn\n")
+    assert [row.fields for row in TASK.load_rows(path)] == [{"tokens": ["He", "was"]}, {"tokens": ["born"]}]
+
+
 def test_unknown_tags_of_other_kinds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.conll:1: the tag 'ADJ' is none of the known ones \(NOUN, VERB, X\)"):
         load(POS, write(tmp_path / "a.conll", "a ADJ\n"))
