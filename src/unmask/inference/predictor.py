@@ -19,9 +19,10 @@ from unmask.inference.inputs import having_field, read_task_inputs
 from unmask.inference.onnx_model import OnnxModule, blank_finetuned, on_processor
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns
-from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows, run_module
+from unmask.inference.windows import STREAMED, WINDOW, ExampleSet, attach_tokenizer, encode_windows, run_module
 from unmask.io.input_files import DataPath
 from unmask.io.paths import is_onnx, model_directory
+from unmask.io.progress import Progress
 from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.config import TRAINED_LENGTH
@@ -72,8 +73,10 @@ class Predictor:
         counts = ExampleCounts()
         with naming_columns():
             examples = self.task.read_all(rows)
+            device = self.compute.device
+            most = STREAMED if device.type == "cpu" else WINDOW
             encoded = encode_windows(
-                self.task, examples, self.tokenizer, counts, self.num_segments, device=self.compute.device
+                self.task, examples, self.tokenizer, counts, self.num_segments, device=device, most=most
             )
             for window in encoded:
                 yield from self.answer(window)
@@ -273,6 +276,14 @@ def predict_file(
     return deciding(predictions, given if isinstance(given, dict) else {})
 
 
+def shown_as_progress(predictions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The predictions, whose number is shown on standard error while they come."""
+    with Progress("predicting", unit="inputs") as progress:
+        for each in predictions:
+            yield each
+            progress.advance()
+
+
 def write_predictions(
     model: str | Path | Predictor,
     path: str | DataPath,
@@ -314,7 +325,9 @@ def write_predictions(
             f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
             f"{predictor.task.settings.name}: name the file .jsonl"
         )
-    predictions = predict_file(predictor, path, columns=columns, settings=settings, deciding=deciding, format=format)
+    predictions = shown_as_progress(
+        predict_file(predictor, path, columns=columns, settings=settings, deciding=deciding, format=format)
+    )
     if out.suffix == ".jsonl":
         lines: Iterator[str] = map(_as_json, predictions)
     else:

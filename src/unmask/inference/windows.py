@@ -28,6 +28,8 @@ logger = logging.getLogger("unmask")
 
 WINDOW = 4096
 """How many examples are read, sorted by length and put back in order at once; fewer where each has many outputs."""
+STREAMED = 512
+"""As many on the CPU where answers are waited for: they come every few seconds."""
 _MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
 """Rough limits of a window: predictions with a probability for each output then take some 60 MB."""
 _TOKENS = 100
@@ -181,11 +183,13 @@ def encode_windows(
     num_segments: int,
     name: str = "inputs",
     device: torch.device = _CPU,
+    most: int = WINDOW,
 ) -> Iterator[ExampleSet]:
     """Encodes a stream of examples window by window; warns if the vocabulary does not cover the texts of `name`.
 
     Args:
         device: computes the windows; while a GPU does, the next one is encoded.
+        most: examples of a window.
     """
     coverage = Coverage(tokenizer, name)
 
@@ -194,7 +198,7 @@ def encode_windows(
         coverage.add(encoded.input_ids)
         return ExampleSet(window, encoded)
 
-    yield from map_ahead(encode, windows(examples, window_size(task)), device)
+    yield from map_ahead(encode, windows(examples, min(most, window_size(task))), device)
     coverage.note(counts)
 
 

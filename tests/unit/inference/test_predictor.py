@@ -27,7 +27,7 @@ from unmask.inference.evaluation import evaluate, evaluate_predictions
 from unmask.inference.inputs import read_inputs
 from unmask.inference.predictor import Predictor, load_predictor, predict, predict_file, write_predictions
 from unmask.inference.task_options import read_task_settings
-from unmask.inference.windows import WINDOW
+from unmask.inference.windows import STREAMED
 from unmask.models.encoder import new_encoder
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -84,9 +84,9 @@ def test_inputs_are_read_a_window_at_a_time(single: Path) -> None:
             read += 1
             yield {"review": TEXTS[number % 5], "n": number}
 
-    predictions = list(islice(predict(single, rows()), WINDOW + 10))
-    assert [one["input"]["n"] for one in predictions] == list(range(WINDOW + 10))
-    assert read == 2 * WINDOW
+    predictions = list(islice(predict(single, rows()), STREAMED + 10))
+    assert [one["input"]["n"] for one in predictions] == list(range(STREAMED + 10))
+    assert read == 2 * STREAMED
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
