@@ -173,7 +173,7 @@ class TaskSettings(Settings):
     @field_validator("name", mode="before")
     @classmethod
     def _is_known(cls, name: Any) -> Any:
-        known = [*get_args(TaskKind), *KINDS]
+        known = [*FACTS, *KINDS]
         if isinstance(name, str) and name not in known:
             raise ValueError(f"there is no task {name!r}{nearest(name, known)}")
         return name
