@@ -28,7 +28,8 @@ from unmask.models.hub.uses import MASKED, use_of
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
 from unmask.store.manifest import read_manifest
-from unmask.tasks.settings import FACTS, FIELDS_OF_KINDS, kind_of
+from unmask.tasks.kinds import FACTS
+from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
 

@@ -19,7 +19,8 @@ from unmask.models.hub.directory import load_encoder
 from unmask.tasks import table
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.encoded import EncodedExamples
-from unmask.tasks.settings import FACTS, FIELDS_OF_KINDS, ColumnSettings, TaskSettings
+from unmask.tasks.kinds import FACTS
+from unmask.tasks.settings import FIELDS_OF_KINDS, ColumnSettings, TaskSettings
 from unmask.tasks.table import TASKS, open_task
 from unmask.tasks.text.classification import Classification
 from unmask.tasks.text.examples import TextFiles

@@ -10,8 +10,9 @@ from unmask.errors import ModelError, SettingsError
 from unmask.models.hub.directory import LoadedModel
 from unmask.tasks.base import Task
 from unmask.tasks.choice import task as choice
+from unmask.tasks.kinds import TaskKind
 from unmask.tasks.qa import task as qa
-from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskKind, TaskSettings, kind_of
+from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSettings, kind_of
 from unmask.tasks.tagging import task as tagging
 from unmask.tasks.text import classification, regression
 
