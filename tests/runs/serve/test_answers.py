@@ -25,7 +25,7 @@ from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel, open_models
 from unmask.serving.settings import Limits
 from unmask.tasks.kinds import FACTS
-from unmask.tasks.pairs.scorers import score_sentences
+from unmask.tasks.minimal_pairs.scorers import score_sentences
 from unmask.tokenization import offsets
 from unmask.tokenization.tokenizer import TextTokenizer
 
