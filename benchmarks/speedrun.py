@@ -114,8 +114,8 @@ def train_peer(given: Namespace, data: Path) -> None:
     )
 
     from unmask.inference.pairs import open_scorer
-    from unmask.tasks.pairs.comparing import compare_pairs
-    from unmask.tasks.pairs.reading import read_paradigms, sample
+    from unmask.tasks.minimal_pairs.comparing import compare_pairs
+    from unmask.tasks.minimal_pairs.reading import read_paradigms, sample
     from unmask.training.device import choose_compute
 
     run = given.out / "runs" / f"{PEER}-0"

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from unmask.tasks.pairs.reading import read_paradigms
+from unmask.tasks.minimal_pairs.reading import read_paradigms
 
 HERE = Path(__file__).parent
 _ALPHABET = 12_000

@@ -28,7 +28,8 @@ from unmask.models.hub.uses import MASKED, use_of
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
 from unmask.store.manifest import read_manifest
-from unmask.tasks.settings import FACTS, kind_of
+from unmask.tasks.kinds import FACTS
+from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
 
@@ -154,7 +155,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         segmenter=segmenter,
         own_ways=own_ways,
         task=task,
-        labels=description.get("labels") if task and kind_of(task) in ("classification", "tagging") else None,
+        labels=description.get("labels") if task and kind_of(task) in FIELDS_OF_KINDS["labels"] else None,
         init_from=_origin(recipe),
         from_scratch=getattr(recipe, "from_scratch", False),
         data=list(_data(recipe)),

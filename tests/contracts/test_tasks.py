@@ -26,8 +26,9 @@ from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
 from unmask.tasks.choice import task as choice
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader
+from unmask.tasks.kinds import FACTS, TaskKind
 from unmask.tasks.qa import task as qa
-from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSettings
 from unmask.tasks.table import TASKS, open_task
 from unmask.tasks.tagging import task as tagging
 from unmask.tasks.text import classification, regression
@@ -155,7 +156,7 @@ def case(request: pytest.FixtureRequest, tokenizer: TextTokenizer, tmp_path_fact
 
 
 def test_every_kind_is_tested() -> None:
-    assert {variant["name"] for variant in VARIANTS.values()} == set(TASKS)
+    assert {variant["name"] for variant in VARIANTS.values()} == set(TASKS) == set(FACTS)
 
 
 def test_every_data_set_is_of_the_kind_that_the_settings_say() -> None:

@@ -23,10 +23,10 @@ from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model, save_model
 from unmask.models.settings import EncoderSettings
-from unmask.tasks.pairs import scorers
-from unmask.tasks.pairs.comparing import compare_pairs
-from unmask.tasks.pairs.reading import MinimalPair, Paradigm
-from unmask.tasks.pairs.scorers import score_sentences
+from unmask.tasks.minimal_pairs import scorers
+from unmask.tasks.minimal_pairs.comparing import compare_pairs
+from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
+from unmask.tasks.minimal_pairs.scorers import score_sentences
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.settings import TokenizerSettings

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from unmask.tasks.pairs.reading import Paradigm, read_paradigms
+from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms
 
 FIELDS = {"morphology", "syntax", "syntax_semantics", "semantics"}
 # By the final consonant of the syllable before: after any, after none; ㄹ counts as none for 으로.

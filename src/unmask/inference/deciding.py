@@ -11,10 +11,7 @@ from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.tasks.base import Task
-from unmask.tasks.settings import TaskKind
-
-ABSTAINING: tuple[TaskKind, ...] = ("classification", "choice")
-"""Kinds of tasks whose predictions have the probabilities of labels or choices."""
+from unmask.tasks.kinds import FACTS
 
 
 def certainty(prediction: dict[str, Any], thresholds: Mapping[str, float] = MappingProxyType({})) -> float:
@@ -60,7 +57,7 @@ class Deciding:
 
     def check(self, task: Task[Any]) -> None:
         """Refuses a task whose predictions have no probabilities of labels or choices, by a `SettingsError`."""
-        if (self.abstain_below or self.most_uncertain) and task.kind not in ABSTAINING:
+        if (self.abstain_below or self.most_uncertain) and not FACTS[task.kind].may_abstain:
             option = "--most-uncertain" if self.abstain_below is None else "--abstain-below"
             raise SettingsError(
                 f"{option} is for labels and choices, and the model's task is {task.settings.name}: leave it out"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unmask.errors import InputError, SettingsError
-from unmask.inference.deciding import ABSTAINING
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, build_task_settings, check_task_settings, naming_columns
 from unmask.inference.windows import encode_windows
@@ -19,6 +18,7 @@ from unmask.io.reading import split_suffixes
 from unmask.io.rows import Row, find_field
 from unmask.io.tables import read_jsonl
 from unmask.tasks.base import Example, ExampleCounts, Score, Task, positive_label
+from unmask.tasks.kinds import FACTS
 from unmask.tasks.qa.metrics import score_official
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import listed
@@ -161,7 +161,7 @@ def evaluate_predictions(
     for example, prediction in _paired(examples, opened.id_column, predictions, data):
         _check_match(example, prediction)
         num_read += 1
-        if opened.kind in ABSTAINING and "abstained" in prediction.fields:
+        if FACTS[opened.kind].may_abstain and "abstained" in prediction.fields:
             may_abstain = True
             if prediction.fields["abstained"]:
                 num_abstained += example.label is not None

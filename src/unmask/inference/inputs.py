@@ -16,8 +16,8 @@ from unmask.io.input_files import STANDARD_INPUT, DataPath, InputFiles, files_of
 from unmask.io.rows import Row, stop
 from unmask.io.tables import FORMATS, LINE_FORMATS, read_jsonl, read_line_format, read_rows
 from unmask.tasks.base import Task
+from unmask.tasks.kinds import FACTS
 from unmask.tasks.rows import similar_columns
-from unmask.tasks.settings import FACTS
 from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.files import USUAL_COLUMNS, looks_like_columns, read_held
 from unmask.tasks.tagging.rows import TaggingColumns

@@ -19,9 +19,9 @@ from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.tasks.pairs.comparing import compare_pairs
-from unmask.tasks.pairs.reading import read_paradigms
-from unmask.tasks.pairs.scorers import PllMode, SentenceScorer, new_scorer
+from unmask.tasks.minimal_pairs.comparing import compare_pairs
+from unmask.tasks.minimal_pairs.reading import read_paradigms
+from unmask.tasks.minimal_pairs.scorers import PllMode, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
 
@@ -40,12 +40,12 @@ def evaluate_pairs(
     device: str = "auto",
     precision: str = "fp32",
 ) -> dict[str, Any]:
-    """Which of two sentences a model finds likelier; see `unmask.tasks.pairs.scorers` for how each kind is asked.
+    """Which of two sentences a model finds likelier; `unmask.tasks.minimal_pairs.scorers` says how each kind is asked.
 
     Args:
         model: the directory of a masked, left-to-right or ELMo language model or of an ELECTRA, whose generator answers
             for it; or that of the run that made it.
-        pairs: a file of minimal pairs, or a folder of such files; see `unmask.tasks.pairs.reading`.
+        pairs: a file of minimal pairs, or a folder of such files; see `unmask.tasks.minimal_pairs.reading`.
         pll: of a masked language model: `original` masks one token at a time, `word-left-to-right` also the rest of its
             word to the right.
         discriminator: True: ELECTRA's discriminator answers.

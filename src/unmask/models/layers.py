@@ -1,4 +1,4 @@
-"""The small parts of an encoder on packed tokens: activations, dropout, initialisation, embeddings, feed-forward.
+"""The small parts of an encoder on packed tokens: activations, initialisation, embeddings, feed-forward.
 
 Devlin et al. 2019, section 3, and Vaswani et al. 2017, section 3.3. Weights start from the normal distribution cut at
 two standard deviations, as in Google's BERT code (`transformers` uses the uncut one); biases from 0, LayerNorm from 1

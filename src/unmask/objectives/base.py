@@ -74,7 +74,11 @@ class ObjectiveModule(nn.Module, ABC):
 
     @abstractmethod
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
-        """Sums and counts of what is measured on held-out batches, by name: each metric is their ratio."""
+        """Sums and counts of what is measured on held-out batches, by name: each metric is their ratio.
+
+        Returns:
+            `<term>_loss` and `<term>_accuracy` for each loss term that is measured, at least the main one, and others.
+        """
 
     @abstractmethod
     def saved(self) -> dict[str, Saved]:

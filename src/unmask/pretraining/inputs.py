@@ -44,7 +44,7 @@ from unmask.store.encoding import held_out_hash
 from unmask.store.preparation import SKIPPED, describe_annotations, prepare
 from unmask.store.store import TokenStore
 from unmask.store.unknown_tokens import unknown_warning
-from unmask.tasks.pairs.reading import Paradigm, read_paradigms, sample
+from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms, sample
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings

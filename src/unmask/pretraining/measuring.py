@@ -23,8 +23,8 @@ from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.packing.settings import PAIRED
 from unmask.pretraining.inputs import PretrainingInputs
 from unmask.recipe.tree import PretrainRecipe
-from unmask.tasks.pairs.comparing import compare_pairs
-from unmask.tasks.pairs.scorers import SentenceScorer, new_scorer
+from unmask.tasks.minimal_pairs.comparing import compare_pairs
+from unmask.tasks.minimal_pairs.scorers import SentenceScorer, new_scorer
 from unmask.training.device import Compute
 from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint

@@ -25,6 +25,7 @@ from unmask.serving.schemas import (
 )
 from unmask.serving.service import Refused, Service
 from unmask.serving.uses import Continuing, MaskUse, Reading, pair_similarities
+from unmask.tasks.kinds import FACTS
 
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": Failure, "description": what}
@@ -40,18 +41,6 @@ FAILURES: dict[int | str, dict[str, Any]] = {
 }
 
 router = APIRouter(prefix="/v1/models", responses=FAILURES)
-
-TASK_EXAMPLES: dict[str, tuple[str, list[Any]]] = {
-    "classify": ("Labels of texts, or of pairs", ["a gripping , beautifully acted film"]),
-    "regress": ("A number for a text, or a pair", [{"text_a": "A man plays a guitar.", "text_b": "A man plays."}]),
-    "answer": (
-        "Answers to questions in passages",
-        [{"question": "Who wrote it?", "context": "The book was written by Ada in London."}],
-    ),
-    "choose": ("The best of some choices", [{"context": "She opened the door and", "choices": ["left.", "seven."]}]),
-    "tag": ("Entities, with their characters in the text", [{"text": "Anna works in Berlin."}]),
-}
-"""For each task's endpoint its summary, and inputs to show."""
 
 
 def service_of(request: Request) -> Service:
@@ -92,14 +81,14 @@ def _task_endpoint(endpoint: str) -> Callable[..., Awaitable[Answer]]:
     return predict
 
 
-for _endpoint, (_summary, _inputs) in TASK_EXAMPLES.items():
+for _facts in FACTS.values():
     router.add_api_route(
-        f"/{{name}}/{_endpoint}",
-        _task_endpoint(_endpoint),
+        f"/{{name}}/{_facts.endpoint}",
+        _task_endpoint(_facts.endpoint),
         methods=["POST"],
-        summary=_summary,
-        name=_endpoint,
-        openapi_extra={"requestBody": {"content": {"application/json": {"example": {"inputs": _inputs}}}}},
+        summary=_facts.summary,
+        name=_facts.endpoint,
+        openapi_extra={"requestBody": {"content": {"application/json": {"example": {"inputs": [_facts.example]}}}}},
     )
 
 

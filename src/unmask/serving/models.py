@@ -21,7 +21,7 @@ from unmask.models.hub.config import find_class
 from unmask.models.hub.uses import MASKED, Use, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
-from unmask.tasks.settings import FACTS
+from unmask.tasks.kinds import FACTS
 from unmask.training.run.checkpoint import list_steps
 
 MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000

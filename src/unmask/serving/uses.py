@@ -30,8 +30,8 @@ from unmask.io.rows import Row
 from unmask.serving.batching import TooMuch, Work, stop_if_abandoned
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
-from unmask.tasks.pairs.scorers import MaskedScorer, Sentence, SentenceScorer, score_sentences
-from unmask.tasks.settings import TaskKind
+from unmask.tasks.kinds import TaskKind
+from unmask.tasks.minimal_pairs.scorers import MaskedScorer, Sentence, SentenceScorer, score_sentences
 from unmask.tasks.text.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer

@@ -24,7 +24,8 @@ from unmask.tasks.encoded import EncodedExamples
 if TYPE_CHECKING:  # a model in ONNX is opened without them
     from unmask.io.input_files import DataPath
     from unmask.io.rows import Row
-    from unmask.tasks.settings import TaskKind, TaskSettings
+    from unmask.tasks.kinds import TaskKind
+    from unmask.tasks.settings import TaskSettings
     from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")

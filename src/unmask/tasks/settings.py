@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from unmask.config import Settings, nearest
 from unmask.io.input_files import InputFiles, find_inputs
 from unmask.io.settings import TableSettings
-
-TaskKind = Literal["classification", "regression", "qa", "choice", "tagging"]
+from unmask.tasks.kinds import FACTS, TaskKind
 
 ClassificationGlue = Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "ax"]
 ClassificationOther = Literal["snli", "scitail", "kornli", "klue-nli", "klue-ynat", "nsmc"]
@@ -32,33 +31,6 @@ KINDS: dict[DataSetName, TaskKind] = {
     **dict.fromkeys(get_args(TaggingName), "tagging"),
 }
 """The kind of task of each data set."""
-
-
-class KindFacts(NamedTuple):
-    """What the programs know of a kind of task, without a task at hand.
-
-    Attributes:
-        endpoint: of the server.
-        hub_task: the Hub's `pipeline_tag`.
-        group_columns: those of a table by which rows belong together when it is split; the first that exists is used.
-        needed_columns: those that are read where a plain text is not enough.
-    """
-
-    endpoint: str
-    hub_task: str
-    group_columns: tuple[str, ...]
-    needed_columns: tuple[str, ...] = ()
-
-
-FACTS: dict[TaskKind, KindFacts] = {
-    "classification": KindFacts(
-        "classify", "text-classification", ("premise", "sentence1", "text_a", "sentence", "document", "text")
-    ),
-    "regression": KindFacts("regress", "text-classification", ("sentence1", "text_a", "sentence", "text")),
-    "qa": KindFacts("answer", "question-answering", ("title", "context"), ("question", "context")),
-    "choice": KindFacts("choose", "multiple-choice", ("article", "context"), ("context", "choices")),
-    "tagging": KindFacts("tag", "token-classification", ("document", "tokens", "text")),
-}
 
 SIMILARITY: frozenset[TaskName] = frozenset({"mrpc", "qqp", "stsb", "korsts", "klue-sts"})
 """Data sets of similarity, whose two texts have no order (GPT-1, section 3.3)."""
@@ -173,7 +145,7 @@ class TaskSettings(Settings):
     @field_validator("name", mode="before")
     @classmethod
     def _is_known(cls, name: Any) -> Any:
-        known = [*get_args(TaskKind), *KINDS]
+        known = [*FACTS, *KINDS]
         if isinstance(name, str) and name not in known:
             raise ValueError(f"there is no task {name!r}{nearest(name, known)}")
         return name

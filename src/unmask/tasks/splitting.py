@@ -23,7 +23,8 @@ from unmask.io.reading import open_input
 from unmask.io.rows import Row, stop
 from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
-from unmask.tasks.settings import FACTS, kind_of
+from unmask.tasks.kinds import FACTS
+from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name
 from unmask.tasks.tagging.conll import read_columns, read_conllu
 from unmask.tasks.tagging.files import FORMATS

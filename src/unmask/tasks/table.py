@@ -10,8 +10,9 @@ from unmask.errors import ModelError, SettingsError
 from unmask.models.hub.directory import LoadedModel
 from unmask.tasks.base import Task
 from unmask.tasks.choice import task as choice
+from unmask.tasks.kinds import TaskKind
 from unmask.tasks.qa import task as qa
-from unmask.tasks.settings import KINDS, ColumnSettings, TaskKind, TaskSettings, kind_of
+from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSettings, kind_of
 from unmask.tasks.tagging import task as tagging
 from unmask.tasks.text import classification, regression
 
@@ -22,8 +23,6 @@ TASKS: dict[TaskKind, Callable[[TaskSettings, ColumnSettings, bool], Task[Any]]]
     "choice": choice.open_task,
     "tagging": tagging.open_task,
 }
-
-_WITH_LABELS: tuple[TaskKind, ...] = ("classification", "tagging")
 
 
 def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = False) -> Task[Any]:
@@ -64,7 +63,7 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
     if loaded.problem_type == "multi_label_classification":
         kept["multi_label"] = True
     try:
-        if kind_of(kept["name"]) in _WITH_LABELS:
+        if kind_of(kept["name"]) in FIELDS_OF_KINDS["labels"]:
             kept["labels"] = list(loaded.labels or ())
         return open_task(
             build_settings(TaskSettings, kept, "unmask_task"),
@@ -76,8 +75,8 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
 
 
 def _remembered(loaded: LoadedModel) -> dict[str, Any]:
-    """Settings by name, and `columns`: the model's own, if it has any."""
-    kind, num_positions = _kind_of_head(loaded), loaded.encoder.settings.num_positions
+    """Settings by name, and `columns`: the model's own; without a record, of the first kind that fits its head."""
+    kinds, num_positions = [kind for kind in TASKS if _fits(kind, loaded)], loaded.encoder.settings.num_positions
     recorded = (loaded.config or {}).get("unmask_task", {})
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("columns", {}), Mapping):
         raise ModelError(
@@ -85,11 +84,11 @@ def _remembered(loaded: LoadedModel) -> dict[str, Any]:
         )
     if not isinstance(recorded.get("name", ""), str):
         raise ModelError("config.json: unmask_task.name is no text: get the model again, or take unmask_task out")
-    kept = {"name": kind, "max_length": min(num_positions, 512), "columns": {}, **recorded}
-    if kept["name"] in (*TASKS, *KINDS) and kind_of(kept["name"]) != kind:
+    kept = {"name": kinds[0], "max_length": min(num_positions, 512), "columns": {}, **recorded}
+    if kept["name"] in (*TASKS, *KINDS) and kind_of(kept["name"]) not in kinds:
         raise ModelError(
-            f"config.json: unmask_task.name is {kept['name']}, and the head of a {loaded.architecture} is for {kind}: "
-            "get the model again"
+            f"config.json: unmask_task.name is {kept['name']}, and the head of a {loaded.architecture} is for "
+            f"{' or '.join(kinds)}: get the model again"
         )
     if isinstance(kept["max_length"], int) and kept["max_length"] > num_positions:
         raise ModelError(
@@ -99,16 +98,13 @@ def _remembered(loaded: LoadedModel) -> dict[str, Any]:
     return kept
 
 
-def _kind_of_head(loaded: LoadedModel) -> TaskKind:
-    if loaded.head_kind == "sequence_classification":
-        one_output = len(loaded.labels or ()) == 1
-        return "regression" if one_output or loaded.problem_type == "regression" else "classification"
-    kinds: dict[str | None, TaskKind] = {
-        "token_classification": "tagging",
-        "question_answering": "qa",
-        "multiple_choice": "choice",
-    }
-    return kinds[loaded.head_kind]
+def _fits(kind: TaskKind, loaded: LoadedModel) -> bool:
+    """Whether a kind of task has the kind of head of a model; several kinds may have the same."""
+    task = open_task(TaskSettings(name=kind), ColumnSettings())
+    if loaded.head_kind == task.head_kind == "sequence_classification":
+        gives_values = len(loaded.labels or ()) == 1 or loaded.problem_type == "regression"
+        return gives_values == (task.problem_type == "regression")
+    return loaded.head_kind == task.head_kind
 
 
 def _check_kind(name: str, trained: Any) -> None:

@@ -21,13 +21,11 @@ from unmask.inference.mask_filling import fill_mask
 from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import predict
 from unmask.serving.app import build_app
-from unmask.serving.endpoints import TASK_EXAMPLES
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel, open_models
 from unmask.serving.settings import Limits
-from unmask.tasks.pairs.scorers import score_sentences
-from unmask.tasks.settings import FACTS
-from unmask.tasks.table import TASKS
+from unmask.tasks.kinds import FACTS
+from unmask.tasks.minimal_pairs.scorers import score_sentences
 from unmask.tokenization import offsets
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -40,11 +38,6 @@ def ask(client: TestClient, path: str, **body: Any) -> Any:
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-def test_every_kind_of_task_has_its_endpoint() -> None:
-    assert FACTS.keys() == TASKS.keys()
-    assert [facts.endpoint for facts in FACTS.values()] == list(TASK_EXAMPLES)
 
 
 @pytest.mark.parametrize("kind", FACTS)

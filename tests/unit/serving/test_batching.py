@@ -25,7 +25,7 @@ from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Limits
 from unmask.serving.uses import LikelihoodUse
 from unmask.tasks.encoded import BATCH_TOKENS
-from unmask.tasks.pairs.scorers import MaskedScorer
+from unmask.tasks.minimal_pairs.scorers import MaskedScorer
 
 
 class Doubling:

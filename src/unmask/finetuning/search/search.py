@@ -54,7 +54,8 @@ from unmask.io.writing import alone_in, refuse_foreign, write_json, writing_dire
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.settings import DataSettings, kind_of
+from unmask.tasks.settings import DataSettings
+from unmask.tasks.table import open_task
 from unmask.training.device import choose_compute
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import opening_run
@@ -115,7 +116,7 @@ def run_trials(
         if settings.search.ray is not None:
             with RayProcess(settings.search.ray, "search.ray="):
                 pass  # a cluster that does not answer is reported before anything is written
-        if settings.search.ensemble and kind_of(settings.task.name) in ("qa", "tagging"):
+        if settings.search.ensemble and open_task(settings.task, settings.data.columns).per_token:
             check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
         write_environment(
             directory,

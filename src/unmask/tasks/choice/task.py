@@ -35,9 +35,10 @@ from unmask.tasks.choice.layouts import (
     read_choice,
 )
 from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import check_columns
 from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss
-from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import EncodedInput, assemble
 

@@ -26,6 +26,7 @@ from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.kinds import TaskKind
 from unmask.tasks.qa.decoding import decode_answers
 from unmask.tasks.qa.examples import QaColumns, QaExample, choose_columns, given_answers, read_question
 from unmask.tasks.qa.labels import LabelledQuestions
@@ -34,7 +35,7 @@ from unmask.tasks.qa.squad import DATA_SETS, PLAIN, QaDataSet
 from unmask.tasks.qa.windows import encode_questions, holds_answer
 from unmask.tasks.rows import check_columns
 from unmask.tasks.sequence_module import new_bilstm_head
-from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.module import token_outputs
 from unmask.tokenization.opening import Tokenizer
 

@@ -25,8 +25,9 @@ from unmask.models.heads.heads import HeadKind, new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_mean_probability
 from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import check_columns
-from unmask.tasks.settings import ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.decoding import decode_sentences
 from unmask.tasks.tagging.files import DATA_SETS, TaggingDataSet, has_published_layout, read_file
 from unmask.tasks.tagging.metrics import TaggingScore, floors, known_labels

@@ -20,8 +20,9 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
-from unmask.tasks.settings import KINDS, ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.settings import KINDS, ColumnSettings, TaskSettings
 from unmask.tasks.text import glue
 from unmask.tasks.text.examples import TextExample, TextFiles
 from unmask.tasks.text.glue import TextDataSet

@@ -20,9 +20,9 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import listed
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
-from unmask.tasks.settings import TaskKind
 from unmask.tasks.text.examples import TextExample
 from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_flag, read_labels, unknown_label
 from unmask.tasks.text.metrics import LabelSetScore, f1_scores, warn_of_absent

@@ -22,8 +22,9 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import Prediction
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
-from unmask.tasks.settings import KINDS, ColumnSettings, TaskKind, TaskSettings
+from unmask.tasks.settings import KINDS, ColumnSettings, TaskSettings
 from unmask.tasks.text import glue
 from unmask.tasks.text.examples import TextExample, TextFiles
 from unmask.tasks.text.glue import TextDataSet

@@ -281,6 +281,29 @@ def test_the_runs_of_the_best_combination_answer_together(tmp_path: Path, monkey
     assert "accuracy of 4 together" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "checked"),
+    [("squad1", [["a", "b"]]), ("tagging", [["a", "b"]]), ("sst2", []), ("regression", []), ("choice", [])],
+)
+def test_models_that_answer_by_token_need_one_tokenizer_to_answer_together(
+    name: str, checked: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def check(models: list[Path]) -> None:
+        asked.append([str(model) for model in models])
+        raise ModelError("stop here")
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise ModelError("stop here")
+
+    replace_in_search(monkeypatch, check_tokenizers=check, write_environment=stop)
+    settings = new_recipe({"checkpoints": ["a", "b"], "restarts": 2, "ensemble": True}, task={"name": name})
+    with pytest.raises(ModelError, match="stop here"):
+        run_search(tmp_path / "out", settings, pretended(0.5))
+    assert asked == checked
+
+
 @pytest.mark.parametrize(("set_by_user", "kept"), [(None, 1.0), (0.25, None)])
 def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by_user: float | None, kept: float | None

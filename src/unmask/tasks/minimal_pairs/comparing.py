@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.tasks.pairs.reading import Paradigm
-from unmask.tasks.pairs.scorers import SentenceScorer, score_sentences
+from unmask.tasks.minimal_pairs.reading import Paradigm
+from unmask.tasks.minimal_pairs.scorers import SentenceScorer, score_sentences
 
 _PAIRS_AT_ONCE = 500
 """Pairs whose sentences are sorted by length together."""

@@ -1,4 +1,4 @@
-"""What `unmask.tasks.pairs.comparing` makes of scores that are known."""
+"""What `unmask.tasks.minimal_pairs.comparing` makes of scores that are known."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from unmask.tasks.pairs.comparing import compare_pairs
-from unmask.tasks.pairs.reading import MinimalPair, Paradigm
-from unmask.tasks.pairs.scorers import Advance, Sentence, TokenScores
+from unmask.tasks.minimal_pairs.comparing import compare_pairs
+from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
+from unmask.tasks.minimal_pairs.scorers import Advance, Sentence, TokenScores
 
 
 class GivenScores:

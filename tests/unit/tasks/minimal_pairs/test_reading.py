@@ -10,7 +10,7 @@ from support.files import write, write_rows
 from unmask.errors import InputError
 from unmask.io.input_files import InputFiles
 from unmask.io.settings import TableSettings
-from unmask.tasks.pairs.reading import MinimalPair, Paradigm, read_paradigms, sample
+from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm, read_paradigms, sample
 
 
 def blimp(path: Path, *pairs: tuple[str, str], **fields: str) -> Path:

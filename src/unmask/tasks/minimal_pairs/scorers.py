@@ -33,7 +33,7 @@ from unmask.models.hub.uses import NOT_FINITE
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder
 from unmask.objectives.causal_lm import next_token_decoder
 from unmask.tasks.encoded import BATCH_TOKENS
-from unmask.tasks.pairs.threads import side_by_side
+from unmask.tasks.minimal_pairs.threads import side_by_side
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
