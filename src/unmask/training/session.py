@@ -389,7 +389,7 @@ class Session:
     def _save(self, state: TrainState) -> None:
         self._saved_step = state.step
         module, optimizer, ranks = self.learner.module, self.optimizer, self.context.ranks
-        for name in getattr(module, "lane_buffers", ()):  # of each lane its own process has the newest
+        for name in module.lane_buffers:  # of each lane its own process has the newest
             setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
         with ranks.agreeing():
             rows = self.context.log.digest()

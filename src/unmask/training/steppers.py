@@ -10,6 +10,7 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.models.kernels.attention_backends import choose_backend
+from unmask.models.trained import TrainedModule
 from unmask.models.transformer import Block, SelfAttention
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
@@ -97,7 +98,9 @@ def choose_stepper(
     if why_not is not None:
         unused = "; train.compile_blocks=true is for captured steps" if settings.compile_blocks else ""
         return eager, f"steps: computed as they come ({why_not}){unused}"
+    paddings = module.paddings
     assert longest is not None
+    assert paddings is not None
     assert isinstance(optimizer, AdamW | MuonWithAdamW), "others are computed as they come"
     compiles = compiles if settings.compile_blocks is None else settings.compile_blocks
     why_not_compiled = None if not compiles else _why_not_compiled()
@@ -107,7 +110,7 @@ def choose_stepper(
         settings.max_grad_norm,
         settings.spike_factor,
         compute,
-        getattr(module, "paddings", {}),
+        paddings,
         longest,
         compiles and why_not_compiled is None,
     )
@@ -117,7 +120,7 @@ def choose_stepper(
 
 
 def why_not_captured(
-    module: nn.Module, optimizer: torch.optim.Optimizer, settings: TrainSettings, compute: Compute
+    module: TrainedModule, optimizer: torch.optim.Optimizer, settings: TrainSettings, compute: Compute
 ) -> str | None:
     """Why the steps of a run are not captured, in words; None if they are."""
     if not settings.record_steps:
@@ -138,13 +141,13 @@ def why_not_captured(
     return None
 
 
-def why_not_padded(module: nn.Module) -> str | None:
+def why_not_padded(module: TrainedModule) -> str | None:
     """Why a module's batches cannot be padded to recurring shapes, in words; None if they can."""
     if not _attentions(module):
         return "captured steps are for Transformers"
-    if getattr(module, "paddings", None) is None:
+    if module.paddings is None:
         return "the shapes of this model's batches follow from their lengths"
-    if len(getattr(module, "stages", (1.0,))) > 1:
+    if len(module.stages) > 1:
         return "what is trained changes in the run"
     return None
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.chance import uniform
+from unmask.models.trained import TrainedModule
 from unmask.training.distributed import ALONE, Ranks
 
 
@@ -46,7 +47,7 @@ class Learner:
         prepare: draws masks and labels, where the module needs any; called once for each batch.
     """
 
-    module: nn.Module
+    module: TrainedModule
     counts: Callable[[Batch], dict[str, int]]
     prepare: Callable[[Batch], Batch] = lambda batch: batch
 

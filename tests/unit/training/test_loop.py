@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from support.captured_toy import CPU, Step
 from unmask.batch import Batch, LossTerm, pack
+from unmask.models.trained import TrainedModule
 from unmask.training.divergence import BadStep
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
@@ -20,7 +21,7 @@ from unmask.training.state import StepResult, TrainState
 from unmask.training.steps import Learner, set_training_mode
 
 
-class Regressor(nn.Module):
+class Regressor(TrainedModule):
     """Two terms over different targets: every token, and every first token; both with ragged counts."""
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ from support.sessions import NUMBERED, Toy, sit
 from unmask.errors import Interrupted
 from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
+from unmask.models.trained import TrainedModule
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
@@ -45,12 +46,16 @@ class Notes:
         return ""
 
 
+class Linear(nn.Linear, TrainedModule):
+    """It is saved, and never called."""
+
+
 class Sitting:
     """A session whose steps are pretended."""
 
     def __init__(self, directory: Path, state: TrainState | None = None, **settings: Any) -> None:
         self.notes, self.interruption, self.modes = Notes(), Interruption(), list[bool]()
-        self.module = nn.Linear(2, 2)
+        self.module = Linear(2, 2)
         optimizer = build_optimizer(self.module, OptimizerSettings())
         compute = Compute(torch.device("cpu"), torch.float32, "a test")
         self.state = state or TrainState()

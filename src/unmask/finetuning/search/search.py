@@ -161,7 +161,7 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
         search.epochs or [amount],
     ):
         point = f"lr{_short(learning_rate)}_batch{batch_size}_{budget}{_short(length)}"
-        given = {"learning_rate": learning_rate, "batch_size": batch_size, budget: length}
+        given: dict[str, Any] = {"learning_rate": learning_rate, "batch_size": batch_size, budget: length}
         if search.transfer_layers:
             point += f"_layers{layers}"
             given["transfer_layers"] = layers
