@@ -14,8 +14,8 @@ from support.gpu_training import begin_training, count_targets, losses_of, merge
 from unmask.batch import Batch, LossTerm
 from unmask.models.buckets import Paddings
 from unmask.models.trained import TrainedModule
+from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.eager import EagerStepper
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.steppers import CautiousStepper, choose_stepper, why_not_captured
 

@@ -20,12 +20,12 @@ from unmask.batch import Batch, LossTerm, pack
 from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Padding, Paddings
 from unmask.models.dropout import dropout
 from unmask.models.trained import TrainedModule
+from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import StepFigures, Stepper

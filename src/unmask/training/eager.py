@@ -18,8 +18,8 @@ from unmask.chance import key
 from unmask.models.trained import TrainedModule
 from unmask.training.device import Compute
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.gradients import add_gradients, take_gradients, trained_parameters
 from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.gradients import add_gradients, take_gradients, trained_parameters
 from unmask.training.optimizers.optimizer import clip_gradients, clipping_divisor
 from unmask.training.stepper import Accept, StepFigures, joined_figures
 

@@ -19,8 +19,8 @@ import torch
 
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, divergence_fault
+from unmask.training.launched import OutOfMemory, StepsUnderWay
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
-from unmask.training.recorded.launched import OutOfMemory, StepsUnderWay
 from unmask.training.settings import TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import StepFigures, Stepper

@@ -179,7 +179,7 @@ class TrainSettings(Settings):
     recompute: bool = False
     """Whether blocks compute their activations again in the backward pass, which takes less memory and about a third
     more time; the gradient is the same. See `unmask.training.recompute`."""
-    record_steps: bool = True
+    capture_steps: bool = True
     """Whether a GPU replays captured steps where it can; false computes every batch as it comes. The gradient is the
     same but for rounding and which elements dropout zeroes."""
     compile_blocks: bool | None = None

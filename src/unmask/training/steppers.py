@@ -12,12 +12,12 @@ from unmask.batch import Batch
 from unmask.models.kernels.attention_backends import choose_backend
 from unmask.models.trained import TrainedModule
 from unmask.models.transformer import Block, SelfAttention
+from unmask.training.captured.capture import first_line, random_state, set_random_state
+from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.muon import MuonWithAdamW
-from unmask.training.recorded.capture import first_line, random_state, set_random_state
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.stepper import Accept, StepFigures, Stepper
 
@@ -58,7 +58,7 @@ class CautiousStepper:
         except RuntimeError as error:
             why_not = first_line(error)
         if why_not is not None:
-            how = "computed as they come, as with train.record_steps=false"
+            how = "computed as they come, as with train.capture_steps=false"
             logger.warning("steps cannot be captured as CUDA graphs here, and are %s: %s", how, why_not)
             self._captured.leave()
             set_random_state(random, device)  # a replay may have drawn from the generator
@@ -123,8 +123,8 @@ def why_not_captured(
     module: TrainedModule, optimizer: torch.optim.Optimizer, settings: TrainSettings, compute: Compute
 ) -> str | None:
     """Why the steps of a run are not captured, in words; None if they are."""
-    if not settings.record_steps:
-        return "train.record_steps is false"
+    if not settings.capture_steps:
+        return "train.capture_steps is false"
     if settings.recompute:
         return "train.recompute is true"
     if compute.device.type != "cuda":
