@@ -149,7 +149,7 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
 def test_after_a_bad_step_come_the_batches_of_the_hook(prepares_ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that had been made ahead of it are dropped with the others."""
     faults = iter([None, None, "a fault", *[None] * 10])
-    monkeypatch.setattr("unmask.training.loop.divergence_fault", lambda *figures: next(faults))
+    monkeypatch.setattr("unmask.training.launched.divergence_fault", lambda *figures: next(faults))
 
     def on_bad_step(state: TrainState, bad: BadStep) -> Iterator[Step]:
         state.step -= 1
