@@ -102,7 +102,7 @@ class Taken:
         losses: of the first batch at the start without dropout, by precision; empty with dropout.
         gradient_norm: of the first step; None with dropout.
         first_step_s: from the start of the process to the end of the first step.
-        recompilations, new_recordings: graphs compiled, and shapes of batches recorded, after the warm-up.
+        recompilations, new_captures: graphs compiled, and shapes of batches captured, after the warm-up.
         loader_share: the loader's share of a step if it makes batches as they are needed; None if not measured.
         micro_batches: how many a step had to be cut into to fit.
         notes: messages, such as which path was chosen and why.
@@ -116,7 +116,7 @@ class Taken:
     gradient_norm: float | None = None
     first_step_s: float | None = None
     recompilations: int = 0
-    new_recordings: int = 0
+    new_captures: int = 0
     loader_share: float | None = None
     micro_batches: int = 1
     notes: tuple[str, ...] = ()

@@ -82,7 +82,7 @@ class OurSteps:
 
     @property
     def num_graphs(self) -> int:
-        """How many shapes of batches have been recorded; 0 if steps are computed without recording."""
+        """How many shapes of batches have been captured; 0 if steps are computed as they come."""
         return getattr(self.stepper, "num_graphs", 0)
 
     def _note(self, state: TrainState, result: StepResult) -> None:
@@ -118,7 +118,7 @@ def train_ours(case: Case, started: float, measures_loader: bool = False) -> Tak
         losses["bf16"] = ours.loss
     norm = ours.gradient_norm
     ours.take(steps, WARM_STEPS + len(prepared), _as_it_is)
-    compiled, recorded = graphs_compiled(), ours.num_graphs
+    compiled, captured = graphs_compiled(), ours.num_graphs
     seconds = timed_rounds(case, lambda number: ours.take(steps, number, _as_it_is))
     tokens = sum(batch.num_tokens for batch in prepared) / len(prepared)
     loader_share = None
@@ -136,7 +136,7 @@ def train_ours(case: Case, started: float, measures_loader: bool = False) -> Tak
         gradient_norm=norm if losses else None,
         first_step_s=first_step_s,
         recompilations=graphs_compiled() - compiled,
-        new_recordings=ours.num_graphs - recorded,
+        new_captures=ours.num_graphs - captured,
         loader_share=loader_share,
         notes=ours.notes,
     )

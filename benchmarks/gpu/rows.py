@@ -104,8 +104,8 @@ def share(run: Run, case: Case, at_least: float | None, measures_loader: bool = 
     used = ours.flops / median(ours.seconds) / run.rate
     row = Row(f"{case.name}: share", used)
     yield row if at_least is None else run.judged(row, f"at least {at_least:.2f}", used >= at_least)
-    recorded = f" ({ours.new_recordings} more shapes recorded)" if ours.new_recordings else ""
-    late = Row(f"{case.name}: graphs compiled after the warm-up{recorded}", float(ours.recompilations))
+    captured = f" ({ours.new_captures} more shapes captured)" if ours.new_captures else ""
+    late = Row(f"{case.name}: graphs compiled after the warm-up{captured}", float(ours.recompilations))
     yield run.judged(late, "none", ours.recompilations == 0)
     return ours
 

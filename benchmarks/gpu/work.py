@@ -105,7 +105,7 @@ def wait(device: torch.device) -> None:
 def peak_memory(device: torch.device) -> tuple[int, int] | None:
     """The most bytes that PyTorch has had allocated, and reserved, in this process; None on the CPU.
 
-    Counted from its start: a CUDA graph's memory is allocated while it is recorded, not when it is replayed.
+    Counted from its start: a CUDA graph's memory is allocated while it is captured, not when it is replayed.
     """
     import torch
 

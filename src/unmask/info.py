@@ -25,7 +25,6 @@ from unmask.store.manifest import part_name, read_manifest
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run.environment import ENVIRONMENT, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
-from unmask.training.settings import BUDGETS
 
 SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
@@ -341,8 +340,7 @@ def _progress(recipe: PretrainRecipe | FinetuneRecipe, checkpoints: list[Path], 
         saved = {"steps": state["step"], "tokens": state["tokens"], "epochs": state["epochs"]}
         saved["minutes"] = state["seconds"] / 60
         done = {name: max(done[name], saved[name]) for name in done}
-    budget = next(name for name in BUDGETS if getattr(recipe.train, name) is not None)
-    return float(min(1.0, done[budget] / getattr(recipe.train, budget)))
+    return recipe.train.share_done(done)
 
 
 def _is_recipe(path: Path) -> bool:

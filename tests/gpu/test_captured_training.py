@@ -23,7 +23,7 @@ from support.gpu_training import (
     take_steps,
     work_of_objective,
 )
-from unmask.training.recorded.stepper import CapturedStepper
+from unmask.training.captured.stepper import CapturedStepper
 
 ON_BOTH = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SLOW_ON_THE_CPU = pytest.mark.parametrize(

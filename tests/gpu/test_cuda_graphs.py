@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from support.gpu_training import begin_training, count_targets, losses_of, merge, new_compute, read_all, take_steps
 from unmask.batch import Batch, LossTerm
+from unmask.models.buckets import Paddings
+from unmask.models.trained import TrainedModule
+from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.eager import EagerStepper
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.steppers import CautiousStepper, choose_stepper, why_not_captured
 
@@ -94,13 +95,17 @@ def test_a_batch_that_does_not_fit_leaves_nothing(masked_lm: Any) -> None:
     assert torch.equal(trained.weights(), plain.weights())
 
 
-class Waiting(nn.Module):
+class Waiting(TrainedModule):
     """Asks the device for a number in each pass, which cannot be captured."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
-        self.paddings = module.paddings
+
+    @property
+    def paddings(self) -> Paddings:
+        paddings: Paddings = self.module.paddings
+        return paddings
 
     def forward(self, batch: Batch) -> list[LossTerm]:
         terms: list[LossTerm] = self.module(batch)

@@ -83,8 +83,7 @@ def size_of(settings: Any) -> str:
 def budget_of(settings: Any) -> str:
     """Steps, tokens, epochs or minutes, and the sequences or examples of a step."""
     train = settings.train
-    amounts = {"steps": train.steps, "tokens": train.tokens, "epochs": train.epochs, "minutes": train.minutes}
-    (unit, amount), *_ = [(unit, amount) for unit, amount in amounts.items() if amount is not None]
+    unit, amount = train.budget
     amount = int(amount) if amount == int(amount) else amount
     return f"{amount:,} {unit.removesuffix('s') if amount == 1 else unit}, batch {train.batch_size:,}"
 

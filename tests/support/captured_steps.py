@@ -1,4 +1,4 @@
-"""What a module promises of recorded steps and of a device, whether it is an objective's or a task's."""
+"""What a module promises of captured steps and of a device, whether it is an objective's or a task's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 from unmask.batch import Batch
 from unmask.models.buckets import Shapes, pad_batch
+from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.optimizer import build_optimizer
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings
 from unmask.training.stepper import StepFigures
 from unmask.training.steppers import why_not_padded
@@ -24,7 +24,7 @@ LONGEST = 32
 
 @dataclass(frozen=True)
 class Near:
-    """How near recorded steps come to those computed as they come, relatively; of weights, also absolutely."""
+    """How near captured steps come to those computed as they come, relatively; of weights, also absolutely."""
 
     sums: float
     norm: float
@@ -52,12 +52,12 @@ def assert_captured_alike(
 ) -> None:
     """Takes steps as they come, and in padded batches of a few shapes, with two modules that are the same."""
     compute, near = Compute(torch.device("cpu"), dtype, "test"), NEAR[dtype]
-    eager, recorded = new_module(), new_module()
+    eager, padded = new_module(), new_module()
     skip_unless_padded(eager)
     settings = OptimizerSettings(learning_rate=1e-3, epsilon=1e-4)
-    one, other = (build_optimizer(module.train(), settings) for module in (eager, recorded))
+    one, other = (build_optimizer(module.train(), settings) for module in (eager, padded))
     by_hand = EagerStepper(eager, one, 0.5, compute)
-    captured = CapturedStepper(recorded, other, 0.5, 1e9, compute, recorded.paddings, LONGEST, compiles=False)
+    captured = CapturedStepper(padded, other, 0.5, 1e9, compute, padded.paddings, LONGEST, compiles=False)
     found: list[list[StepFigures]] = []
     for stepper in (by_hand, captured):
         stepper.restart([2.0] * 30)
@@ -72,7 +72,7 @@ def assert_captured_alike(
         assert first.coefficients == second.coefficients
         assert first.sums == pytest.approx(second.sums, rel=near.sums)
         assert first.gradient_norm == pytest.approx(second.gradient_norm, rel=near.norm)
-    for (name, weight), its in zip(eager.named_parameters(), recorded.parameters(), strict=True):
+    for (name, weight), its in zip(eager.named_parameters(), padded.parameters(), strict=True):
         bounds = {"rtol": near.weights, "atol": near.weights_by}
         torch.testing.assert_close(weight, its, **bounds, msg=lambda told, name=name: name + told)
 

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm, pack
 from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Padding, Paddings
 from unmask.models.dropout import dropout
+from unmask.models.trained import TrainedModule
+from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import StepFigures, Stepper
@@ -34,7 +35,7 @@ CPU = Compute(torch.device("cpu"), torch.float32, "a test")
 LONGEST = 12
 
 
-class Toy(nn.Module):
+class Toy(TrainedModule):
     """Two terms: a number for each token, some of which have a target, and one for each sequence.
 
     Of the columns, `add` is a loss of its own, and `steep` a gradient without one. One layer is frozen, and one is of

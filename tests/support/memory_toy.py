@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm, pack
 from unmask.models.buckets import NO_LABEL, TOKENS, Padding
+from unmask.models.trained import TrainedModule
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training.memory import Cut
 
@@ -50,7 +51,7 @@ def _labelled(rows: list[list[int]]) -> Batch:
     return batch.with_columns(labels=batch.input_ids % 7)
 
 
-class Tagger(nn.Module):
+class Tagger(TrainedModule):
     """Raises what a GPU would where a batch has more tokens than fit: before, or amid, its backward pass."""
 
     paddings: ClassVar = {"labels": Padding(TOKENS, NO_LABEL)}

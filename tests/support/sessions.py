@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm, pack
 from unmask.io.signals import Interruption
+from unmask.models.trained import TrainedModule
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training.device import Compute
 from unmask.training.memory import Cut, StepSource
@@ -58,7 +59,7 @@ def steps_from(step: int) -> Iterator[LoadedStep]:
 NUMBERED = Whole(lambda progress, start: steps_from(start.sequence))
 
 
-class Toy(nn.Module):
+class Toy(TrainedModule):
     """It counts its batches, and has dropout, so that the generator's state matters too. The column `poison`, where
     there is one, multiplies the loss."""
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.elmo.settings import ElmoSettings
@@ -80,7 +80,7 @@ class PreviousToken:
         return [("tokens looked back", str(self._distance))]
 
 
-class PreviousTokenModule(nn.Module):
+class PreviousTokenModule(ObjectiveModule):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder: Any = encoder

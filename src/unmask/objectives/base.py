@@ -6,7 +6,7 @@ kept afterwards.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.batch import IGNORE_INDEX, Batch
 from unmask.models.buckets import Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
 from unmask.models.hub.source import LoadedModel, ModelSource
 from unmask.models.settings import EncoderSettings
+from unmask.models.trained import TrainedModule
 from unmask.objectives.floors import Floor
 
 
@@ -59,7 +60,7 @@ def original_ids(batch: Batch) -> Tensor:
     return labels.where(labels != IGNORE_INDEX, batch.input_ids)
 
 
-class ObjectiveModule(nn.Module, ABC):
+class ObjectiveModule(TrainedModule):
     """The module that an objective trains.
 
     Attributes:
@@ -67,10 +68,6 @@ class ObjectiveModule(nn.Module, ABC):
     """
 
     encoder: Encoder
-
-    @abstractmethod
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        """The terms of the loss on a prepared batch."""
 
     @abstractmethod
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:

@@ -26,7 +26,6 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.tasks.minimal_pairs.comparing import compare_pairs
 from unmask.tasks.minimal_pairs.scorers import SentenceScorer, new_scorer
 from unmask.training.device import Compute
-from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint
 from unmask.training.run.log import METRICS, read_metrics
 from unmask.training.settings import TrainSettings
@@ -161,7 +160,7 @@ class Plateau:
 
         A step counts as much of the budget as the mean one before the checkpoint.
         """
-        progress = share_done(checkpoint.done, train)
+        progress = train.share_done(checkpoint.done)
         for row in rows:
             figures = {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
             if figures and 0 < row["step"] <= checkpoint.step:

@@ -33,7 +33,6 @@ from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.memory import Cut
-from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint
 
 logger = logging.getLogger("unmask")
@@ -71,7 +70,7 @@ class PretrainingSteps:
                 sequence_loader(start, store, tokenizer, held_out=False, phase=phase) for phase in self._phases
             ]
         state = {} if checkpoint is None else checkpoint.state
-        done = 0.0 if checkpoint is None else share_done(checkpoint.done, settings.train)
+        done = 0.0 if checkpoint is None else settings.train.share_done(checkpoint.done)
         self._start = Position() if checkpoint is None else checkpoint.position(Position)
         if self._start.phase >= len(self._phases):
             raise CheckpointError(f"its checkpoint is in phase {self._start.phase + 1}, and the recipe has fewer")

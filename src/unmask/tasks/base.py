@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import HeadKind
+from unmask.models.trained import TrainedModule
 from unmask.tasks.encoded import EncodedExamples
 
 if TYPE_CHECKING:  # a model in ONNX is opened without them
@@ -104,7 +105,7 @@ def log_mean_probability(outputs: Sequence[Tensor]) -> Tensor:
 ExampleT = TypeVar("ExampleT", bound=Example)
 
 
-class TaskModule(nn.Module, ABC):
+class TaskModule(TrainedModule):
     """What a task trains: an encoder, and a head on it."""
 
     encoder: Encoder

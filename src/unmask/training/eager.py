@@ -11,14 +11,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.batch import Batch, LossTerm
 from unmask.chance import key
+from unmask.models.trained import TrainedModule
 from unmask.training.device import Compute
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.gradients import add_gradients, take_gradients, trained_parameters
 from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.gradients import add_gradients, take_gradients, trained_parameters
 from unmask.training.optimizers.optimizer import clip_gradients, clipping_divisor
 from unmask.training.stepper import Accept, StepFigures, joined_figures
 
@@ -38,7 +39,7 @@ class EagerStepper:
             processes itself, so the loss is multiplied by their number.
     """
 
-    module: nn.Module
+    module: TrainedModule
     optimizer: torch.optim.Optimizer
     max_grad_norm: float | None
     compute: Compute

@@ -18,13 +18,13 @@ from typing import NoReturn
 import torch
 
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.divergence import BadStep, divergence_fault
+from unmask.training.divergence import BadStep
+from unmask.training.launched import OutOfMemory, StepsUnderWay
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
-from unmask.training.recorded.launched import OutOfMemory, StepsUnderWay
 from unmask.training.settings import TrainSettings
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import StepFigures, Stepper
-from unmask.training.steps import Learner, NumberedStep, PreparedStep, PreparedSteps, StepBatches, set_training_mode
+from unmask.training.stepper import Stepper
+from unmask.training.steps import Learner, PreparedStep, PreparedSteps, StepBatches, set_training_mode
 
 
 def raise_out_of_memory(state: TrainState, step: PreparedStep, message: str) -> NoReturn:
@@ -75,18 +75,12 @@ def train(
         state: the position of the run; updated after each step.
         ranks: the processes that take the steps together; the batches are this one's.
     """
-
-    def judge(step: NumberedStep, figures: StepFigures) -> str | None:
-        """What is wrong with a step; None: nothing."""
-        if hooks.on_bad_step is None:
-            return None
-        loss, recent = figures.loss(step.prepared.counts), state.recent_losses
-        return divergence_fault(step.number, loss, figures.gradient_norm, recent, settings.spike_factor)
-
     set_training_mode(learner.module)
     stepper.restart(state.recent_losses)
     prepared_steps = PreparedSteps(steps, learner, ranks)
-    steps_under_way = StepsUnderWay(stepper, judge, state, settings, hooks.is_due)
+    steps_under_way = StepsUnderWay(
+        stepper, state, settings, hooks.is_due, looks_for_faults=hooks.on_bad_step is not None
+    )
     while not state.is_over(settings):
         began = time.monotonic()
         hooks.before_step(state, optimizer.schedule)

@@ -160,10 +160,11 @@ def run_session(
             context.log.check_rows(digest, state.step)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
         context.log.echo_above(progress)
-        session = Session(context, budget, learner, optimizer, stepper, progress, evaluate, average)
+        session = Session(context, budget, learner, optimizer, stepper, evaluate, average)
         session.start(state)
 
         def begin_step(state: TrainState, schedule: Schedule) -> None:
+            progress.update(state.progress(budget), state.tokens)
             micro_batches.begin_step()
             if before_step is not None and before_step(state, schedule):
                 session.log_rest(state)
@@ -185,6 +186,8 @@ def run_session(
                 session.finish(state)
         except torch.OutOfMemoryError as error:
             raise micro_batches.explain(state, error) from error
+        finally:
+            progress.update(state.progress(budget), state.tokens)
     module.zero_grad(set_to_none=True)  # captured steps would keep theirs
     log_shortfalls(state, budget, settings.schedule)
     if state.best is not None:
@@ -210,7 +213,6 @@ class Session:
     learner: Learner
     optimizer: ScheduledOptimizer
     stepper: Stepper
-    progress: Progress
     evaluate: Callable[[], dict[str, float]] | None
     average: WeightAverage | None = None
     last_evaluation: dict[str, float] = field(default_factory=dict)
@@ -226,9 +228,8 @@ class Session:
         self._saved_step = state.step or None
 
     def is_due(self, state: TrainState) -> bool:
-        """Whether the hook has anything to do after the step just launched; also updates the progress bar."""
+        """Whether the hook has anything to do after the step just launched."""
         settings = self.settings
-        self.progress.update(state.progress(settings), state.tokens)
         intervals = (settings.log_every, settings.eval_every, settings.save_every)
         return (
             settings.minutes is not None
@@ -242,7 +243,6 @@ class Session:
         settings, ranks = self.settings, self.context.ranks
         state.newest = result
         state.seconds = ranks.from_first(state.seconds)  # a budget may go by it
-        self.progress.update(state.progress(settings), state.tokens)
         is_last = state.is_over(settings)
         with ranks.agreeing():  # a disk that is full for the first process ends all alike
             self.writer.check()
@@ -389,7 +389,7 @@ class Session:
     def _save(self, state: TrainState) -> None:
         self._saved_step = state.step
         module, optimizer, ranks = self.learner.module, self.optimizer, self.context.ranks
-        for name in getattr(module, "lane_buffers", ()):  # of each lane its own process has the newest
+        for name in module.lane_buffers:  # of each lane its own process has the newest
             setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
         with ranks.agreeing():
             rows = self.context.log.digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -178,7 +179,7 @@ class TrainSettings(Settings):
     recompute: bool = False
     """Whether blocks compute their activations again in the backward pass, which takes less memory and about a third
     more time; the gradient is the same. See `unmask.training.recompute`."""
-    record_steps: bool = True
+    capture_steps: bool = True
     """Whether a GPU replays captured steps where it can; false computes every batch as it comes. The gradient is the
     same but for rounding and which elements dropout zeroes."""
     compile_blocks: bool | None = None
@@ -217,6 +218,20 @@ class TrainSettings(Settings):
     Fine-tuning only."""
     metric: str | None = None
     """The figure on dev by which runs and evaluations are compared; null: the task's first. Fine-tuning only."""
+
+    @property
+    def budget(self) -> tuple[str, float]:
+        """Which of `BUDGETS` is given, and how much of it."""
+        return next((name, amount) for name in BUDGETS if (amount := getattr(self, name)) is not None)
+
+    def share_done(self, done: Mapping[str, float]) -> float:
+        """The share of the budget that is done, from 0 to 1.
+
+        Args:
+            done: how much is done, by the names in `BUDGETS`: steps, tokens, epochs, minutes.
+        """
+        name, amount = self.budget
+        return min(1.0, done[name] / amount)
 
     def micro_batch_of(self, batch_size: int) -> int:
         """Sequences per pass of a step of `batch_size`, before anything is known of the memory."""

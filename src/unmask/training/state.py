@@ -9,9 +9,8 @@ from typing import Any
 
 from unmask.chance import key
 from unmask.training.divergence import WINDOW
-from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.best import Best
-from unmask.training.settings import BUDGETS, ScheduleSettings, TrainSettings, warmup_shortfall
+from unmask.training.settings import ScheduleSettings, TrainSettings, warmup_shortfall
 from unmask.training.steps import NumberedStep, PreparedStep
 
 logger = logging.getLogger("unmask")
@@ -86,7 +85,7 @@ class TrainState:
 
     def progress(self, settings: TrainSettings) -> float:
         """The share of the budget that is done, from 0 to 1."""
-        return share_done(self.done, settings)
+        return settings.share_done(self.done)
 
     def has_lost_patience(self, settings: TrainSettings) -> bool:
         """True where `patience` evaluations have gone by without a better one."""
@@ -142,8 +141,8 @@ def log_resumed(state: TrainState, settings: TrainSettings, *, in_parts: bool) -
     """Logs where a run continues, or that there is nothing left of it; `in_parts` as in
     `unmask.training.session.run_session`."""
     if state.progress(settings) >= 1:
-        budget = next(name for name in BUDGETS if getattr(settings, name) is not None)
-        done = f"the run has taken its {state.step:,} steps, all of train.{budget}={getattr(settings, budget)}"
+        budget, amount = settings.budget
+        done = f"the run has taken its {state.step:,} steps, all of train.{budget}={amount}"
         of_model = "a new run continues from its model with init_from="
         then = of_model if in_parts else f"a larger train.{budget} continues from there"
         logger.info("nothing is left to train: %s; %s", done, then)

@@ -1,6 +1,6 @@
 """What takes an optimizer step of a module: forward and backward passes, the check of loss and gradient, the update.
 
-`unmask.training.eager` computes every batch as it comes, `unmask.training.recorded.stepper` captures a step once and
+`unmask.training.eager` computes every batch as it comes, `unmask.training.captured.stepper` captures a step once and
 replays it. Both take a step only if nothing is wrong with it, and report the same figures.
 """
 

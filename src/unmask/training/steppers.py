@@ -10,13 +10,14 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.models.kernels.attention_backends import choose_backend
+from unmask.models.trained import TrainedModule
 from unmask.models.transformer import Block, SelfAttention
+from unmask.training.captured.capture import first_line, random_state, set_random_state
+from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.muon import MuonWithAdamW
-from unmask.training.recorded.capture import first_line, random_state, set_random_state
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import TrainSettings
 from unmask.training.stepper import Accept, StepFigures, Stepper
 
@@ -57,7 +58,7 @@ class CautiousStepper:
         except RuntimeError as error:
             why_not = first_line(error)
         if why_not is not None:
-            how = "computed as they come, as with train.record_steps=false"
+            how = "computed as they come, as with train.capture_steps=false"
             logger.warning("steps cannot be captured as CUDA graphs here, and are %s: %s", how, why_not)
             self._captured.leave()
             set_random_state(random, device)  # a replay may have drawn from the generator
@@ -97,7 +98,9 @@ def choose_stepper(
     if why_not is not None:
         unused = "; train.compile_blocks=true is for captured steps" if settings.compile_blocks else ""
         return eager, f"steps: computed as they come ({why_not}){unused}"
+    paddings = module.paddings
     assert longest is not None
+    assert paddings is not None
     assert isinstance(optimizer, AdamW | MuonWithAdamW), "others are computed as they come"
     compiles = compiles if settings.compile_blocks is None else settings.compile_blocks
     why_not_compiled = None if not compiles else _why_not_compiled()
@@ -107,7 +110,7 @@ def choose_stepper(
         settings.max_grad_norm,
         settings.spike_factor,
         compute,
-        getattr(module, "paddings", {}),
+        paddings,
         longest,
         compiles and why_not_compiled is None,
     )
@@ -117,11 +120,11 @@ def choose_stepper(
 
 
 def why_not_captured(
-    module: nn.Module, optimizer: torch.optim.Optimizer, settings: TrainSettings, compute: Compute
+    module: TrainedModule, optimizer: torch.optim.Optimizer, settings: TrainSettings, compute: Compute
 ) -> str | None:
     """Why the steps of a run are not captured, in words; None if they are."""
-    if not settings.record_steps:
-        return "train.record_steps is false"
+    if not settings.capture_steps:
+        return "train.capture_steps is false"
     if settings.recompute:
         return "train.recompute is true"
     if compute.device.type != "cuda":
@@ -138,13 +141,13 @@ def why_not_captured(
     return None
 
 
-def why_not_padded(module: nn.Module) -> str | None:
+def why_not_padded(module: TrainedModule) -> str | None:
     """Why a module's batches cannot be padded to recurring shapes, in words; None if they can."""
     if not _attentions(module):
         return "captured steps are for Transformers"
-    if getattr(module, "paddings", None) is None:
+    if module.paddings is None:
         return "the shapes of this model's batches follow from their lengths"
-    if len(getattr(module, "stages", (1.0,))) > 1:
+    if len(module.stages) > 1:
         return "what is trained changes in the run"
     return None
 

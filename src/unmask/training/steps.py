@@ -17,6 +17,7 @@ from torch import nn
 
 from unmask.batch import IGNORE_INDEX, Batch
 from unmask.chance import uniform
+from unmask.models.trained import TrainedModule
 from unmask.training.distributed import ALONE, Ranks
 
 
@@ -46,7 +47,7 @@ class Learner:
         prepare: draws masks and labels, where the module needs any; called once for each batch.
     """
 
-    module: nn.Module
+    module: TrainedModule
     counts: Callable[[Batch], dict[str, int]]
     prepare: Callable[[Batch], Batch] = lambda batch: batch
 
@@ -105,18 +106,15 @@ class PreparedSteps(Iterator[PreparedStep]):
     def _make(self) -> PreparedStep:
         step = next(self._steps)
         batches = [self._learner.prepare(batch) for batch in step.batches]
-        own = [
-            {**self._learner.counts(batch), _TOKENS: batch.num_tokens, _MARK: fingerprint(batch)} for batch in batches
-        ]
+        own = [(self._learner.counts(batch), batch.num_tokens, fingerprint(batch)) for batch in batches]
         counts: dict[str, int] = {}
-        for each in chain.from_iterable(self._ranks.gather(own)):
-            for name, count in each.items():
+        num_tokens = examples = 0
+        for of_batch, tokens, hashed in chain.from_iterable(self._ranks.gather(own)):
+            for name, count in of_batch.items():
                 counts[name] = counts.get(name, 0) + count
-        return PreparedStep(batches, counts, counts.pop(_TOKENS), counts.pop(_MARK) % 2**48, step.after, step.epochs)
-
-
-_TOKENS, _MARK = " tokens", " fingerprint"
-"""Among the counts of loss terms, none of which has such a name."""
+            num_tokens += tokens
+            examples += hashed
+        return PreparedStep(batches, counts, num_tokens, examples % 2**48, step.after, step.epochs)
 
 
 def fingerprint(batch: Batch) -> int:

@@ -1,4 +1,4 @@
-"""What every pre-training objective promises of its gradients: by micro-batches, in recorded steps, and on a device."""
+"""What every pre-training objective promises of its gradients: by micro-batches, in captured steps, and on a device."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from unmask.pretraining.run import pretrain
 from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.training import session
-from unmask.training.recorded.stepper import CapturedStepper
+from unmask.training.captured.stepper import CapturedStepper
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -51,7 +51,7 @@ def too_small(patch: pytest.MonkeyPatch, module: type, most_tokens: int, *, afte
     return failed
 
 
-def record_steps(patch: pytest.MonkeyPatch) -> None:
+def capture_steps(patch: pytest.MonkeyPatch) -> None:
     """The stepper of GPUs, on the processor."""
 
     def choose(eager: Any, settings: Any, longest: int, *, compiles: bool) -> tuple[CapturedStepper, str]:
@@ -78,7 +78,7 @@ def test_a_pre_training_run_is_that_of_small_micro_batches(
     words = [f"store={tiny_store}", *NO_DROPOUT]
     with pytest.MonkeyPatch.context() as patch:
         if stepper == "captured":
-            record_steps(patch)
+            capture_steps(patch)
         pretrain(str(tiny_recipe), [*words, "train.micro_batch_size=2", "held_out=0"], out=tmp_path / "small")
         failed = too_small(patch, MaskedLMModule, 100)
         with caplog.at_level(logging.WARNING, "unmask"):
@@ -126,7 +126,7 @@ def test_a_fine_tuning_run_is_that_of_small_micro_batches(task_models: Any, tmp_
     recipe = "finetune/classification"
     with pytest.MonkeyPatch.context() as patch:
         if stepper == "captured":
-            record_steps(patch)
+            capture_steps(patch)
         sizes = watch_sizes(patch)
         finetune(recipe, [*words, "train.micro_batch_size=4"], out=tmp_path / "small")
         # Between what four and what eight examples have, padded or not.

@@ -15,13 +15,13 @@ from support.memory_toy import LONGEST, Sequences, Tagger
 from support.tensors import assert_equal
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import UserError
+from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.memory import Cut, MicroBatches
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
 from unmask.training.stepper import Stepper

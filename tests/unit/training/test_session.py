@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from support.sessions import NUMBERED, Toy, sit
 from unmask.errors import Interrupted
 from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
+from unmask.models.trained import TrainedModule
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
@@ -45,12 +46,16 @@ class Notes:
         return ""
 
 
+class Linear(nn.Linear, TrainedModule):
+    """It is saved, and never called."""
+
+
 class Sitting:
     """A session whose steps are pretended."""
 
     def __init__(self, directory: Path, state: TrainState | None = None, **settings: Any) -> None:
         self.notes, self.interruption, self.modes = Notes(), Interruption(), list[bool]()
-        self.module = nn.Linear(2, 2)
+        self.module = Linear(2, 2)
         optimizer = build_optimizer(self.module, OptimizerSettings())
         compute = Compute(torch.device("cpu"), torch.float32, "a test")
         self.state = state or TrainState()
@@ -60,7 +65,6 @@ class Sitting:
             Learner(self.module, lambda batch: {}),
             ScheduledOptimizer(optimizer, Schedule(ScheduleSettings())),
             EagerStepper(self.module, optimizer, None, compute),
-            Progress("testing", stream=io.StringIO()),
             self.evaluate,
         )
         self.checkpoints = directory / "checkpoints"
@@ -188,3 +192,19 @@ def test_an_evaluation_that_does_not_fit_beside_graphs_is_tried_without_them(tmp
     sitting.take_steps(1)
     assert (released, sitting.session.last_evaluation) == ([2], {"mlm_loss": 2.0})
     assert sitting.module.training
+
+
+def test_the_progress_bar_moves_once_a_step_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[float] = []
+    monkeypatch.setattr(Progress, "update", lambda _, fraction, tokens: shown.extend((fraction, tokens)))
+    with pytest.raises(Interrupted):
+        sit(
+            tmp_path,
+            Toy(),
+            NUMBERED,
+            {"steps": 4},
+            stops=lambda batch: batch.keys is not None and int(batch.keys[0]) == 2,
+            optimizer=OptimizerSettings(),
+            schedule=ScheduleSettings(),
+        )
+    assert shown == [0, 0, 0.25, 3, 0.5, 6]

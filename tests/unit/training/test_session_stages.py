@@ -15,6 +15,7 @@ from support.runs import rows_of
 from support.sessions import Whole, sit
 from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import Interrupted
+from unmask.models.trained import TrainedModule
 from unmask.packing.loader import LoadedStep, Position
 from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
@@ -33,7 +34,7 @@ def phases(progress: Callable[[], float], start: Position) -> Iterator[LoadedSte
         yield LoadedStep([pack([[sequence % 9] * (6 if phase else 2)])], after, sequence / 10)
 
 
-class Toy(nn.Module):
+class Toy(TrainedModule):
     """A first part that is trained in both stages, and a second that is trained in the second alone."""
 
     def __init__(self) -> None:

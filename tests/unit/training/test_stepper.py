@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from support.captured_toy import CPU
 from unmask.batch import Batch, LossTerm, pack
+from unmask.models.trained import TrainedModule
 from unmask.training.eager import EagerStepper, weigh
 from unmask.training.stepper import StepFigures
 
 
-class Toy(nn.Module):
+class Toy(TrainedModule):
     """Two terms: of all tokens, and of the first of each sequence."""
 
     def __init__(self) -> None:

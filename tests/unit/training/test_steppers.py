@@ -22,12 +22,12 @@ from unmask.models.heads.heads import new_head
 from unmask.models.hub.directory import save_model
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.training import steppers as steppers_module
+from unmask.training.captured.capture import Capturer
+from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
-from unmask.training.recorded.capture import Capturer
-from unmask.training.recorded.stepper import CapturedStepper
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
 from unmask.training.stepper import StepFigures
@@ -123,7 +123,7 @@ def test_a_run_that_cannot_be_captured_is_one_that_never_tried(
     assert sizes[0] == sizes[1]
     assert caplog.messages == [
         "steps cannot be captured as CUDA graphs here, and are computed as they come, as with "
-        "train.record_steps=false: RuntimeError: operation not permitted"
+        "train.capture_steps=false: RuntimeError: operation not permitted"
     ]
 
 
@@ -189,7 +189,7 @@ def test_blocks_that_cannot_be_compiled_are_captured_without(
         torch.rand(5)
         raise NoCompilerError("no compiler for this GPU\nand a long explanation")
 
-    monkeypatch.setattr("unmask.training.recorded.compilation._compiled", lambda plain: no_compiler)
+    monkeypatch.setattr("unmask.training.captured.compilation._compiled", lambda plain: no_compiler)
     ends = []
     for tries in (compiles, False):
         module = tagger()
@@ -216,7 +216,7 @@ def test_what_fails_in_the_compiled_pass_and_without_it_is_reported_as_it_is(mon
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(CapturedStepper, "_accumulate", fails)
-    monkeypatch.setattr("unmask.training.recorded.compilation._compiled", lambda plain: plain)
+    monkeypatch.setattr("unmask.training.captured.compilation._compiled", lambda plain: plain)
     stepper = CautiousStepper(captured, eager)
     stepper.restart([])
     take(stepper, 1)
@@ -246,13 +246,13 @@ def test_on_the_cpu_steps_are_computed_as_they_come() -> None:
     eager = EagerStepper(module, adamw(module), 1.0, CPU)
     told = [
         choose_stepper(eager, TrainSettings(steps=1, **settings), 16)
-        for settings in ({}, {"compile_blocks": True}, {"record_steps": False})
+        for settings in ({}, {"compile_blocks": True}, {"capture_steps": False})
     ]
     assert all(stepper is eager for stepper, _ in told)
-    plainly, compiled, not_recorded = (line for _, line in told)
+    plainly, compiled, not_captured = (line for _, line in told)
     assert plainly == "steps: computed as they come (CUDA graphs are for GPUs)"
     assert "compile_blocks=true is for" in compiled
-    assert not_recorded.endswith("(train.record_steps is false)")
+    assert not_captured.endswith("(train.capture_steps is false)")
 
 
 def test_batches_of_two_directions_are_computed_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,11 +39,6 @@ class PretrainingPlan:
     seconds: float | None  # of training, according to the measured probe
 
 
-def budget_of(train: TrainSettings) -> str:
-    """Which of steps, tokens, epochs and minutes a recipe gives."""
-    return next(name for name in BUDGETS if getattr(train, name) is not None)
-
-
 def steps_of(
     train: TrainSettings, tokens_per_step: float, epochs_per_step: float | None, step_s: float | None
 ) -> float | None:
@@ -55,8 +50,9 @@ def steps_of(
     """
     minutes = None if step_s is None else step_s / 60
     step = {"steps": 1, "tokens": tokens_per_step, "epochs": epochs_per_step, "minutes": minutes}
-    name = budget_of(train)
-    return None if step[name] is None else getattr(train, name) / step[name]
+    name, amount = train.budget
+    of_step = step[name]
+    return None if of_step is None else amount / of_step
 
 
 def make_plan(

@@ -14,7 +14,7 @@ import torch
 
 from unmask.config import build_settings
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
-from unmask.doctor.recipe.checks import budget_of, check_rate, steps_of
+from unmask.doctor.recipe.checks import check_rate, steps_of
 from unmask.errors import InputError, UserError
 from unmask.finetuning.files import shared_files
 from unmask.finetuning.inputs import TaskInputs, open_inputs
@@ -247,12 +247,12 @@ def plan_table(plan: FinetuningPlan) -> FigureTable:
 def settings_table(settings: FinetuneRecipe, trials: int) -> FigureTable:
     """The settings that matter most."""
     train = settings.train
-    budget = budget_of(train)
+    budget, amount = train.budget
     rows = [
         ("task.name", settings.task.name),
         ("task.max_length", f"{settings.task.max_length:,}"),
         ("optimizer.learning_rate", f"{settings.optimizer.learning_rate:g}"),
-        (f"train.{budget}", f"{getattr(train, budget):g}"),
+        (f"train.{budget}", f"{amount:g}"),
         ("train.batch_size", f"{train.batch_size:,}"),
         ("runs of the search", f"{trials:,}"),
     ]

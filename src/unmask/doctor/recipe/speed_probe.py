@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 import torch
-from torch import nn
 
 from unmask.batch import Batch
 from unmask.doctor.recipe.estimates import each_stage
 from unmask.doctor.recipe.material import Material
 from unmask.io.progress import Progress
+from unmask.models.trained import TrainedModule
 from unmask.objectives.base import Objective
 from unmask.packing.loader import LoadedStep, Position
 from unmask.recipe.tree import PretrainRecipe
@@ -99,7 +99,7 @@ def measure_speed(
 
 def probe_speed(
     settings: PretrainRecipe,
-    module: nn.Module,
+    module: TrainedModule,
     objective: Objective,
     batches: Callable[[int], Iterator[Batch]],
     compute: Compute,
@@ -144,7 +144,7 @@ class _Timer:
     def __init__(
         self,
         settings: PretrainRecipe,
-        module: nn.Module,
+        module: TrainedModule,
         objective: Objective,
         compute: Compute,
         advance: Callable[[], None],

@@ -62,7 +62,6 @@ from unmask.training.run.directory import opening_run
 from unmask.training.run.environment import write_environment
 from unmask.training.run.log import logging_messages
 from unmask.training.run.model_place import check_place
-from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
 
@@ -142,13 +141,12 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
         SettingsError: there is nothing to compare them on, or `search` contradicts other settings.
     """
     search = settings.search
-    budget = next(name for name in BUDGETS if getattr(settings.train, name) is not None)
+    budget, amount = settings.train.budget
     if settings.data.dev is None:
         raise SettingsError("search compares runs on dev: give data.dev, or leave out search")
     if search.epochs and budget != "epochs":
         raise SettingsError(
-            f"search.epochs and train.{budget}={getattr(settings.train, budget)} both set the length of a run: "
-            "leave out one of them"
+            f"search.epochs and train.{budget}={amount} both set the length of a run: leave out one of them"
         )
     if search.transfer_layers and settings.from_scratch:
         raise SettingsError("search.transfer_layers takes layers from a model, and from_scratch=true none: keep one")
@@ -161,10 +159,10 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
         numbers_of_layers,
         search.learning_rates or [settings.optimizer.learning_rate],
         search.batch_sizes or [settings.train.batch_size],
-        search.epochs or [getattr(settings.train, budget)],
+        search.epochs or [amount],
     ):
         point = f"lr{_short(learning_rate)}_batch{batch_size}_{budget}{_short(length)}"
-        given = {"learning_rate": learning_rate, "batch_size": batch_size, budget: length}
+        given: dict[str, Any] = {"learning_rate": learning_rate, "batch_size": batch_size, budget: length}
         if search.transfer_layers:
             point += f"_layers{layers}"
             given["transfer_layers"] = layers

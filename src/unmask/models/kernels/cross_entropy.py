@@ -20,7 +20,7 @@ _ROWS = 32
 
 class SummedCrossEntropy(nn.Module):
     """`summed_cross_entropy` as a module, so that it is found and compiled with the blocks
-    (`unmask.training.recorded.compilation`)."""
+    (`unmask.training.captured.compilation`)."""
 
     def forward(self, logits: Tensor, labels: Tensor, z_loss: float = 0.0) -> Tensor:
         return summed_cross_entropy(logits, labels, z_loss)

@@ -24,7 +24,7 @@ from unmask.training.distributed import ALONE, Ranks
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.lamb import Lamb, fused_matrices
 from unmask.training.optimizers.muon import Muon, MuonWithAdamW, split_groups
-from unmask.training.settings import BUDGETS, OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.sharding import whole
 
 
@@ -143,23 +143,12 @@ def clipping_divisor(norm: Tensor, max_norm: float | None) -> Tensor | None:
     return None if max_norm is None else ((norm + 1e-6) / max_norm).clamp(min=1.0)
 
 
-def share_done(done: Mapping[str, float], budget: TrainSettings) -> float:
-    """The share of a budget that is done, from 0 to 1.
-
-    Args:
-        done: how much is done, by the names in `BUDGETS`: steps, tokens, epochs, minutes.
-    """
-    name = next(name for name in BUDGETS if getattr(budget, name) is not None)
-    share: float = done[name] / getattr(budget, name)
-    return min(1.0, share)
-
-
 @dataclass(frozen=True)
 class Stage:
     """A part of a run with a schedule of its own.
 
     Attributes:
-        start: what was done when it began, as in `share_done`.
+        start: what was done when it began, as in `TrainSettings.share_done`.
         until: the share of the budget that is done when it ends.
     """
 
@@ -172,9 +161,9 @@ class Schedule:
     """The learning rate's factor, from 0 to 1, as a function of what is done of the budget.
 
     Attributes:
-        warmup_end: what was done when the warm-up steps ended, as in `share_done`; None until then. Saved in
-            checkpoints, since with a budget in tokens or epochs it is not known beforehand what share of it some steps
-            are; saved as amounts, not as a share, since a resumed run may have another budget.
+        warmup_end: what was done when the warm-up steps ended, as in `TrainSettings.share_done`; None until then. Saved
+            in checkpoints, since with a budget in tokens or epochs it is not known beforehand what share of it some
+            steps are; saved as amounts, not as a share, since a resumed run may have another budget.
         stage: the part of the run that the shape covers; None is all of it. Saved in checkpoints too.
     """
 
@@ -186,7 +175,7 @@ class Schedule:
         """Starts the schedule again, warm-up included; it now ends with the stage.
 
         Args:
-            done: how much is done when the stage begins, as in `share_done`.
+            done: how much is done when the stage begins, as in `TrainSettings.share_done`.
             until_share: of the whole budget, done when the stage ends.
         """
         self.stage = Stage(dict(done), until_share)
@@ -196,7 +185,7 @@ class Schedule:
         """The factor of the step about to be taken.
 
         Args:
-            done: how much is done before it, as in `share_done`.
+            done: how much is done before it, as in `TrainSettings.share_done`.
         """
         progress = self._progress(done, budget)
         warmup_steps, warmup_ratio = self.settings.warmup_steps or 0, self.settings.warmup_ratio
@@ -223,10 +212,10 @@ class Schedule:
 
     def _progress(self, done: Mapping[str, float], budget: TrainSettings) -> float:
         """The share done of the run, or of its stage."""
-        share = share_done(done, budget)
+        share = budget.share_done(done)
         if self.stage is None:
             return share
-        begin = share_done(self.stage.start, budget)
+        begin = budget.share_done(self.stage.start)
         return min(1.0, (share - begin) / max(1e-12, self.stage.until - begin))
 
 

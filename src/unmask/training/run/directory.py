@@ -36,7 +36,6 @@ from unmask.io.writing import (
     writing,
 )
 from unmask.training.device import without_free_memory
-from unmask.training.optimizers.optimizer import share_done
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
 from unmask.training.run.environment import ENVIRONMENT, code_differences, read_sessions, write_environment
 from unmask.training.run.log import LOG, METRICS, TENSORBOARD, RunLog
@@ -311,14 +310,13 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
 
 def _check_budget(directory: Path, recipe: Settings, checkpoint: Checkpoint) -> None:
     """Refuses a budget that is less than what the run has done, which its recipe would then not show."""
-    for name in BUDGETS:
-        budget, done = value_at(recipe, f"train.{name}"), checkpoint.done[name]
-        if budget is not None and budget < done:
-            amount = f"{done:,.2f}".removesuffix(".00")
-            raise SettingsError(
-                f"{directory} has done {amount} {name} already, more than train.{name}={budget}: give a larger budget "
-                f"to continue, or train.steps={checkpoint.step} to end the run where it is"
-            )
+    name, amount = value_at(recipe, "train").budget
+    if amount < (done := checkpoint.done[name]):
+        shown = f"{done:,.2f}".removesuffix(".00")
+        raise SettingsError(
+            f"{directory} has done {shown} {name} already, more than train.{name}={amount}: give a larger budget to "
+            f"continue, or train.steps={checkpoint.step} to end the run where it is"
+        )
 
 
 def _check_parts(directory: Path, before: Settings, recipe: Settings, checkpoint: Checkpoint) -> None:
@@ -327,8 +325,8 @@ def _check_parts(directory: Path, before: Settings, recipe: Settings, checkpoint
 
     Budgets of different units are compared by the shares that are done of them.
     """
-    share = share_done(checkpoint.done, value_at(before, "train"))
-    if share_done(checkpoint.done, value_at(recipe, "train")) >= share:
+    share = value_at(before, "train").share_done(checkpoint.done)
+    if value_at(recipe, "train").share_done(checkpoint.done) >= share:
         return
     begun = _find_begun_part(recipe, checkpoint, share)
     if begun is not None:
@@ -356,8 +354,8 @@ def _find_begun_part(recipe: Any, checkpoint: Checkpoint, share: float) -> str |
 
 
 def _budget_of(recipe: Settings) -> str:
-    name = next(name for name in BUDGETS if value_at(recipe, f"train.{name}") is not None)
-    return f"train.{name}={value_at(recipe, f'train.{name}')}"
+    name, amount = value_at(recipe, "train").budget
+    return f"train.{name}={amount}"
 
 
 def value_at(settings: Any, key: str) -> Any:

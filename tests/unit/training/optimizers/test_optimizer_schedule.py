@@ -15,7 +15,7 @@ from transformers import (
     get_wsd_schedule,
 )
 
-from unmask.training.optimizers.optimizer import Schedule, share_done
+from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.settings import ScheduleSettings, TrainSettings
 
 
@@ -165,4 +165,4 @@ def test_a_longer_budget_at_a_resume_gives_the_rates_of_that_budget(warmup: dict
 )
 def test_the_share_done_of_each_budget(budget: dict[str, float], share: float) -> None:
     done = done_after(10, tokens=200, epochs=1.5, minutes=2.5)
-    assert share_done(done, TrainSettings.model_validate(budget)) == share
+    assert TrainSettings.model_validate(budget).share_done(done) == share

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.models.buckets import Paddings, Shape, Shapes, only_padding, pad_batch
+from unmask.training.captured.capture import Capturer, random_state, restoring, set_random_state
 from unmask.training.device import Compute
 from unmask.training.divergence import RecentLosses
 from unmask.training.eager import weigh
@@ -29,7 +30,6 @@ from unmask.training.optimizers.adamw import AdamW, OnDevice
 from unmask.training.optimizers.flat_parameters import FlatParameters
 from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import clipping_divisor
-from unmask.training.recorded.capture import Capturer, random_state, restoring, set_random_state
 from unmask.training.stepper import Accept, StepFigures
 
 logger = logging.getLogger("unmask")

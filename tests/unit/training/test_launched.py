@@ -30,7 +30,7 @@ def test_a_device_is_not_ahead_of_what_is_known_without_end(monkeypatch: pytest.
     """After so many steps the loop looks, whether one is due or not."""
     plain, looking = new_run("captured"), new_run("captured")
     plain.train({"steps": 20}, log_every=10)
-    monkeypatch.setattr("unmask.training.recorded.stepper._MOST_LAUNCHED", 3)
+    monkeypatch.setattr("unmask.training.captured.stepper._MOST_LAUNCHED", 3)
     known: list[int] = []
     looking.train({"steps": 20}, log_every=10, on_step=lambda state: known.append(state.step))
     assert known == [3, 6, 9, 10, 13, 16, 19, 20]

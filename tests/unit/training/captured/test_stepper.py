@@ -14,8 +14,8 @@ import torch
 from support.captured_toy import LONGEST, count_targets, new_batch, new_run, read_all, train_both
 from support.tensors import assert_equal
 from unmask.batch import Batch, LossTerm
-from unmask.training.recorded import stepper
-from unmask.training.recorded.capture import Capturer
+from unmask.training.captured import stepper
+from unmask.training.captured.capture import Capturer
 from unmask.training.settings import ScheduleSettings
 from unmask.training.stepper import StepFigures
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.training.recorded.compilation import compiled_parts
+from unmask.training.captured.compilation import compiled_parts
 
 logger = logging.getLogger("unmask")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unmask.models.kernels.row_layout import Layout
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import Block
-from unmask.training.recorded.compilation import compiled_parts
+from unmask.training.captured.compilation import compiled_parts
 
 SIZES = EncoderSettings(vocab_size=9, hidden_size=64, num_attention_heads=2, intermediate_size=128)
 
@@ -63,7 +63,7 @@ def test_parts_are_compiled_in_the_context_alone(monkeypatch: pytest.MonkeyPatch
 
         return forward
 
-    monkeypatch.setattr("unmask.training.recorded.compilation._compiled", compiled)
+    monkeypatch.setattr("unmask.training.captured.compilation._compiled", compiled)
     blocks = nn.ModuleList([block(), block()])
     hidden, layout = torch.randn(8, 64), Layout(torch.tensor([0, 3, 8], dtype=torch.int32), (3, 5), 5)
     with compiled_parts(blocks):

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from unmask.training.recorded import capture as module_under_test
-from unmask.training.recorded.capture import Capturer
+from unmask.training.captured import capture as module_under_test
+from unmask.training.captured.capture import Capturer
 
 CUDA = torch.device("cuda")
 PoolId = tuple[int, int]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from unmask.training.divergence import BadStep
+from unmask.training.divergence import BadStep, divergence_fault
 from unmask.training.settings import TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepper import StepFigures, Stepper
@@ -30,17 +30,17 @@ class StepsUnderWay:
     """Launches steps, and takes their updates up to the first fault.
 
     Args:
-        judge: what is wrong with a step; None: nothing, and it is taken.
         state: of the run; moved to the end of each step that is launched, and back to that of a bad one. The losses of
             steps that are taken are added to it.
         is_due: whether the steps are read although the stepper could run ahead.
+        looks_for_faults: whether a step in which `divergence_fault` finds one is left out; else all are taken.
     """
 
     stepper: Stepper
-    judge: Callable[[NumberedStep, StepFigures], str | None]
     state: TrainState
     settings: TrainSettings
     is_due: Callable[[TrainState], bool]
+    looks_for_faults: bool
     _launched: list[NumberedStep] = field(default_factory=list)
 
     def take(self, step: NumberedStep, following: PreparedSteps) -> StepResult | BadStep | OutOfMemory | None:
@@ -71,12 +71,12 @@ class StepsUnderWay:
 
         def accept(place: int, figures: StepFigures) -> bool:
             step = self._launched[place]
-            fault = self.judge(step, figures)
-            if fault is not None:
+            counts, recent = step.prepared.counts, self.state.recent_losses
+            loss, norm, factor = figures.loss(counts), figures.gradient_norm, self.settings.spike_factor
+            if self.looks_for_faults and (fault := divergence_fault(step.number, loss, norm, recent, factor)):
                 faults.append(fault)
                 return False
-            counts = step.prepared.counts
-            self.state.add_losses(figures.sums, counts, figures.loss(counts))
+            self.state.add_losses(figures.sums, counts, loss)
             return True
 
         read = self.stepper.read(accept)

@@ -1,0 +1,38 @@
+"""What the loop reads of a module that it trains, be it an objective's or a task's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import nn
+
+from unmask.batch import Batch, LossTerm
+from unmask.models.buckets import Paddings
+
+
+class TrainedModule(nn.Module, ABC):
+    """A module that is trained.
+
+    Attributes:
+        lane_buffers: the names of buffers with an axis of lanes, their third; of several processes each has the newest
+            entries of its own lanes, and they are joined before the buffers are saved.
+    """
+
+    lane_buffers: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def paddings(self) -> Paddings | None:
+        """How the columns that `forward` reads are padded to a bucket; None: they cannot be, and its steps are not
+        captured."""
+        return None
+
+    @property
+    def stages(self) -> tuple[float, ...]:
+        """The shares of the budget at which each stage of a run ends, ascending; the last is 1. Each stage trains
+        different weights."""
+        return (1.0,)
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        """The terms of the loss on a prepared batch."""
