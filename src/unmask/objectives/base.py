@@ -187,7 +187,7 @@ def fresh_module(objective: Objective, sizes: EncoderSettings | ElmoSettings) ->
     return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
 
 
-class Part(Protocol):
+class SecondObjective(Protocol):
     """A second objective beside the masked tokens: it reads some places of the encoder's output with a head of its own.
 
     Attributes:

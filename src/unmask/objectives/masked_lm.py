@@ -33,9 +33,9 @@ from unmask.models.kernels.decoder_loss import summed_decoder_loss
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import (
     ObjectiveModule,
-    Part,
     Predictions,
     Saved,
+    SecondObjective,
     encoder_operations,
     head_operations,
     original_ids,
@@ -91,7 +91,7 @@ class MaskedLM:
         ordinary = torch.ones(vocabulary.size, dtype=torch.bool)
         ordinary[list(vocabulary.special_ids)] = False
         self._ordinary_ids = torch.nonzero(ordinary).squeeze(1)
-        self._parts: list[Part] = []
+        self._parts: list[SecondObjective] = []
         if settings.sentence_objective != "none":
             self._parts.append(SentencePairPart(settings.sentence_objective, settings.sentence_weight))
         if settings.span_boundary:
@@ -210,7 +210,12 @@ class MaskedLMModule(ObjectiveModule):
     encoder: TokenEncoder
 
     def __init__(
-        self, encoder: Encoder, parts: Sequence[Part] = (), z_loss: float = 0.0, *, has_left_to_right: bool = False
+        self,
+        encoder: Encoder,
+        parts: Sequence[SecondObjective] = (),
+        z_loss: float = 0.0,
+        *,
+        has_left_to_right: bool = False,
     ) -> None:
         super().__init__()
         assert not encoder.reads_words, "it has no tokens that could be masked"
@@ -223,7 +228,7 @@ class MaskedLMModule(ObjectiveModule):
         for part in parts:
             self.add_module(part.head_name, part.new_head(encoder.settings))
 
-    def head_of(self, part: Part) -> nn.Module:
+    def head_of(self, part: SecondObjective) -> nn.Module:
         """The head of one of its parts."""
         return self.get_submodule(part.head_name)
 

@@ -39,7 +39,7 @@ _CALLED: dict[SentenceQuestion, tuple[str, str]] = {
 
 
 class SentencePairPart:
-    """Either question as a part of masked language modelling; see `unmask.objectives.base.Part`."""
+    """Either question as a part of masked language modelling; see `unmask.objectives.base.SecondObjective`."""
 
     head_name = "next_sentence_head"
     is_pooled = True

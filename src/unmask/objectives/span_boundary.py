@@ -26,7 +26,7 @@ from unmask.objectives.masks.span_masking import find_spans
 
 
 class SpanBoundary:
-    """The objective as a part of masked language modelling; see `unmask.objectives.base.Part`.
+    """The objective as a part of masked language modelling; see `unmask.objectives.base.SecondObjective`.
 
     Args:
         max_targets: the most targets of a span; its first ones are taken.
