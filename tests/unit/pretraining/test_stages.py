@@ -13,13 +13,16 @@ from support.sessions import NUMBERED, sit
 from support.tensors import assert_equal
 from unmask.batch import Batch, LossTerm
 from unmask.errors import Interrupted
+from unmask.models.trained import TrainedModule
 from unmask.pretraining.stages import stage_changer
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 
-class Staged(nn.Module):
+class Staged(TrainedModule):
     """In each stage, one of its weights learns."""
+
+    stages: tuple[float, ...] = (1.0,)  # type: ignore[assignment]  # in place of a property
 
     def __init__(self, *stages: float) -> None:
         super().__init__()

@@ -128,7 +128,7 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1, *, needs_tag
     has_documents, num_columns, tags = _survey(path, tag)
     if num_columns > 1:
         _check_columns(path, word, tag if tag >= 0 else num_columns - 1)
-    fewest = max(2 if needs_tags else 1, word + 1, tag + 1)
+    fewest = max(2 if needs_tags or num_columns > 1 else 1, word + 1, tag + 1)
     sentence = Sentence(0 if has_documents else None)
     for number, line in read_lines(path):
         if not line.strip(" \t"):
