@@ -226,10 +226,12 @@ def inspect_ours(tuning: Tuning) -> tuple[float, tuple[int, ...], dict[str, floa
             for part in ("train", "dev")
         )
         tokenization_s = time.perf_counter() - began
-        batch = train.batch(range(tuning.batch_size)).to(predictor.compute.device)
+        batch = train.batch(range(tuning.batch_size))
+        counts = predictor.module.counts(batch)
+        batch = batch.to(predictor.compute.device)
         with torch.inference_mode(), predictor.compute.autocast() if precision == "bf16" else nullcontext():
             terms = predictor.module(batch)
-        losses[precision] = sum(term.coefficient * float(term.total) / int(term.count) for term in terms)
+        losses[precision] = sum(term.coefficient * float(term.total) / counts[term.name] for term in terms)
     return tokenization_s, tuple(train.lengths.tolist()), losses
 
 
