@@ -1,8 +1,8 @@
 """The two things that pass between data, objectives, models and the loop: a packed `Batch` and a `LossTerm`.
 
 A batch holds no padding: the tokens of all its sequences are stored one after another, and `bounds` says where each
-sequence begins and ends. A loss is a (sum, count) pair, so that the loss of an optimizer step does not depend on how
-the step was cut into micro-batches; over several processes they add up in the same way.
+sequence begins and ends. A loss is a sum, divided by a count that is known before the forward pass, so that the
+loss of an optimizer step does not depend on how the step was cut into micro-batches, or dealt out to processes.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -74,6 +75,14 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
         line = json.dumps(row, ensure_ascii=False)
         # A lone surrogate, in a field that no model reads, is written as its JSON escape.
         print(line.encode("utf-8", "backslashreplace").decode())
+
+
+def goes_to_file(stream: TextIO) -> bool:
+    """Whether what is written to a stream is kept in a file: a terminal, or a pipe to one, shows it already."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # it is none of the system's
+        return False
 
 
 def cores() -> int:

@@ -20,6 +20,7 @@ from unmask.cli.options import (
     Quoted,
     Separator,
     given_files,
+    goes_to_file,
     print_json_lines,
     table_settings,
 )
@@ -220,7 +221,7 @@ def predict_command(
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
     from unmask.inference.deciding import Deciding
-    from unmask.inference.predictor import predict_file, shown_as_progress, write_predictions
+    from unmask.inference.predictor import predict_file, write_predictions
     from unmask.inference.task_options import read_task_settings
     from unmask.recipe.loading import read_columns
 
@@ -229,8 +230,7 @@ def predict_command(
     deciding = Deciding(abstain_below, most_uncertain)
     options: Any = {"columns": named, "settings": given, "deciding": deciding, "format": format, "precision": precision}
     if out is None:
-        predictions = predict_file(model, files, **options)
-        print_json_lines(predictions if sys.stdout.isatty() else shown_as_progress(predictions))
+        print_json_lines(predict_file(model, files, **options, shows_progress=goes_to_file(sys.stdout)))
     else:
         print(write_predictions(model, files, out, overwrite=overwrite, **options))
 

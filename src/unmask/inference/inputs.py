@@ -27,7 +27,7 @@ from unmask.tasks.text.text_task import TextTask
 logger = logging.getLogger("unmask")
 
 INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in LINE_FORMATS), "txt", "conll")
-"""What `--format` may be; `txt` has one text per line, and `conll` one word with its tag."""
+"""What `--format` may be; `txt` has one text per line, and `conll` one word, with its tag or without."""
 
 _NUM_INSPECTED_LINES = 100
 """How many lines are looked at to see what is in a `.txt`."""

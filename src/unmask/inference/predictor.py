@@ -255,6 +255,7 @@ def predict_file(
     format: str | None = None,
     device: str = "auto",
     precision: str = "fp32",
+    shows_progress: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """`predict` for the inputs of a file or of standard input (`-`); errors name the line.
 
@@ -262,6 +263,7 @@ def predict_file(
         columns, settings: see `Predictor.with_options`.
         deciding: what is done with predictions that the model is not sure of.
         format: see `unmask.inference.inputs.read_inputs`.
+        shows_progress: on standard error.
 
     Raises:
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
@@ -273,10 +275,12 @@ def predict_file(
     rows = read_task_inputs(path, predictor.task, format)
     given = predictor.task.settings.thresholds
     predictions = predictor(rows if columns.id is None else having_field(rows, columns.id))
+    if shows_progress:
+        predictions = _counted(predictions)
     return deciding(predictions, given if isinstance(given, dict) else {})
 
 
-def shown_as_progress(predictions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _counted(predictions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The predictions, whose number is shown on standard error while they come."""
     with Progress("predicting", unit="inputs") as progress:
         for each in predictions:
@@ -325,9 +329,8 @@ def write_predictions(
             f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
             f"{predictor.task.settings.name}: name the file .jsonl"
         )
-    predictions = shown_as_progress(
-        predict_file(predictor, path, columns=columns, settings=settings, deciding=deciding, format=format)
-    )
+    options: Any = {"columns": columns, "settings": settings, "deciding": deciding, "format": format}
+    predictions = predict_file(predictor, path, **options, shows_progress=True)
     if out.suffix == ".jsonl":
         lines: Iterator[str] = map(_as_json, predictions)
     else:

@@ -29,7 +29,7 @@ logger = logging.getLogger("unmask")
 WINDOW = 4096
 """How many examples are read, sorted by length and put back in order at once; fewer where each has many outputs."""
 STREAMED = 512
-"""As many on the CPU where answers are waited for: they come every few seconds."""
+"""The most on the CPU where somebody waits for answers: they come after as many inputs."""
 _MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
 """Rough limits of a window: predictions with a probability for each output then take some 60 MB."""
 _TOKENS = 100

@@ -73,7 +73,11 @@ class PretrainingSteps:
         done = 0.0 if checkpoint is None else settings.train.share_done(checkpoint.done)
         self._start = Position() if checkpoint is None else checkpoint.position(Position)
         if self._start.phase >= len(self._phases):
-            raise CheckpointError(f"its checkpoint is in phase {self._start.phase + 1}, and the recipe has fewer")
+            assert checkpoint is not None, "a run begins in its first phase"
+            raise CheckpointError(
+                f"{checkpoint.directory}: it is in phase {self._start.phase + 1}, and the recipe has "
+                f"{len(self._phases)}: it is of another run"
+            )
         self._begun = {self._start.phase}
         self._progress: Callable[[], float] = lambda: done
         most_tokens: int | None = state.get("micro_batch_tokens")

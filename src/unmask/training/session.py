@@ -153,9 +153,9 @@ def run_session(
     )
     stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
     logger.info(how)
-    context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
     digest = None if context.checkpoint is None else context.checkpoint.state.get("metrics_sha256")
     with ranks.agreeing():
+        context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
         if digest and ranks.is_first:
             context.log.check_rows(digest, state.step)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
@@ -294,15 +294,15 @@ class Session:
                 has_checkpoint = bool(list_steps(self.checkpoints))
                 raise UserError(f"{kept}. {advise(self.settings, state.step, state.roll_backs, has_checkpoint)}")
         with ranks.agreeing():  # as in `run_session`
-            saved = restore(newest, self.learner.module, self.optimizer.optimizer, self.optimizer.schedule)
-        state.roll_back_to(saved)
-        remove_later(self.checkpoints, state.step)
-        is_evaluated = state.evaluated_step == state.step
-        self.context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=is_evaluated)
+            state.roll_back_to(restore(newest, self.learner.module, self.optimizer.optimizer, self.optimizer.schedule))
+            remove_later(self.checkpoints, state.step)
+            is_evaluated = state.evaluated_step == state.step
+            self.context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=is_evaluated)
+            times = f"{state.roll_backs} of at most {self.settings.max_roll_backs} times"
+            back = f"back to the weights of step {state.step:,}, with the text after the step ({times})"
+            logger.warning("%s; %s", kept, back)
         self.start(state)
         self._save(state)
-        back = f"back to the weights of step {state.step:,}, with the text after the step"
-        logger.warning("%s; %s (%s of at most %s times)", kept, back, state.roll_backs, self.settings.max_roll_backs)
 
     def finish(self, state: TrainState) -> None:
         """Logs, evaluates and saves if that was not done after the last step: when a run is resumed under a budget that
@@ -372,12 +372,12 @@ class Session:
         measured = self.context.ranks.from_first(measured)
         self.last_evaluation = state.evaluation = measured
         set_training_mode(module)
-        with self.context.ranks.agreeing():
-            self.context.log.write_evaluation(state.step, measured)
         shown = list(measured.items())[:_MOST_FIGURES]
         left = len(measured) - len(shown)
         figures = " · ".join(f"{name} {value:.4g}" for name, value in shown) + (f" · {left} more" if left else "")
-        logger.info("step %s: %s", f"{state.step:,}", figures)
+        with self.context.ranks.agreeing():
+            self.context.log.write_evaluation(state.step, measured)
+            logger.info("step %s: %s", f"{state.step:,}", figures)
         if self.settings.patience is not None:
             metric = choose_metric(measured, self.settings.metric)
             state.best = newest_best(state.best, state.step, measured, metric, module)

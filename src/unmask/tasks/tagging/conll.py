@@ -41,7 +41,8 @@ FileOrLines = DataPath | HeldLines
 Note = Callable[[str, int], None]
 """Records what was left out, and how often: `ExampleCounts.note`."""
 
-Reader = Callable[[DataPath, Note], Iterator[Row]]
+Reader = Callable[..., Iterator[Row]]
+"""Takes a DataPath and a Note; of words of one column each also `needs_tags`, see `read_columns`."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1, *, needs_tag
             assert sentence.document is not None
             sentence = Sentence(sentence.document + 1)
             continue
-        is_like_others = not num_columns or (len(columns) == num_columns and tags.issuperset(columns[tag:][:1]))
+        has_known_tag = num_columns == 1 or tags.issuperset(columns[tag:][:1])
+        is_like_others = not num_columns or (len(columns) == num_columns and has_known_tag)
         if line.startswith("#") and not sentence.rows and not is_like_others:
             continue
         if len(columns) < fewest or not columns[word] or not columns[tag]:
@@ -196,16 +198,16 @@ def read_columns(
         yield sentence.as_row(path, {"tokens": sentence.column(word), **tags})
 
 
-def read_single_sentences(path: DataPath, note: Note) -> Iterator[Row]:
+def read_single_sentences(path: DataPath, note: Note, *, needs_tags: bool = True) -> Iterator[Row]:
     """As `read_columns`, for sentences that belong to no document, such as WNUT-17's tweets."""
-    for row in read_columns(path, note):
-        yield replace(row, fields={name: row.fields[name] for name in ("tokens", "tags")})
+    for row in read_columns(path, note, needs_tags=needs_tags):
+        yield replace(row, fields={name: row.fields[name] for name in ("tokens", "tags") if name in row.fields})
 
 
-def read_wikiann(path: DataPath, note: Note) -> Iterator[Row]:
+def read_wikiann(path: DataPath, note: Note, *, needs_tags: bool = True) -> Iterator[Row]:
     """As `read_columns`; the language before each word, `en:Paris`, is removed if all of the first sentence has it."""
     prefix: str | None = None
-    for row in read_single_sentences(path, note):
+    for row in read_single_sentences(path, note, needs_tags=needs_tags):
         tokens = row.fields["tokens"]
         if prefix is None:
             match = re.match(r"[a-z-]{2,12}:", tokens[0])

@@ -116,7 +116,7 @@ def read_file(
     for file in files_of(path):
         suffix = file.suffixes[0]
         if data_set is not None and has_published_layout(file):
-            yield from data_set.reader(file, note)
+            yield from data_set.reader(file, note, **({} if data_set.characters else {"needs_tags": needs_tags}))
         elif suffix == ".conllu":
             yield from read_conllu(file, note, **_chosen_columns(file, columns, CONLLU_COLUMNS))
         elif suffix == ".tsv" and _is_numbered(file, columns) and not _has_words(file, columns):

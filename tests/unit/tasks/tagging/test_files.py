@@ -150,8 +150,9 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: Path, text: str, told: 
 
 
 def test_words_alone_are_inputs(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.conll", "He\nwas\n\nborn\n")
-    assert [row.fields for row in TASK.load_rows(path)] == [{"tokens": ["He", "was"]}, {"tokens": ["born"]}]
+    path = write(tmp_path / "a.conll", "# text = #He was\n#He\nwas\n\nborn\n")
+    for task in (TASK, tagging_task(name="wnut17", labels=None)):
+        assert [row.fields for row in task.load_rows(path)] == [{"tokens": ["#He", "was"]}, {"tokens": ["born"]}]
 
 
 def test_unknown_tags_of_other_kinds_are_refused(tmp_path: Path) -> None:
