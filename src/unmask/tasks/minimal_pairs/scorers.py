@@ -13,7 +13,7 @@ Nothing is divided by the length. Other special tokens are read, but do not coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -216,16 +216,14 @@ class LeftToRightScorer:
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
-        encoded = [each.ids for each in sentences]
-        found: dict[int, TokenScores] = {}
-        for numbers, batch in _batches(encoded, self.compute.device):
+        def scores(batch: Batch, of_batch: Sequence[Ids]) -> Iterator[TokenScores]:
             labels = batch.input_ids.roll(-1)
             with self.compute.autocast():
                 losses = score_decoder(next_token_decoder(self.encoder, self.head, self.encoder(batch)), labels).losses
-            for number, part in zip(numbers, torch.split(losses.double().cpu(), list(batch.lengths)), strict=True):
-                found[number] = TokenScores(encoded[number][1:], -part[:-1].numpy())
-            advance(len(numbers))
-        return [found[number] for number in range(len(encoded))]
+            for ids, part in zip(of_batch, torch.split(losses.double().cpu(), list(batch.lengths)), strict=True):
+                yield TokenScores(ids[1:], -part[:-1].numpy())
+
+        return _in_batches(sentences, self.compute.device, scores, advance)
 
 
 @dataclass(frozen=True)
@@ -243,10 +241,8 @@ class ElmoScorer:
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
-        encoded = [each.ids for each in sentences]
-        found: dict[int, TokenScores] = {}
-        for numbers, batch in _batches(encoded, self.compute.device):
-            words = [self.tokenizer.vocabulary_ids(self.tokenizer.tokens(encoded[number])) for number in numbers]
+        def scores(batch: Batch, of_batch: Sequence[Ids]) -> Iterator[TokenScores]:
+            words = [self.tokenizer.vocabulary_ids(self.tokenizer.tokens(ids)) for ids in of_batch]
             labels = torch.tensor([word for ids in words for word in ids], device=batch.bounds.device)
             with self.compute.autocast():
                 forward, backward = self.encoder(batch).chunk(2, 1)
@@ -260,12 +256,10 @@ class ElmoScorer:
                 losses[:-1][follows] += score_decoder(
                     Decoder(backward[1:][follows], weight, bias), labels[:-1][follows]
                 ).losses
-            parts = torch.split(losses.double().cpu(), list(batch.lengths))
-            found |= {
-                number: TokenScores(encoded[number], -part.numpy()) for number, part in zip(numbers, parts, strict=True)
-            }
-            advance(len(numbers))
-        return [found[number] for number in range(len(encoded))]
+            for ids, part in zip(of_batch, torch.split(losses.double().cpu(), list(batch.lengths)), strict=True):
+                yield TokenScores(ids, -part.numpy())
+
+        return _in_batches(sentences, self.compute.device, scores, advance)
 
 
 @dataclass(frozen=True)
@@ -283,17 +277,15 @@ class DiscriminatorScorer:
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
-        encoded = [each.ids for each in sentences]
-        found: dict[int, TokenScores] = {}
-        for numbers, batch in _batches(encoded, self.compute.device):
+        def scores(batch: Batch, of_batch: Sequence[Ids]) -> Iterator[TokenScores]:
             with self.compute.autocast():
                 logits = self.head(self.encoder(batch)).float()  # that a token was replaced
             parts = torch.split(functional.logsigmoid(-logits).double().cpu(), list(batch.lengths))
-            for number, part in zip(numbers, parts, strict=True):
-                span = slice(*_text_span(self.tokenizer, encoded[number]))
-                found[number] = TokenScores(encoded[number][span], part[span].numpy())
-            advance(len(numbers))
-        return [found[number] for number in range(len(encoded))]
+            for ids, part in zip(of_batch, parts, strict=True):
+                span = slice(*_text_span(self.tokenizer, ids))
+                yield TokenScores(ids[span], part[span].numpy())
+
+        return _in_batches(sentences, self.compute.device, scores, advance)
 
 
 def new_scorer(
@@ -366,6 +358,21 @@ def _packed(sequences: Sequence[Ids]) -> Batch:
     return Batch(
         ids, torch.zeros_like(ids), positions, torch.from_numpy(bounds.astype(np.int32)), tuple(lengths.tolist())
     )
+
+
+def _in_batches(
+    sentences: Sequence[Sentence],
+    device: torch.device,
+    scores: Callable[[Batch, Sequence[Ids]], Iterable[TokenScores]],
+    advance: Advance,
+) -> list[TokenScores]:
+    """Of each sentence what `scores` gives for those of a batch, from the batch and their ids."""
+    encoded = [each.ids for each in sentences]
+    found: dict[int, TokenScores] = {}
+    for numbers, batch in _batches(encoded, device):
+        found |= zip(numbers, scores(batch, [encoded[number] for number in numbers]), strict=True)
+        advance(len(numbers))
+    return [found[number] for number in range(len(encoded))]
 
 
 def _batches(encoded: Sequence[Ids], device: torch.device) -> Iterator[tuple[list[int], Batch]]:
