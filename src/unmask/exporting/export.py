@@ -94,9 +94,9 @@ def export(
         and path.name not in CONFIGS
         and not path.name.endswith(".index.json")
     ]
-    refuse_existing(out, overwrite)
     own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied))
     refuse_foreign(out, own, "an exported model", CERTIFICATE)
+    refuse_existing(out, overwrite)
     is_tuned = loaded.head_kind is not None
     before: Any = (load_predictor if is_tuned else load_feature_model)(directory, device="cpu")
     try:

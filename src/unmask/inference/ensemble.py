@@ -101,8 +101,8 @@ def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, over
         raise SettingsError(f"{twice[0]} is given twice: name each member once")
     check_members(models)
     place = directory.resolve()
-    refuse_existing(directory, overwrite)
     refuse_foreign(directory, (ENSEMBLE,), "an ensemble")
+    refuse_existing(directory, overwrite)
     with writing_directory(directory, overwrite=overwrite) as unfinished:
         # POSIX separators, so that a folder written on one system opens on another.
         paths = [Path(os.path.relpath(model, place)).as_posix() for model in resolved]

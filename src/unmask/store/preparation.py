@@ -85,6 +85,7 @@ def prepare(
     out = out if out.name else out.resolve()  # "." has no name to put a neighbour beside
     if workers < 1:
         raise InputError(f"workers={workers}: expected at least 1")
+    refuse_foreign(out, STORE_FILES, "a token store")
     if not resume:
         refuse_existing(out, overwrite, "choose another name, or pass --resume to continue it, or --overwrite")
     complete = TokenStore(out) if resume and (out / "manifest.json").is_file() else None
@@ -104,7 +105,6 @@ def prepare(
     if complete is not None:
         _check_complete(complete, job)
         return complete
-    refuse_foreign(out, STORE_FILES, "a token store")
     refuse_inputs_inside(out, [*job.files, tokenizer_path])
     encoder = Encoder(text_tokenizer, splitter)
     replaces = overwrite and not resume and out.exists()

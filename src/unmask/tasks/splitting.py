@@ -79,8 +79,8 @@ def split_file(
     """
     check_name(task)
     kind = kind_of(task)  # type: ignore[arg-type]  # just checked
-    refuse_existing(out, overwrite)
     refuse_foreign(out, [f"{name}.*" for name in SPLITS], "a split")
+    refuse_existing(out, overwrite)
     file = as_files(path)
     suffix = file.suffixes[0]
     if len(file.paths) > 1 and suffix != ".parquet":

@@ -12,8 +12,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from support.serving import OUTSIDE, serving
+from support.untrained import save_masked_lm
 from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel
+from unmask.serving.models import ServedModel, open_models
 
 PAGE = Path(str(files("unmask.serving"))) / "page"
 
@@ -88,6 +89,20 @@ def test_a_refusal_is_told_where_it_was_asked(address: str, browser: Any) -> Non
     page.goto(f"{address}/#layers?text=no+blank")
     page.get_by_role("alert").wait_for()
     assert "no [MASK] in 'no blank'" in page.get_by_role("alert").inner_text()
+    page.close()
+
+
+def test_a_model_of_another_language_begins_with_a_text_that_it_reads(browser: Any, tmp_path: Path) -> None:
+    korean = save_masked_lm(
+        tmp_path / "korean", "bert", ["대한민국의 수도는 서울이다 .", "그는 서울에서 태어났다 ."] * 20
+    )
+    page = browser.new_page()
+    with serving(open_models([f"korean={korean}"], "fp32")) as address:
+        for panel, text in (("", "대한민국의 [MASK]는 서울이다 ."), ("#fill?text=the+[MASK]", "the [MASK]")):
+            page.goto("about:blank")
+            page.goto(f"{address}/{panel}")
+            page.locator(".answer[aria-busy=false] svg").wait_for()
+            assert page.get_by_label("Text", exact=True).input_value() == text
     page.close()
 
 

@@ -164,8 +164,8 @@ def extract_features(
     checked_pool = check_pool(pool)
     _check_known("format", format, get_args(Format))
     out = Path(out)
-    refuse_existing(out, overwrite)
     refuse_foreign(out, (FEATURES, INDEX, TABLE), "features")
+    refuse_existing(out, overwrite)
     if format == "parquet":
         check_pyarrow()
     loaded = load_feature_model(

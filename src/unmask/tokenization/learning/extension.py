@@ -76,8 +76,8 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
         OutputError: `out` exists, or holds other things than a tokenizer.
     """
     directory, words, out = _tokenizer_directory(Path(source)), Path(words), Path(out)
-    refuse_existing(out, overwrite)
     refuse_foreign(out, KEPT_FILES, "a tokenizer")
+    refuse_existing(out, overwrite)
     opened = read_directory(directory, None)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, directory)
     if "" in tokenizer.token_strings:

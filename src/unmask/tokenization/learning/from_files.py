@@ -60,8 +60,8 @@ def train_tokenizer(
     out = Path(out)
     corpora = find_corpora(text, reading, cleaning)
     files = [file for corpus in corpora for file in corpus.files]
-    refuse_existing(out, overwrite)
     refuse_foreign(out, _OWN_FILES, "a tokenizer")
+    refuse_existing(out, overwrite)
     counts = CorpusCounts()
     sizes = {path: path.stat().st_size for path in files if path != STANDARD_INPUT}
     total = max(1, sum(sizes.values()))

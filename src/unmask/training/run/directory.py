@@ -98,6 +98,7 @@ def open_run(
     if resume and overwrite:
         raise SettingsError("--resume continues a run and --overwrite removes it: give one of them")
     saved = directory / RECIPE
+    only_kept = directory.is_dir() and _names(directory).issubset(keeps)
     changes: list[str] = []
     if resume and saved.is_file():
         changes = _find_changes(saved, recipe)
@@ -106,9 +107,10 @@ def open_run(
         with as_output_error(directory):
             if directory.exists():
                 shutil.rmtree(directory)
-    elif not (resume and directory.is_dir() and _names(directory).issubset(keeps)):
+    elif not (resume and only_kept):
         no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
-        advice = no_run if resume else "choose another --out, or pass --resume or --overwrite"
+        is_run = saved.is_file() or only_kept
+        advice = "choose another --out, or pass --resume or --overwrite" if is_run else no_run
         refuse_existing(directory, overwrite=False, instead=advice)
     with as_output_error(directory):
         directory.mkdir(parents=True, exist_ok=True)

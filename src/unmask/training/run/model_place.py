@@ -28,6 +28,6 @@ def check_place(directory: Path, overwrite: bool, advice: str = "choose another 
     Raises:
         OutputError: it exists, and is not to be overwritten or holds something else.
     """
-    refuse_existing(directory, overwrite, advice)
     for place in (directory, directory / GENERATOR):
         refuse_foreign(place, MODEL_FILES, "a model", CONFIG)
+    refuse_existing(directory, overwrite, advice)
