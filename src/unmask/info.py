@@ -280,8 +280,8 @@ def _describe_run(path: Path) -> dict[str, Any]:
     description["steps"] = max((row["step"] for row in rows), default=0)
     description["tokens"] = max((row.get("tokens", 0) for row in rows), default=0)
     description["last_metrics"] = {
-        name: value for row in rows for name, value in row.items() if name not in ("tokens", "examples")
-    }  # `examples` is a fingerprint of them, not how many
+        name: value for row in rows for name, value in row.items() if name not in ("tokens", "examples_hash")
+    }
     description["checkpoints"] = [checkpoint.name for checkpoint in checkpoints]
     if (path / "results.json").is_file():
         description["results"] = {k: v for k, v in read_object(path / "results.json").items() if k != "floors"}

@@ -54,9 +54,9 @@ def test_a_store_and_an_unfinished_one(tiny_model: Path, tmp_path: Path) -> None
 def test_a_run_half_way(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 200, batch_size: 8}\n")
     (tmp_path / "metrics.jsonl").write_text(
-        '{"step": 50, "tokens": 900, "examples": 52236900764795, "loss": 5.5}\n'
+        '{"step": 50, "tokens": 900, "examples_hash": 52236900764795, "loss": 5.5}\n'
         '{"step": 50, "eval/mlm_loss": 5.1}\n'
-        '{"step": 100, "tokens": 1800, "examples": 70236900764795, "loss": 4}\n'
+        '{"step": 100, "tokens": 1800, "examples_hash": 70236900764795, "loss": 4}\n'
     )
     description = describe(tmp_path)
     assert (description["kind"], description["program"], description["progress"]) == ("run", "pretrain", 0.5)

@@ -326,7 +326,7 @@ class Session:
             self.context.log.write_training(
                 step=state.step,
                 tokens=state.tokens,
-                examples=state.examples,
+                examples_hash=state.examples_hash,
                 loss=sum(newest.coefficients[name] * mean for name, mean in terms.items()) if terms else None,
                 terms=terms,
                 learning_rate=newest.learning_rate,
@@ -338,12 +338,12 @@ class Session:
         """Writes its row, which shows where the curves end, after a row of the steps taken before it."""
         tokens_per_s = state.tokens_per_s
         step, tokens = bad.step, state.tokens - bad.step.prepared.num_tokens
-        self.log_rest(replace(state, step=step.number - 1, tokens=tokens, examples=step.examples_before))
+        self.log_rest(replace(state, step=step.number - 1, tokens=tokens, examples_hash=step.examples_hash_before))
         with self.context.ranks.agreeing():
             self.context.log.write_training(
                 step=bad.step.number,
                 tokens=state.tokens,
-                examples=state.examples,
+                examples_hash=state.examples_hash,
                 loss=bad.loss,
                 terms=bad.terms,
                 learning_rate=bad.step.learning_rate,

@@ -37,8 +37,8 @@ class TrainState:
 
     Attributes:
         step: optimizer updates done; between launching a step and reading its figures, steps launched.
-        examples: the fingerprint of all examples shown, with their masks, in the order of the steps: the same in every
-            run that has seen the same, on any number of processes.
+        examples_hash: of all examples shown, with their masks, in the order of the steps: equal in all runs that have
+            seen the same, on any number of processes.
         epochs: passes over the data done.
         seconds: time spent training, evaluations and stops not counted.
         position: the loader's next position; JSON if it has just been restored.
@@ -57,7 +57,7 @@ class TrainState:
 
     step: int = 0
     tokens: int = 0
-    examples: int = 0
+    examples_hash: int = 0
     epochs: float = 0.0
     seconds: float = 0.0
     position: Any = None
@@ -99,13 +99,13 @@ class TrainState:
 
     def next_step(self, prepared: PreparedStep, learning_rate: float) -> NumberedStep:
         """The step after those done."""
-        examples = key(self.examples, prepared.fingerprint) % 2**48
+        examples_hash = key(self.examples_hash, prepared.fingerprint) % 2**48
         tokens = self.tokens + prepared.num_tokens
-        return NumberedStep(prepared, self.step + 1, tokens, examples, self.examples, learning_rate)
+        return NumberedStep(prepared, self.step + 1, tokens, examples_hash, self.examples_hash, learning_rate)
 
     def move_to_end_of(self, step: NumberedStep) -> None:
         """Moves to the end of a step; back to it where later ones have not been taken."""
-        self.step, self.tokens, self.examples = step.number, step.tokens, step.examples
+        self.step, self.tokens, self.examples_hash = step.number, step.tokens, step.examples_hash
         self.epochs, self.position = step.prepared.epochs, step.prepared.after
 
     def add_losses(self, sums: Mapping[str, float], counts: Mapping[str, int], loss: float) -> None:
@@ -128,7 +128,7 @@ class TrainState:
         Which phase of a run the next step belongs to follows from what is done, so it is that of the earlier state.
         """
         kept: dict[str, Any] = {"position": self.position, "epochs": self.epochs, "seconds": self.seconds}
-        kept["examples"] = self.examples
+        kept["examples_hash"] = self.examples_hash
         kept["roll_backs"] = self.roll_backs + 1
         kept["micro_batch_tokens"] = self.micro_batch_tokens
         # Lost steps do not count in the rate.

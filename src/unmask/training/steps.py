@@ -108,13 +108,13 @@ class PreparedSteps(Iterator[PreparedStep]):
         batches = [self._learner.prepare(batch) for batch in step.batches]
         own = [(self._learner.counts(batch), batch.num_tokens, fingerprint(batch)) for batch in batches]
         counts: dict[str, int] = {}
-        num_tokens = examples = 0
+        num_tokens = examples_hash = 0
         for of_batch, tokens, hashed in chain.from_iterable(self._ranks.gather(own)):
             for name, count in of_batch.items():
                 counts[name] = counts.get(name, 0) + count
             num_tokens += tokens
-            examples += hashed
-        return PreparedStep(batches, counts, num_tokens, examples % 2**48, step.after, step.epochs)
+            examples_hash += hashed
+        return PreparedStep(batches, counts, num_tokens, examples_hash % 2**48, step.after, step.epochs)
 
 
 def fingerprint(batch: Batch) -> int:
@@ -140,14 +140,14 @@ class NumberedStep:
         prepared: its batches.
         number: from 1.
         tokens: those shown in the run by its end.
-        examples: the fingerprint of all examples shown by its end, in the order of the steps.
-        examples_before: that of those shown before it.
+        examples_hash: of all examples shown by its end, in the order of the steps.
+        examples_hash_before: that of those shown before it.
         learning_rate: of its update.
     """
 
     prepared: PreparedStep
     number: int
     tokens: int
-    examples: int
-    examples_before: int
+    examples_hash: int
+    examples_hash_before: int
     learning_rate: float

@@ -43,7 +43,7 @@ def command(words: tuple[str, list[str]], run: Path, *more: str) -> list[str]:
 
 
 def examples(run: Path) -> list[int]:
-    return [row["examples"] for row in read_metrics(run / "metrics.jsonl") if "examples" in row]
+    return [row["examples_hash"] for row in read_metrics(run / "metrics.jsonl") if "examples_hash" in row]
 
 
 @pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])

@@ -29,7 +29,7 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TRAINING_ROW = ["step", "tokens", "examples", "loss", "loss/mlm", "loss/nsp"]
+TRAINING_ROW = ["step", "tokens", "examples_hash", "loss", "loss/mlm", "loss/nsp"]
 TRAINING_ROW += ["learning_rate", "gradient_norm", "tokens_per_s"]
 METRICS = ["mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "mlm_perplexity"]
 

@@ -63,7 +63,7 @@ def weights(run: Path) -> bytes:
 
 
 def examples(run: Path) -> list[int]:
-    return [row["examples"] for row in read_metrics(run / "metrics.jsonl") if "examples" in row]
+    return [row["examples_hash"] for row in read_metrics(run / "metrics.jsonl") if "examples_hash" in row]
 
 
 def assert_near(run: Path, other: Path) -> None:

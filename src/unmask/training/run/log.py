@@ -128,7 +128,7 @@ class RunLog:
         *,
         step: int,
         tokens: int,
-        examples: int,
+        examples_hash: int,
         loss: float | None,
         terms: Mapping[str, float],
         learning_rate: float,
@@ -139,7 +139,7 @@ class RunLog:
 
         Args:
             tokens: tokens read since the run began.
-            examples: the fingerprint of what they were, see `unmask.training.state.TrainState`.
+            examples_hash: of what they were, see `unmask.training.state.TrainState`.
             loss: the loss of the steps since the last row; None where they had no target, and the row then has none.
             terms: the same by term, unweighted: `mlm`, `nsp` ...
             tokens_per_s: since the last row.
@@ -147,7 +147,7 @@ class RunLog:
         scalars = {} if loss is None else {"loss": loss}
         scalars |= {f"loss/{name}": value for name, value in terms.items()}
         scalars |= {"learning_rate": learning_rate, "gradient_norm": gradient_norm, "tokens_per_s": tokens_per_s}
-        self._write({"step": step, "tokens": tokens, "examples": examples}, scalars)
+        self._write({"step": step, "tokens": tokens, "examples_hash": examples_hash}, scalars)
 
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds an evaluation row; `metrics` by name without `eval/`."""

@@ -25,7 +25,7 @@ logger = logging.getLogger("unmask")
 def write_training(log: RunLog, step: int, **changed: Any) -> None:
     row: dict[str, Any] = {
         "tokens": step * 4096,
-        "examples": step * 7919,
+        "examples_hash": step * 7919,
         "loss": 10.0 / step,
         "terms": {"mlm": 9.5 / step, "nsp": 0.5 / step},
         "learning_rate": 1e-4,
@@ -41,7 +41,17 @@ def write_steps(directory: Path, steps: range) -> None:
             write_training(log, step)
 
 
-KEYS = ["step", "tokens", "examples", "loss", "loss/mlm", "loss/nsp", "learning_rate", "gradient_norm", "tokens_per_s"]
+KEYS = [
+    "step",
+    "tokens",
+    "examples_hash",
+    "loss",
+    "loss/mlm",
+    "loss/nsp",
+    "learning_rate",
+    "gradient_norm",
+    "tokens_per_s",
+]
 
 
 def test_rows_have_the_keys_that_everything_relies_on(tmp_path: Path) -> None:
@@ -107,7 +117,7 @@ def test_rewinding_takes_out_later_rows_and_hides_their_events(tmp_path: Path) -
     assert [(row["step"], row["loss"]) for row in read_metrics(tmp_path / "metrics.jsonl")][3:] == [(4, 0.25)]
 
     events = EventAccumulator(str(tmp_path / "tensorboard"), purge_orphaned_data=True).Reload()
-    assert set(events.Tags()["scalars"]) == {*KEYS} - {"step", "tokens", "examples"}
+    assert set(events.Tags()["scalars"]) == {*KEYS} - {"step", "tokens", "examples_hash"}
     third, fourth = [(event.step, event.value) for event in events.Scalars("loss")][2:]
     assert (third, fourth) == ((3, pytest.approx(10 / 3, rel=1e-6)), (4, 0.25))  # events hold float32
 
@@ -136,7 +146,7 @@ def test_a_row_of_steps_without_targets_has_no_loss_and_is_of_training(tmp_path:
         write_training(log, 1)
         write_training(log, 2, loss=None, terms={})
         [first, second] = read_metrics(tmp_path / "metrics.jsonl")
-        assert list(second) == ["step", "tokens", "examples", "learning_rate", "gradient_norm", "tokens_per_s"]
+        assert list(second) == ["step", "tokens", "examples_hash", "learning_rate", "gradient_norm", "tokens_per_s"]
         log.write_evaluation(2, {"mlm_loss": 1.0})
         log.rewind(2, is_open=True)
     assert read_metrics(tmp_path / "metrics.jsonl") == [first, {"step": 2, "eval/mlm_loss": 1.0}]
