@@ -92,24 +92,6 @@ class ObjectiveModule(TrainedModule):
 
 
 @runtime_checkable
-class StagedModule(Protocol):
-    """What the module of an objective offers in addition if its run may have stages, which train different weights.
-
-    Attributes:
-        stage: the present one, from 0. It is part of the `state_dict`, so that a checkpoint has it.
-    """
-
-    stage: int
-
-    @property
-    def stages(self) -> tuple[float, ...]:
-        """The shares of the budget at which each stage ends, ascending; the last is 1."""
-
-    def begin_stage(self, number: int) -> None:
-        """Enters a stage: the present one or the next."""
-
-
-@runtime_checkable
 class Objective(Protocol):
     """A way to pre-train.
 

@@ -87,7 +87,7 @@ class ObjectiveSettings(Settings):
 
     @property
     def stages(self) -> tuple[float, ...]:
-        """The shares of the budget at which the stages of a run end; see `unmask.objectives.base.StagedModule`."""
+        """The shares of the budget at which the stages of a run end; see `unmask.models.trained.TrainedModule`."""
         return (1.0,)
 
     @property
