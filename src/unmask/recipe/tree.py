@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from unmask.config import Settings, as_given, nearest
+from unmask.config import Settings, as_given
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
 from unmask.models.settings import DropoutSettings, ModelSettings
 from unmask.objectives.settings import CAUSAL_SHARE, MaskedLMSettings
-from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES, AnyObjective
+from unmask.objectives.table import AnyObjective
 from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
 from unmask.recipe.pairings import contradiction, cut_of, overflow
 from unmask.tasks.settings import DataSettings, EvaluationSettings, TaskSettings
@@ -67,16 +67,6 @@ class PretrainRecipe(Settings):
         if isinstance(values, dict) and isinstance(values.get("corpus"), str):
             return {**values, "corpus": [values["corpus"]]}
         return values
-
-    @field_validator("objective", mode="before")
-    @classmethod
-    def _objective_is_known(cls, objective: Any) -> Any:
-        name = objective.get("name", "masked_lm") if isinstance(objective, dict) else "masked_lm"
-        if name not in OBJECTIVES:
-            meant = CALLED_OTHERWISE.get(str(name).lower())
-            hint = f"; did you mean {meant}?" if meant else nearest(str(name), list(OBJECTIVES))
-            raise ValueError(f"there is no objective {name!r}{hint}")
-        return objective
 
     _as_given = field_validator("tokenizer", "model")(as_given)
 
