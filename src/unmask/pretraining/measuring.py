@@ -121,7 +121,8 @@ def _scorer(run: PretrainingInputs, compute: Compute) -> SentenceScorer:
     """What says how likely a sentence is: the model that is trained, or ELECTRA's generator."""
     saved = run.module.saved()
     kept = saved.get(GENERATOR, saved[""])
-    scorer = new_scorer(kept.encoder, kept.parts, run.tokenizer, compute, kept.encoder.settings.num_positions)
+    longest = kept.encoder.settings.num_positions
+    scorer = new_scorer(kept.encoder, kept.heads, kept.causal_lm, run.tokenizer, compute, longest)
     if scorer is None:
         raise SettingsError("eval.pairs: this model cannot say how likely a sentence is: leave it out")
     sentences = [text for paradigm in run.pairs for pair in paradigm.pairs for text in (pair.good, pair.bad)]

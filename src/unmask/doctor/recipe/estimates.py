@@ -54,8 +54,8 @@ def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[s
     further = {
         id(parameter): folder
         for folder, kept in module.saved().items()
-        for part in (kept.encoder, *kept.parts.values())
-        if folder and isinstance(part, nn.Module)
+        if folder
+        for part in (kept.encoder, *kept.all_heads)
         for parameter in part.parameters()
     }
     counts = dict.fromkeys(("embeddings", "blocks", *dict.fromkeys(further.values()), "heads"), 0)
