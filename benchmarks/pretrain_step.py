@@ -104,12 +104,8 @@ def make_text_and_weights(architecture: Architecture, directory: Path) -> None:
     train_tokenizer([SAMPLE_TEXT], directory / "tokenizer", TokenizerSettings(vocab_size=VOCAB_SIZE))
     prepare([SAMPLE_TEXT], directory / "tokenizer", directory / "store")
     module = build_module(architecture, make_objective(architecture, directory), DROPOUT[architecture])
-    save_model(
-        directory / "model",
-        module.encoder,
-        masked_lm_head=module.masked_lm_head,
-        next_sentence_head=module.next_sentence_head if architecture == "bert" else None,
-    )
+    saved = module.saved()[""]
+    save_model(directory / "model", saved.encoder, saved.heads)
 
 
 def make_objective(architecture: Architecture, directory: Path) -> MaskedLM:

@@ -66,7 +66,7 @@ def make_model(directory: Path) -> int:
     sizes = ModelSettings(preset="base").resolve(tokenizer.vocab_size)
     encoder = BertEncoder(sizes, pooler=False)
     head = MaskedLMHead(sizes)
-    save_model(directory / "model", encoder, masked_lm_head=head)
+    save_model(directory / "model", encoder, {"masked_lm_head": head})
     tokenizer.save(directory / "model")
     return sum(parameter.numel() for part in (encoder, head) for parameter in part.parameters())
 

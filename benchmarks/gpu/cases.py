@@ -169,12 +169,9 @@ def make_weights(case: Case) -> Path:
     directory = case.folder / f"weights-{case.preset}"
     if not (directory / "model.safetensors").exists():
         module = build_module(case)
-        heads = {
-            "masked_lm_head": module.masked_lm_head,
-            "next_sentence_head": getattr(module, "next_sentence_head", None),
-        }
         shutil.copytree(case.folder / "store" / "tokenizer", directory, dirs_exist_ok=True)
-        save_model(directory, module.encoder, **heads)
+        saved = module.saved()[""]
+        save_model(directory, saved.encoder, saved.heads)
     return directory
 
 

@@ -158,7 +158,7 @@ def make_tuning_files(tuning: Tuning) -> None:
     from unmask import save_model
     from unmask.models.encoder import new_encoder
     from unmask.models.heads.heads import new_head
-    from unmask.models.hub.directory import load_encoder
+    from unmask.models.hub.directory import TunedHead, load_encoder
 
     source = tuning.model.parent / tuning.model.name.rpartition("-")[0]
     if not (tuning.model / "model.safetensors").exists():
@@ -170,7 +170,7 @@ def make_tuning_files(tuning: Tuning) -> None:
         fresh = new_encoder(encoder.settings, pooler=tuning.task != "squad")
         fresh.load_state_dict(encoder.state_dict(), strict=False)
         shutil.copytree(source, tuning.model, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
-        save_model(tuning.model, fresh, head=head, head_kind=KINDS[tuning.task], labels=labels)
+        save_model(tuning.model, fresh, tuned=TunedHead(head, KINDS[tuning.task], labels=labels))
     tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
     words = Words(read_texts(SAMPLE_TEXT), tokenizer)
     lengths = tuning.longest

@@ -41,9 +41,13 @@ class OneOf:
 
     Attributes:
         members: gives the classes by name, whenever settings are built; the first is meant where there is no name.
+        what: they are of, for messages.
+        called_otherwise: what people also write for a name, in lower case -> the settings that are meant.
     """
 
     members: Callable[[], Mapping[str, type[BaseModel]]]
+    what: str
+    called_otherwise: Mapping[str, str]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self._build, handler(source))
@@ -53,8 +57,10 @@ class OneOf:
             return values
         members = self.members()
         name = values.get("name", next(iter(members)))
-        if name not in members:
-            raise ValueError(f"there is nothing of the name {name!r}{nearest(str(name), list(members))}")
+        if not isinstance(name, str) or name not in members:
+            meant = self.called_otherwise.get(str(name).lower())
+            hint = f"; did you mean {meant}?" if meant else nearest(str(name), list(members))
+            raise ValueError(f"there is no {self.what} {name!r}{hint}")
         return members[name].model_validate(values)
 
 

@@ -31,7 +31,7 @@ from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.heads import HeadKind, needs_pooler, new_head
 from unmask.models.hub.config import config_of, find_class
-from unmask.models.hub.directory import NUM_LABELS, load_encoder, load_model, save_model
+from unmask.models.hub.directory import NUM_LABELS, TunedHead, load_encoder, load_model, save_model
 from unmask.models.settings import Architecture
 
 ODD_KINDS: dict[str, tuple[Architecture, dict[str, Any], tuple[int, ...]]] = {
@@ -146,7 +146,7 @@ def test_what_is_fine_tuned_here_opens_there(tmp_path: Path, family: Architectur
     assert (loaded.encoder.pooler is not None) == needs_pooler(settings, kind)
     assert loaded.head is None
     head = new_head(kind, settings, NUM_LABELS.get(kind, 3), dropout_prob=0.3)
-    save_model(tmp_path / "tuned", loaded.encoder, head=head, head_kind=kind, labels=LABELS)
+    save_model(tmp_path / "tuned", loaded.encoder, tuned=TunedHead(head, kind, labels=LABELS))
 
     batch = draw(settings, LENGTHS)
     auto = {
@@ -172,7 +172,7 @@ def test_the_problem_type_is_what_their_loss_goes_by(tmp_path: Path, family: Arc
     num_labels = 1 if problem_type == "regression" else 3
     encoder = new_encoder(settings, needs_pooler(settings, "sequence_classification")).eval()
     head = new_head("sequence_classification", settings, num_labels).eval()
-    save_model(tmp_path, encoder, head=head, head_kind="sequence_classification", problem_type=problem_type)
+    save_model(tmp_path, encoder, tuned=TunedHead(head, "sequence_classification", problem_type=problem_type))
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     batch = draw(settings, LENGTHS)
     targets = torch.rand(len(LENGTHS), num_labels, generator=torch.Generator().manual_seed(0))

@@ -28,7 +28,7 @@ from support.sizes import small
 from unmask.batch import Batch
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import HeadKind, needs_pooler
-from unmask.models.hub.directory import save_model, weights_of
+from unmask.models.hub.directory import TunedHead, save_model, weights_of
 from unmask.tasks.base import Task
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, encoded
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -152,10 +152,7 @@ def make_start(kind: Kind, directory: Path) -> Any:
     save_model(
         directory,
         module.encoder,
-        head=module.head,
-        head_kind=head_kind,
-        labels=kind.task.labels or None,
-        problem_type=kind.task.problem_type,
+        tuned=TunedHead(module.head, head_kind, labels=kind.task.labels or None, problem_type=kind.task.problem_type),
     )
     return module
 

@@ -156,7 +156,7 @@ def test_a_model_over_it_prepares_text_and_fills_in_masks(tmp_path: Path, name: 
     tokenizer = load_tokenizer(tmp_path / "model")
     settings = ModelSettings(architecture="modernbert", preset="tiny").resolve(tokenizer.vocab_size, tokenizer.pad_id)
     torch.manual_seed(0)
-    save_model(tmp_path / "model", ModernBertEncoder(settings), masked_lm_head=MaskedLMHead(settings))
+    save_model(tmp_path / "model", ModernBertEncoder(settings), {"masked_lm_head": MaskedLMHead(settings)})
     mask = tokenizer.token_strings[tokenizer.mask_id]
     filled = fill_mask(tmp_path / "model", f"It was the {mask} of times.", top_k=3)
     assert len(filled) == 3

@@ -23,13 +23,14 @@ from support.family_parity import (
     padded_inputs,
     run_ours,
     run_theirs,
+    save_again,
     settings_of,
     unpad,
 )
 from unmask.batch import Batch
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.hub.config import config_of
-from unmask.models.hub.directory import LoadedModel, load_model, save_model
+from unmask.models.hub.directory import LoadedModel, load_model
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.kernels.rotary import rotate
 from unmask.models.kernels.row_layout import Layout
@@ -145,17 +146,6 @@ def outputs_of_theirs(
             [functional.cross_entropy(*pair) for pair in zip(scores, targets, strict=True)]
         ).mean()
     return states, found.loss if labels else states[-1].square().mean()
-
-
-def save_again(directory: Path, ours: LoadedModel) -> None:
-    save_model(
-        directory,
-        ours.encoder,
-        masked_lm_head=ours.masked_lm_head,
-        head=ours.head,
-        head_kind=ours.head_kind,
-        labels=ours.labels,
-    )
 
 
 @pytest.mark.parametrize(("class_name", "variant"), CASES)

@@ -52,7 +52,7 @@ def save_masked_lm(directory: Path, architecture: str = "bert", kind: str = "wor
         **sizes,
     )
     encoder = new_encoder(settings, pooler=False)
-    save_model(directory, encoder, masked_lm_head=MaskedLMHead(settings))
+    save_model(directory, encoder, {"masked_lm_head": MaskedLMHead(settings)})
     tokenizer.save(directory)
 
 
@@ -185,7 +185,7 @@ def test_log_likelihoods_of_both_directions_of_elmo(tmp_path: Path) -> None:
     tokenizer, _ = train_word_tokenizer(SENTENCES * 5, TokenizerSettings(vocab_size=12))
     settings = small_elmo(vocab_size=tokenizer.vocab_size, max_characters=tokenizer.max_characters)
     torch.manual_seed(0)
-    save_model(tmp_path, ElmoEncoder(settings), softmax=WordSoftmax(settings))
+    save_model(tmp_path, ElmoEncoder(settings), {"softmax": WordSoftmax(settings)})
     tokenizer.save(tmp_path)
     loaded = load_model(tmp_path)
     encoder, softmax = loaded.encoder.eval(), loaded.softmax

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from unmask.batch import Batch, pack
 from unmask.models.hub.config import config_of
-from unmask.models.hub.directory import LoadedModel, save_model
+from unmask.models.hub.directory import LoadedModel, TunedHead, save_model
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import Architecture, EncoderSettings
 from unmask.objectives.causal_lm import next_token_decoder
@@ -142,9 +142,10 @@ def modules_of(model: LoadedModel) -> list[nn.Module]:
 
 def save_again(directory: Path, model: LoadedModel) -> None:
     """Saves what has been loaded."""
-    heads = {name: getattr(model, name) for name in ("masked_lm_head", "next_sentence_head", "discriminator_head")}
-    head = {"head": model.head, "head_kind": model.head_kind, "labels": model.labels}
-    save_model(directory, model.encoder, causal_lm=model.is_causal_lm, **heads, **head)
+    if model.head is None or model.head_kind is None:
+        save_model(directory, model.encoder, model.heads, causal_lm=model.is_causal_lm)
+    else:
+        save_model(directory, model.encoder, tuned=TunedHead(model.head, model.head_kind, model.labels))
 
 
 def evaluated(model: LoadedModel) -> LoadedModel:

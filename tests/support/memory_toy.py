@@ -13,7 +13,7 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm, pack
 from unmask.models.buckets import NO_LABEL, TOKENS, Padding
 from unmask.models.trained import TrainedModule
 from unmask.packing.loader import LoadedStep, Position
-from unmask.training.memory import Cut
+from unmask.training.settings import Cut
 
 LONGEST = 32
 

@@ -14,6 +14,7 @@ from support.tiny_models import tiny
 from unmask.finetuning.run import save_finetuned
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
+from unmask.models.family import Part
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_encoder, save_model
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -31,7 +32,7 @@ def save_bert(
     tokenizer, _ = train_tokenizer(iter(texts), settings, seed=0)
     torch.manual_seed(0)
     encoder = BertEncoder(tiny(tokenizer.vocab_size, **sizes), pooler=not masked_lm)
-    save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings) if masked_lm else None)
+    save_model(directory, encoder, {"masked_lm_head": MaskedLMHead(encoder.settings)} if masked_lm else {})
     tokenizer.save(directory)
     return directory
 
@@ -44,7 +45,7 @@ def save_masked_lm(directory: Path, architecture: str, texts: Sequence[str], **s
     given = {"width": 16, "layers": 2, "heads": 2, "inner": 32, "positions": 40, "std": 0.1, **sizes}
     its_sizes = small(architecture=architecture, vocab=tokenizer.vocab_size, **given)
     torch.manual_seed(0)
-    save_model(directory, new_encoder(its_sizes, pooler=False), masked_lm_head=MaskedLMHead(its_sizes))
+    save_model(directory, new_encoder(its_sizes, pooler=False), {"masked_lm_head": MaskedLMHead(its_sizes)})
     tokenizer.save(directory)
     return directory
 
@@ -54,7 +55,7 @@ def save_discriminator(directory: Path, texts: Sequence[str]) -> Path:
     tokenizer, _ = train_tokenizer(iter(texts), TokenizerSettings(), seed=0)
     sizes = small(architecture="electra", vocab=tokenizer.vocab_size, width=16, layers=2, heads=2, inner=32, std=0.1)
     torch.manual_seed(0)
-    save_model(directory, new_encoder(sizes), discriminator_head=DiscriminatorHead(sizes))
+    save_model(directory, new_encoder(sizes), {"discriminator_head": DiscriminatorHead(sizes)})
     tokenizer.save(directory)
     return directory
 
@@ -78,8 +79,10 @@ def save_language_model(
     its_sizes = small(architecture=architecture, vocab=tokenizer.vocab_size + spare_rows, **given)
     torch.manual_seed(0)
     encoder = new_encoder(its_sizes, pooler=False)
-    head = MaskedLMHead(its_sizes) if isinstance(encoder, BertEncoder) else None
-    save_model(directory, encoder, masked_lm_head=head, causal_lm=True)
+    heads: dict[Part, MaskedLMHead] = {}
+    if isinstance(encoder, BertEncoder):
+        heads["masked_lm_head"] = MaskedLMHead(its_sizes)
+    save_model(directory, encoder, heads, causal_lm=True)
     tokenizer.save(directory)
     return directory
 

@@ -31,8 +31,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> P
     save_model(
         directory,
         encoder,
-        masked_lm_head=MaskedLMHead(encoder.settings),
-        next_sentence_head=NextSentenceHead(encoder.settings),
+        {"masked_lm_head": MaskedLMHead(encoder.settings), "next_sentence_head": NextSentenceHead(encoder.settings)},
     )
     tokenizer.save(directory)
     return directory

@@ -39,8 +39,8 @@ from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.weighting import weigh_labels
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
-from unmask.training.memory import Cut
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
+from unmask.training.settings import Cut
 
 logger = logging.getLogger("unmask")
 

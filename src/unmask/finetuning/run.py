@@ -28,7 +28,7 @@ from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.models.hub.config import length_config
-from unmask.models.hub.directory import save_model
+from unmask.models.hub.directory import TunedHead, save_model
 from unmask.models.hub.source import ModelSource, open_source
 from unmask.packing.sharing import Share
 from unmask.recipe.loading import load_finetune_recipe
@@ -365,10 +365,7 @@ def save_finetuned(
     save_model(
         directory,
         module.encoder,
-        head=module.head,
-        head_kind=task.head_kind,
-        labels=task.labels or None,
-        problem_type=task.problem_type,
+        tuned=TunedHead(module.head, task.head_kind, task.labels or None, task.problem_type),
         extra_config={"unmask_task": task.remembered(), **length_config(sizes, trained)},
     )
     tokenizer.save(directory)

@@ -148,15 +148,12 @@ def open_scorer(
     if pll != "original" and (loaded.masked_lm_head is None or loaded.is_causal_lm):
         raise SettingsError(f"--pll {pll} is for masked language models: {directory} is a {loaded.architecture}")
     compute, tokenizer = inference_compute(device, precision), open_tokenizer(directory)
-    parts: dict[str, nn.Module] = {str(name): head for name, head in loaded.heads.items()}
-    if loaded.softmax is not None:
-        parts["softmax"] = loaded.softmax
-    module = nn.ModuleDict({"encoder": loaded.encoder, **parts}).to(compute.device).eval()
+    module = nn.ModuleList([loaded.encoder, *loaded.heads.values()]).to(compute.device).eval()
     if not loaded.encoder.reads_words:
         check_entries(tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
         _, compute = freeze(module, compute)
     longest = usual_length(loaded.encoder.settings, loaded.config or {})
-    scorer = new_scorer(loaded.encoder, {**parts, "causal_lm": loaded.is_causal_lm}, tokenizer, compute, longest, pll)
+    scorer = new_scorer(loaded.encoder, loaded.heads, loaded.is_causal_lm, tokenizer, compute, longest, pll)
     if scorer is None:
         raise ModelError(
             f"{directory} is a {loaded.architecture}, which cannot say how likely a sentence is: expected a masked, "

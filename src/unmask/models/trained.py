@@ -17,9 +17,12 @@ class TrainedModule(nn.Module, ABC):
     Attributes:
         lane_buffers: the names of buffers with an axis of lanes, their third; of several processes each has the newest
             entries of its own lanes, and they are joined before the buffers are saved.
+        stage: the present one, from 0. Where there are several it is part of the `state_dict`, so that a checkpoint
+            has it.
     """
 
     lane_buffers: ClassVar[tuple[str, ...]] = ()
+    stage: int = 0
 
     @property
     def paddings(self) -> Paddings | None:
@@ -32,6 +35,10 @@ class TrainedModule(nn.Module, ABC):
         """The shares of the budget at which each stage of a run ends, ascending; the last is 1. Each stage trains
         different weights."""
         return (1.0,)
+
+    def begin_stage(self, number: int) -> None:
+        """Enters a stage: the present one or the next."""
+        assert number == self.stage, "a module of one stage has no next one"
 
     @abstractmethod
     def forward(self, batch: Batch) -> list[LossTerm]:

@@ -20,6 +20,8 @@ from unmask.batch import IGNORE_INDEX, Batch
 from unmask.models.buckets import Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
+from unmask.models.family import Part
+from unmask.models.heads.span_boundary_head import SpanBoundaryHead
 from unmask.models.hub.source import LoadedModel, ModelSource
 from unmask.models.settings import EncoderSettings
 from unmask.models.trained import TrainedModule
@@ -31,12 +33,19 @@ class Saved:
     """A model that a finished run keeps.
 
     Attributes:
-        encoder: of the model.
-        parts: the other arguments of `unmask.models.hub.directory.save_model`: heads by name, `causal_lm`.
+        encoder, heads, causal_lm, span_boundary_head, extra_config: as for `unmask.models.hub.directory.save_model`.
     """
 
     encoder: Encoder
-    parts: dict[str, Any] = field(default_factory=dict)
+    heads: Mapping[Part, nn.Module] = field(default_factory=dict)
+    causal_lm: bool = False
+    span_boundary_head: SpanBoundaryHead | None = None
+    extra_config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def all_heads(self) -> list[nn.Module]:
+        """With the boundary head, where there is one."""
+        return [*self.heads.values(), *([] if self.span_boundary_head is None else [self.span_boundary_head])]
 
 
 @dataclass(frozen=True)
@@ -89,24 +98,6 @@ class ObjectiveModule(TrainedModule):
         Args:
             show: writes an entry of the vocabulary for people.
         """
-
-
-@runtime_checkable
-class StagedModule(Protocol):
-    """What the module of an objective offers in addition if its run may have stages, which train different weights.
-
-    Attributes:
-        stage: the present one, from 0. It is part of the `state_dict`, so that a checkpoint has it.
-    """
-
-    stage: int
-
-    @property
-    def stages(self) -> tuple[float, ...]:
-        """The shares of the budget at which each stage ends, ascending; the last is 1."""
-
-    def begin_stage(self, number: int) -> None:
-        """Enters a stage: the present one or the next."""
 
 
 @runtime_checkable
@@ -193,7 +184,7 @@ class SecondObjective(Protocol):
     Attributes:
         term: of the loss.
         weight: of that term.
-        head_name: of its head, in the weights of a checkpoint and in `save_model`.
+        head_name: of its head, in the weights of a checkpoint.
         is_pooled: whether it reads first tokens through the encoder's pooler.
         is_over_vocabulary: whether its classes are the entries of the vocabulary.
         paddings: how its columns are padded to a bucket.
@@ -226,8 +217,8 @@ class SecondObjective(Protocol):
     def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
         """The head of a model directory in place of a fresh one, if that has it."""
 
-    def saved(self, head: nn.Module) -> dict[str, Any]:
-        """Arguments of `save_model` that keep its head."""
+    def saved(self, head: nn.Module, model: Saved) -> Saved:
+        """The model that is kept, with its head."""
 
     def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]: ...
 

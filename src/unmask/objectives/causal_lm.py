@@ -19,6 +19,7 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
+from unmask.models.family import Part
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
@@ -137,8 +138,10 @@ class CausalLMModule(ObjectiveModule):
 
     def saved(self) -> dict[str, Saved]:
         """The encoder with its decoder."""
-        head = {} if self.masked_lm_head is None else {"masked_lm_head": self.masked_lm_head}
-        return {"": Saved(self.encoder, {"causal_lm": True, **head})}
+        heads: dict[Part, MaskedLMHead] = {}
+        if self.masked_lm_head is not None:
+            heads["masked_lm_head"] = self.masked_lm_head
+        return {"": Saved(self.encoder, heads, causal_lm=True)}
 
 
 def predict_next(batch: Batch, most: int, decoder: Decoder, labels: Tensor, show: Callable[[int], str]) -> Predictions:

@@ -265,10 +265,10 @@ class MaskedLMModule(ObjectiveModule):
 
     def saved(self) -> dict[str, Saved]:
         """The encoder with its heads: what `transformers` opens, and the boundary head, which goes beside it."""
-        kept: dict[str, Any] = {"masked_lm_head": self.masked_lm_head}
+        model = Saved(self.encoder, {"masked_lm_head": self.masked_lm_head})
         for part in self._parts:
-            kept |= part.saved(self.head_of(part))
-        return {"": Saved(self.encoder, kept)}
+            model = part.saved(self.head_of(part), model)
+        return {"": model}
 
     def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> Predictions:
         (logits, _), *answers = self.logits(batch)

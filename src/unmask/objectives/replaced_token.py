@@ -212,7 +212,6 @@ class ReplacedTokenModule(ObjectiveModule):
     def __init__(self, encoder: ElectraEncoder, settings: ReplacedTokenSettings) -> None:
         super().__init__()
         self._settings = settings
-        self.stage = 0
         self.encoder = encoder
         self.discriminator_head = DiscriminatorHead(encoder.settings)
         self.cross_entropy = SummedCrossEntropy()

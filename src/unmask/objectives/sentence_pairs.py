@@ -8,8 +8,8 @@ follow one another have their order? Label 0 is yes, 1 is swapped (Lan et al. 20
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from unmask.models.encoder import TokenEncoder
 from unmask.models.heads.heads import NextSentenceHead
 from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
+from unmask.objectives.base import Saved
 from unmask.objectives.floors import Floor, share_entropy, share_margin
 from unmask.packing.settings import LABEL_COLUMNS, SentenceQuestion
 
@@ -77,8 +78,10 @@ class SentencePairPart:
         trained_for = (loaded.config or {}).get(TRAINED_FOR, "nsp")
         return head if loaded.next_sentence_head is None or trained_for != self.term else loaded.next_sentence_head
 
-    def saved(self, head: nn.Module) -> dict[str, Any]:
-        return {self.head_name: head} | ({"extra_config": {TRAINED_FOR: self.term}} if self.term != "nsp" else {})
+    def saved(self, head: nn.Module, model: Saved) -> Saved:
+        trained_for = {} if self.term == "nsp" else {TRAINED_FOR: self.term}
+        config = {**model.extra_config, **trained_for}
+        return replace(model, heads={**model.heads, "next_sentence_head": head}, extra_config=config)
 
     def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]:
         """By the share of the labels in the batches, or by chance."""

@@ -87,7 +87,7 @@ class ObjectiveSettings(Settings):
 
     @property
     def stages(self) -> tuple[float, ...]:
-        """The shares of the budget at which the stages of a run end; see `unmask.objectives.base.StagedModule`."""
+        """The shares of the budget at which the stages of a run end; see `unmask.models.trained.TrainedModule`."""
         return (1.0,)
 
     @property
@@ -102,6 +102,11 @@ class ObjectiveSettings(Settings):
             progress: the share of the budget that is done, from 0 to 1.
             causal_share: of the phase; None: the objective's own.
         """
+        return {}
+
+    @property
+    def against_plateau(self) -> Mapping[str, bool]:
+        """What shortened a plateau on small models, as `key=value` words, and whether these settings lack it."""
         return {}
 
     @property

@@ -7,8 +7,8 @@ code, which masks a text before it sets special tokens around it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from unmask.models.encoder import TokenEncoder
 from unmask.models.heads.span_boundary_head import POSITION_SIZE, SpanBoundaryHead, restore_span_boundary
 from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
+from unmask.objectives.base import Saved
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.masks.span_masking import find_spans
 
@@ -74,8 +75,9 @@ class SpanBoundary:
         restore_span_boundary(directory, head)
         return head
 
-    def saved(self, head: nn.Module) -> dict[str, Any]:
-        return {self.head_name: head}
+    def saved(self, head: nn.Module, model: Saved) -> Saved:
+        assert isinstance(head, SpanBoundaryHead), "made here"
+        return replace(model, span_boundary_head=head)
 
     def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]:
         """The head does not read its target, so without context it has only the frequencies, whatever is shown there:

@@ -66,7 +66,7 @@ def _settings() -> dict[str, type[ObjectiveSettings]]:
     return {name: entry.settings for name, entry in OBJECTIVES.items()}
 
 
-AnyObjective = Annotated[SerializeAsAny[ObjectiveSettings], OneOf(_settings)]
+AnyObjective = Annotated[SerializeAsAny[ObjectiveSettings], OneOf(_settings, "objective", CALLED_OTHERWISE)]
 """`objective.*` of a recipe; without a name it is the first of the table."""
 
 

@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import SettingsError
-from unmask.packing.settings import PhaseSettings
 from unmask.packing.sharing import Share
 from unmask.pretraining.inputs import PretrainingInputs, open_inputs
 from unmask.pretraining.measuring import check_targets, evaluator
 from unmask.pretraining.steps import count_targets
-from unmask.recipe.pairings import cut_of
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
@@ -44,11 +42,9 @@ def check_ranks(settings: PretrainRecipe, compute: Compute, ranks: Ranks) -> Non
 
 def check_recipe(settings: PretrainRecipe, ranks: Ranks) -> None:
     """As `check_ranks`, by the number of processes alone."""
-    phases = settings.phases or (PhaseSettings(until=1),)
-    cuts = [cut_of(settings.train, settings.packing, phase)[:2] for phase in phases]
-    check_batch_size(min(batch_size for batch_size, _ in cuts), ranks)
+    check_batch_size(min(cut.batch_size for cut in settings.cuts), ranks)
     if settings.train.shard:
-        check_sharding(settings.train, settings.optimizer, cuts, ranks)
+        check_sharding(settings.train, settings.optimizer, settings.cuts, ranks)
         if settings.eval.pairs is not None:
             raise SettingsError("train.shard=true and eval.pairs do not go together: measure pairs afterwards")
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -92,9 +91,14 @@ def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Pa
     """
     for folder, kept in module.saved().items():
         sizes = kept.encoder.settings
-        parts: dict[str, Any] = dict(kept.parts)
-        parts["extra_config"] = {**parts.get("extra_config", {}), **length_config(sizes, trained)}
-        save_model(directory / folder, kept.encoder, **parts)
+        save_model(
+            directory / folder,
+            kept.encoder,
+            kept.heads,
+            causal_lm=kept.causal_lm,
+            span_boundary_head=kept.span_boundary_head,
+            extra_config={**kept.extra_config, **length_config(sizes, trained)},
+        )
         reads_bare_text = sizes.family.reads_bare_text
         (without_template(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)
         fit_to_model(directory / folder, sizes.num_positions, has_segments=sizes.type_vocab_size > 1)

@@ -133,10 +133,9 @@ def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:
     for note in filter(None, notes):
         logger.info(note)
     is_own = settings.corpus is not None and isinstance(settings.tokenizer, TokenizerSettings)
-    batch_sizes = [phase.batch_size or settings.train.batch_size for phase in settings.phases]
     warnings = [
         unknown_warning(store, is_own=is_own, is_continued=settings.init_from is not None),
-        batch_too_small(settings.optimizer, max(batch_sizes, default=settings.train.batch_size)),
+        batch_too_small(settings.optimizer, max(cut.batch_size for cut in settings.cuts)),
     ]
     steps, shortest = settings.train.steps, settings.objective.shortest_stage
     # The session reports what is wrong with a single schedule.
@@ -316,7 +315,7 @@ def prepare_held_out(start: Start, store: TokenStore, tokenizer: Tokenizer, obje
     none if too few documents are held out."""
     settings = start.recipe
     split = Split(store, settings.held_out, is_held_out=True)
-    phase = settings.phases[-1] if settings.phases else None
+    phase = settings.all_phases[-1]
     needed = documents_needed(settings.packing, settings.objective.pair_objective)
     if split.num_documents < needed:
         if settings.held_out > 0:
@@ -328,7 +327,7 @@ def prepare_held_out(start: Start, store: TokenStore, tokenizer: Tokenizer, obje
     loader = build_loader(start, store, tokenizer, held_out=True, phase=phase)
     batches = [objective.prepare(batch) for batch in loader.sample(settings.train.eval_sequences)]
     if not batches:
-        packing = phase.packing(settings.packing) if phase else settings.packing
+        packing = phase.packing(settings.packing)
         logger.warning(
             f"held_out={settings.held_out} of {store.num_documents:,} documents is {split.num_documents:,}, too little "
             f"text for a sequence of packing.format={packing.format} and packing.max_length={packing.max_length}: "

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from torch import nn
-
-from unmask.objectives.base import StagedModule
+from unmask.models.trained import TrainedModule
 from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.settings import TrainSettings
 from unmask.training.state import TrainState
@@ -15,12 +13,12 @@ from unmask.training.state import TrainState
 logger = logging.getLogger("unmask")
 
 
-def stage_changer(module: nn.Module, budget: TrainSettings) -> Callable[[TrainState, Schedule], bool] | None:
+def stage_changer(module: TrainedModule, budget: TrainSettings) -> Callable[[TrainState, Schedule], bool] | None:
     """A function that begins each stage of a run, with its own schedule, when the one before ends; None for one stage.
 
     It returns whether a stage has begun: the steps before it then get a metrics row of their own.
     """
-    if not isinstance(module, StagedModule) or len(module.stages) == 1:
+    if len(module.stages) == 1:
         return None
     ends = module.stages
 

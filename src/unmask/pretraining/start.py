@@ -138,7 +138,7 @@ def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> Ob
     module = objective.build(encoder)
     objective.restore_heads(module, start.source, partial(with_dropout, dropout=dropout, name=name))
     for kept in module.saved().values() if pieces else ():
-        heads = [part for part in kept.parts.values() if isinstance(part, MaskedLMHead | SpanBoundaryHead)]
+        heads = [head for head in kept.all_heads if isinstance(head, MaskedLMHead | SpanBoundaryHead)]
         assert not kept.encoder.reads_words, "its words have been compared"
         widen_vocabulary(kept.encoder, heads, tokenizer.vocab_size, pieces)
     return module

@@ -32,8 +32,8 @@ from unmask.tokenization.definition import TextTemplate
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
-from unmask.training.memory import Cut
 from unmask.training.run.checkpoint import Checkpoint
+from unmask.training.settings import Cut
 
 logger = logging.getLogger("unmask")
 
@@ -60,7 +60,7 @@ class PretrainingSteps:
     ) -> None:
         self._settings = settings = start.recipe
         self._share = share
-        self._phases = settings.phases or (PhaseSettings(until=1),)
+        self._phases = settings.all_phases
         self._stream: StreamLoader | None = None
         self._loaders: list[SequenceLoader] = []
         if tokenizer.reads_words:
@@ -97,8 +97,7 @@ class PretrainingSteps:
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """See `StepSource`."""
-        number, settings = self._position(position).phase, self._settings
-        return Cut(*cut_of(settings.train, settings.packing, self._phases[number], number)).at_most(most_tokens)
+        return self._settings.cuts[self._position(position).phase].at_most(most_tokens)
 
     def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
         """See `StepSource`."""
@@ -207,7 +206,8 @@ def sequence_loader(
         check_annotations(store, masking)
     phase = phase or PhaseSettings(until=1)
     is_static = settings.objective.is_static
-    batch_size, at_once, *_ = cut_of(settings.train, settings.packing, phase)
+    cut = cut_of(settings.train, settings.packing, phase)
+    at_once = cut.micro_batch_size
     if held_out and settings.train.micro_batch_size == "auto":
         at_once = min(at_once, _HELD_OUT_AT_ONCE)
     return open_loader(
@@ -216,7 +216,7 @@ def sequence_loader(
         settings.objective.pair_objective,
         template_of(start, tokenizer),
         seed=settings.seed,
-        batch_size=batch_size,
+        batch_size=cut.batch_size,
         micro_batch_size=at_once,
         plan_copies=STATIC_COPIES if is_static else settings.packing.copies,
         mask_copies=STATIC_COPIES if is_static else None,

@@ -7,13 +7,11 @@ before the format of its sequences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from unmask.models.settings import ARCHITECTURES
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import why_not_trained
 from unmask.packing.settings import PAIRED, PackingSettings, PhaseSettings
-from unmask.training.settings import MOST_TOKENS_AT_ONCE, TrainSettings
+from unmask.training.settings import MOST_TOKENS_AT_ONCE, Cut, TrainSettings
 
 
 def contradiction(
@@ -100,21 +98,10 @@ def idle_window(window: int | None, longest: int) -> str | None:
     )
 
 
-def too_many_tokens(train: TrainSettings, packing: PackingSettings, phases: Sequence[PhaseSettings] = ()) -> str | None:
-    """What is wrong with micro-batches of more tokens than a batch can hold; None if nothing is."""
-    for number, phase in enumerate(phases or (PhaseSettings(until=1),)):
-        _, size, length, size_key, length_key = cut_of(train, packing, phase, number)
-        if (wrong := overflow(train, size_key, size, length_key, length)) is not None:
-            return wrong
-    return None
-
-
-def cut_of(
-    train: TrainSettings, packing: PackingSettings, phase: PhaseSettings, number: int = 0
-) -> tuple[int, int, int, str, str]:
-    """How a phase's steps are cut, as `unmask.training.memory.Cut` has it; the number is for the names of keys."""
+def cut_of(train: TrainSettings, packing: PackingSettings, phase: PhaseSettings, number: int = 0) -> Cut:
+    """How a phase's steps are cut; the number is for the names of keys."""
     own, batch_size = f"phases.{number}", phase.batch_size or train.batch_size
-    return (
+    return Cut(
         batch_size,
         min(phase.micro_batch_size or train.micro_batch_of(batch_size), batch_size),
         phase.packing(packing).max_length,
@@ -123,8 +110,9 @@ def cut_of(
     )
 
 
-def overflow(train: TrainSettings, size_key: str, size: int, length_key: str, length: int) -> str | None:
-    """What is wrong with `size` sequences of `length` tokens in a micro-batch; None if nothing is."""
+def overflow(train: TrainSettings, cut: Cut) -> str | None:
+    """What is wrong with micro-batches of more tokens than a batch can hold; None if nothing is."""
+    size, length, size_key, length_key = cut.micro_batch_size, cut.longest, cut.size_key, cut.length_key
     if size * length <= MOST_TOKENS_AT_ONCE or train.micro_batch_size == "auto":
         return None
     whole = "" if train.micro_batch_size or not size_key.startswith("train.") else " (null, the whole batch)"

@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from unmask.config import Settings, as_given, nearest
+from unmask.config import Settings, as_given
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.models.elmo.settings import AnyModelSettings, ElmoModelSettings
 from unmask.models.settings import DropoutSettings, ModelSettings
 from unmask.objectives.settings import CAUSAL_SHARE, MaskedLMSettings
-from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES, AnyObjective
+from unmask.objectives.table import AnyObjective
 from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
-from unmask.recipe.pairings import contradiction, cut_of, overflow, too_many_tokens
+from unmask.recipe.pairings import contradiction, cut_of, overflow
 from unmask.tasks.settings import DataSettings, EvaluationSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.training.settings import OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
+from unmask.training.settings import Cut, OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -67,16 +67,6 @@ class PretrainRecipe(Settings):
         if isinstance(values, dict) and isinstance(values.get("corpus"), str):
             return {**values, "corpus": [values["corpus"]]}
         return values
-
-    @field_validator("objective", mode="before")
-    @classmethod
-    def _objective_is_known(cls, objective: Any) -> Any:
-        name = objective.get("name", "masked_lm") if isinstance(objective, dict) else "masked_lm"
-        if name not in OBJECTIVES:
-            meant = CALLED_OTHERWISE.get(str(name).lower())
-            hint = f"; did you mean {meant}?" if meant else nearest(str(name), list(OBJECTIVES))
-            raise ValueError(f"there is no objective {name!r}{hint}")
-        return objective
 
     _as_given = field_validator("tokenizer", "model")(as_given)
 
@@ -150,7 +140,7 @@ class PretrainRecipe(Settings):
 
     def _check_phases(self) -> None:
         begins, is_masked = 0.0, False
-        for number, phase in enumerate(self.phases or (PhaseSettings(until=1),)):
+        for number, phase in enumerate(self.all_phases):
             phase.packing(self.packing)
             first, last = (
                 self.objective.rates(progress, phase.causal_share).get(CAUSAL_SHARE)
@@ -169,8 +159,9 @@ class PretrainRecipe(Settings):
                 "objective.causal_share=1: every sequence would be read from left to right and none masked: take less, "
                 "or give the last phase less, such as phases.1.causal_share=0"
             )
-        if (wrong := too_many_tokens(self.train, self.packing, self.phases)) is not None:
-            raise ValueError(wrong)
+        for cut in self.cuts:
+            if (wrong := overflow(self.train, cut)) is not None:
+                raise ValueError(wrong)
         if self.phases and self.packing.format == "stream":
             raise ValueError(
                 "packing.format=stream and phases do not go together: a lane's memory is carried from window to "
@@ -183,23 +174,31 @@ class PretrainRecipe(Settings):
             )
 
     @property
+    def all_phases(self) -> tuple[PhaseSettings, ...]:
+        """The phases of the run: one, which is as `packing` and `train` say, where none are given."""
+        return self.phases or (PhaseSettings(until=1),)
+
+    @property
     def first_rates(self) -> dict[str, float]:
         """What the objective does in the first step; see `ObjectiveSettings.rates`."""
-        return self.objective.rates(0.0, self.phases[0].causal_share if self.phases else None)
+        return self.objective.rates(0.0, self.all_phases[0].causal_share)
 
     @property
     def mixes_directions(self) -> bool:
         """Whether a batch may have sequences that are read from left to right beside others."""
-        phases = self.phases or (PhaseSettings(until=1),)
-        shares = (self.objective.rates(0.0, phase.causal_share).get(CAUSAL_SHARE, 0.0) for phase in phases)
+        shares = (self.objective.rates(0.0, phase.causal_share).get(CAUSAL_SHARE, 0.0) for phase in self.all_phases)
         return any(0 < share < 1 for share in shares)
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """How the steps of each phase are cut."""
+        return [cut_of(self.train, self.packing, phase, number) for number, phase in enumerate(self.all_phases)]
 
     @property
     def longest(self) -> tuple[str, int]:
         """The key that allows the longest sequences, in any phase, and their length in tokens."""
-        phases = enumerate(self.phases or (PhaseSettings(until=1),))
-        cuts = [cut_of(self.train, self.packing, phase, number) for number, phase in phases]
-        return max(((key, length) for _, _, length, _, key in cuts), key=lambda each: each[1])
+        longest = max(self.cuts, key=lambda cut: cut.longest)
+        return longest.length_key, longest.longest
 
 
 class FinetuneRecipe(Settings):
@@ -251,8 +250,9 @@ class FinetuneRecipe(Settings):
             raise ValueError(
                 "from_scratch takes no weights of init_from: leave out transfer_layers, freeze_layers and keep_head"
             )
-        size, length = self.train.micro_batch_of(self.train.batch_size), self.task.max_length
-        if (wrong := overflow(self.train, "train.micro_batch_size", size, "task.max_length", length)) is not None:
+        batch_size = self.train.batch_size
+        cut = Cut(batch_size, self.train.micro_batch_of(batch_size), self.task.max_length, length_key="task.max_length")
+        if (wrong := overflow(self.train, cut)) is not None:
             raise ValueError(wrong)
         if self.task.tagging_head == "bilstm" and self.freeze_layers != "all":
             raise ValueError("task.tagging_head=bilstm reads frozen features: set freeze_layers=all")

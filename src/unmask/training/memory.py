@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +22,7 @@ from unmask.errors import UserError
 from unmask.io.progress import human_bytes, human_count
 from unmask.training.device import Compute, look_at_gpu
 from unmask.training.eager import weigh
-from unmask.training.settings import MOST_TOKENS_AT_ONCE, OPTIMIZERS
+from unmask.training.settings import MOST_TOKENS_AT_ONCE, OPTIMIZERS, Cut
 from unmask.training.state import TrainState
 from unmask.training.steps import Learner, PreparedStep, StepBatches, set_training_mode
 
@@ -39,35 +37,6 @@ _MOMENTS_BYTES = 4 * max(kind.moments for kind in OPTIMIZERS.values())
 _ROUNDED_BYTES = 4
 """More for each trained parameter where matrix products are in bfloat16 and steps are captured: the rounded weight and
 gradient."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How the steps of a run are cut at some point of it.
-
-    Attributes:
-        micro_batch_size: sequences of a micro-batch, at most.
-        longest: upper bound on the tokens of a sequence.
-        size_key, length_key: the settings of `micro_batch_size` and `longest`, for messages.
-    """
-
-    batch_size: int
-    micro_batch_size: int
-    longest: int
-    size_key: str = "train.micro_batch_size"
-    length_key: str = "packing.max_length"
-
-    def __str__(self) -> str:
-        return f"{self.micro_batch_size:,} of {self.batch_size:,} sequences"
-
-    def at_most(self, tokens: int | None) -> Cut:
-        """The same steps in micro-batches of at most so many tokens (every sequence counted as long as the longest) or
-        of one sequence, all of about the same size."""
-        tokens = MOST_TOKENS_AT_ONCE if tokens is None else tokens
-        if self.micro_batch_size * self.longest <= tokens:
-            return self
-        fitting = max(1, tokens // self.longest)
-        return replace(self, micro_batch_size=math.ceil(self.batch_size / math.ceil(self.batch_size / fitting)))
 
 
 class StepSource(Protocol):

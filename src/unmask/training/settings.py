@@ -1,9 +1,10 @@
-"""Settings of the loop: optimizer, schedule, budget, logging and saving."""
+"""Settings of the loop: optimizer, schedule, budget, logging and saving; and how steps are cut into micro-batches."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -302,3 +303,32 @@ BUDGETS = ("steps", "tokens", "epochs", "minutes")
 
 MOST_TOKENS_AT_ONCE = 2**31 - 1024
 """The most tokens of a batch: its bounds are int32, and captured steps add some tokens to it."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the steps of a run are cut at some point of it.
+
+    Attributes:
+        micro_batch_size: sequences of a micro-batch, at most.
+        longest: upper bound on the tokens of a sequence.
+        size_key, length_key: the settings of `micro_batch_size` and `longest`, for messages.
+    """
+
+    batch_size: int
+    micro_batch_size: int
+    longest: int
+    size_key: str = "train.micro_batch_size"
+    length_key: str = "packing.max_length"
+
+    def __str__(self) -> str:
+        return f"{self.micro_batch_size:,} of {self.batch_size:,} sequences"
+
+    def at_most(self, tokens: int | None) -> Cut:
+        """The same steps in micro-batches of at most so many tokens (every sequence counted as long as the longest) or
+        of one sequence, all of about the same size."""
+        tokens = MOST_TOKENS_AT_ONCE if tokens is None else tokens
+        if self.micro_batch_size * self.longest <= tokens:
+            return self
+        fitting = max(1, tokens // self.longest)
+        return replace(self, micro_batch_size=math.ceil(self.batch_size / math.ceil(self.batch_size / fitting)))

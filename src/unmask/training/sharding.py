@@ -15,16 +15,14 @@ from torch import Tensor, nn
 from unmask.errors import SettingsError
 from unmask.training.distributed import Ranks
 from unmask.training.recompute import blocks_of
-from unmask.training.settings import OPTIMIZERS, OptimizerSettings, TrainSettings
+from unmask.training.settings import OPTIMIZERS, Cut, OptimizerSettings, TrainSettings
 
 
-def check_sharding(
-    settings: TrainSettings, optimizer: OptimizerSettings, cuts: list[tuple[int, int]], ranks: Ranks
-) -> None:
+def check_sharding(settings: TrainSettings, optimizer: OptimizerSettings, cuts: list[Cut], ranks: Ranks) -> None:
     """Refuses, by a SettingsError, what does not go with divided parameters.
 
     Args:
-        cuts: the sequences of a step and of a micro-batch, of each phase.
+        cuts: how the steps of each phase are cut.
     """
     if ranks.size == 1:
         raise SettingsError("train.shard=true divides a model among processes: start it with torchrun")
@@ -39,7 +37,8 @@ def check_sharding(
         raise SettingsError("train.shard=true and train.weight_averaging do not go together: leave one out")
     if settings.micro_batch_size == "auto":
         raise SettingsError("train.shard=true and train.micro_batch_size=auto do not go together: give a number")
-    for batch_size, most in cuts:
+    for cut in cuts:
+        batch_size, most = cut.batch_size, cut.micro_batch_size
         if ranks.size * -(-batch_size // (most * ranks.size)) > batch_size:
             raise SettingsError(
                 f"train.shard=true: steps of {batch_size} sequences in micro-batches of {most} do not give each of "

@@ -28,7 +28,7 @@ def masked_lm(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Pa
     tokenizer, _ = train_tokenizer([text], directory, TokenizerSettings(vocab_size=1500))
     sizes = small(vocab=tokenizer.vocab_size, width=16, layers=1, heads=2, inner=32, positions=32)
     encoder = BertEncoder(sizes, pooler=False)
-    save_model(directory, encoder, masked_lm_head=MaskedLMHead(encoder.settings))
+    save_model(directory, encoder, {"masked_lm_head": MaskedLMHead(encoder.settings)})
     return directory
 
 

@@ -19,6 +19,7 @@ from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import HeadKind, MaskedLMHead, needs_pooler, new_head
 from unmask.models.hub.directory import (
     NUM_LABELS,
+    TunedHead,
     load_causal_lm,
     load_encoder,
     load_finetuned,
@@ -39,7 +40,7 @@ def new_causal() -> BertEncoder:
 
 def save_language_model(directory: Path) -> BertEncoder:
     encoder = new_causal()
-    save_model(directory, encoder, masked_lm_head=MaskedLMHead(CAUSAL), causal_lm=True)
+    save_model(directory, encoder, {"masked_lm_head": MaskedLMHead(CAUSAL)}, causal_lm=True)
     return encoder
 
 
@@ -81,7 +82,7 @@ def test_a_language_model_comes_back_and_fills_no_masks(tmp_path: Path) -> None:
 
 def test_a_masked_lm_is_no_left_to_right_one(tmp_path: Path) -> None:
     settings = EncoderSettings(**SIZES)
-    save_model(tmp_path, BertEncoder(settings, pooler=False), masked_lm_head=MaskedLMHead(settings))
+    save_model(tmp_path, BertEncoder(settings, pooler=False), {"masked_lm_head": MaskedLMHead(settings)})
     assert "is_decoder" not in json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(ModelError, match=r"is a BertForMaskedLM; expected a left-to-right .*OpenAIGPTLMHeadModel"):
         load_causal_lm(tmp_path)
@@ -93,7 +94,7 @@ def test_a_masked_lm_is_no_left_to_right_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", get_args(HeadKind))
 def test_every_fine_tuned_head_stands_apart(tmp_path: Path, kind: HeadKind) -> None:
     head = new_head(kind, CAUSAL, NUM_LABELS.get(kind, 2))
-    save_model(tmp_path, new_causal(), head=head, head_kind=kind)
+    save_model(tmp_path, new_causal(), tuned=TunedHead(head, kind))
     assert (tmp_path / "head.safetensors").exists()
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertModel"]
     loaded = load_finetuned(tmp_path)

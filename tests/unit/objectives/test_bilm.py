@@ -197,7 +197,7 @@ def test_floors_are_of_one_direction() -> None:
 def test_saved_models_give_their_softmax_to_new_runs(tmp_path: Path) -> None:
     module = new_module()
     saved = module.saved()[""]
-    save_model(tmp_path / "model", saved.encoder, **saved.parts)  # type: ignore[arg-type]
+    save_model(tmp_path / "model", saved.encoder, saved.heads)
     other = BiLM(BiLMSettings(), VOCABULARY).build(load_model(tmp_path / "model").encoder)  # type: ignore[arg-type]
     assert not torch.equal(other.softmax.weight, module.softmax.weight)
     new_objective().restore_heads(other, open_source(tmp_path / "model"))  # type: ignore[arg-type]

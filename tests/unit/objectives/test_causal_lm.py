@@ -89,7 +89,7 @@ def test_scores_are_the_loss_and_the_share_that_is_guessed(kind: str) -> None:
 def test_a_masked_lms_head_is_a_start(tmp_path: Path) -> None:
     masked = EncoderSettings(**SIZES)
     head = MaskedLMHead(masked)
-    save_model(tmp_path, BertEncoder(masked, pooler=False), masked_lm_head=head)
+    save_model(tmp_path, BertEncoder(masked, pooler=False), {"masked_lm_head": head})
     module = new_module("bert")
     OBJECTIVE.restore_heads(module, open_source(tmp_path))
     assert module.masked_lm_head is not None

@@ -18,7 +18,6 @@ from support.sizes import sizes_of, small
 from unmask.batch import Batch, pack
 from unmask.errors import SettingsError
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.span_boundary_head import write_span_boundary
 from unmask.models.hub.directory import load_model, save_model
 from unmask.models.hub.source import open_source
 from unmask.models.hub.weight_names import hub_names, split
@@ -210,10 +209,13 @@ def fresh(settings: MaskedLMSettings, seed: int = 0) -> MaskedLMModule:
 def save(directory: Path, module: MaskedLMModule) -> None:
     """What a finished run does with `saved()`."""
     ((folder, saved),) = module.saved().items()
-    parts = dict(saved.parts)
-    head = parts.pop("span_boundary_head", None)
-    save_model(directory / folder, saved.encoder, **parts)
-    write_span_boundary(directory / folder, head)
+    save_model(
+        directory / folder,
+        saved.encoder,
+        saved.heads,
+        span_boundary_head=saved.span_boundary_head,
+        extra_config=saved.extra_config,
+    )
 
 
 def settings_of(**values: object) -> MaskedLMSettings:

@@ -152,7 +152,7 @@ def test_two_stages_share_nothing_and_start_from_the_given_encoder() -> None:
 def test_what_is_saved_opens_in_transformers_and_starts_another_run(tmp_path: Path) -> None:
     its, module = new_objective(), new_module().eval()
     for folder, saved in module.saved().items():
-        save_model(tmp_path / folder, saved.encoder, **saved.parts)
+        save_model(tmp_path / folder, saved.encoder, saved.heads)
     discriminator, report = ElectraForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
     generator, report = ElectraForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
@@ -191,7 +191,7 @@ def test_a_generator_of_other_sizes_is_refused_with_the_settings_named(tmp_path:
     sizes = DISCRIMINATOR.model_copy(update=changes)
     other = new_objective(**{"generator_size": 0.4} | settings).build(ElectraEncoder(sizes))
     save_model(tmp_path, ElectraEncoder(DISCRIMINATOR))
-    save_model(tmp_path / "generator", other.generator, masked_lm_head=other.generator_head)
+    save_model(tmp_path / "generator", other.generator, {"masked_lm_head": other.generator_head})
     with pytest.raises(SettingsError, match=message):
         new_objective(generator_size=0.4).restore_heads(new_module(generator_size=0.4), open_source(tmp_path))
 
@@ -199,7 +199,7 @@ def test_a_generator_of_other_sizes_is_refused_with_the_settings_named(tmp_path:
 def test_other_dropout_is_no_misfit(tmp_path: Path) -> None:
     other = new_objective().build(ElectraEncoder(DISCRIMINATOR.model_copy(update={"hidden_dropout_prob": 0.1})))
     for folder, saved in other.saved().items():
-        save_model(tmp_path / folder, saved.encoder, **saved.parts)
+        save_model(tmp_path / folder, saved.encoder, saved.heads)
     module = new_module()
     new_objective().restore_heads(module, open_source(tmp_path))
     assert torch.equal(module.generator_head.bias, other.generator_head.bias)

@@ -270,6 +270,7 @@ def test_a_wrong_key_or_value_is_refused(tmp_path: Path, word: str, message: str
         (PLAIN, ["objective.name=elmo"], "did you mean objective.name=bilm?"),
         (PLAIN, ["objective.name=maskedlm"], "did you mean masked_lm?"),
         (PLAIN, ["objective.name=word2vec"], f"expected one of {', '.join(OBJECTIVES)}"),
+        (PLAIN, ["objective.name=[bilm]"], "there is no objective ['bilm']; did you mean bilm?"),
         (PLAIN, ["schedule.warmup_steps=1", "schedule.warmup_ratio=.1"], "schedule: warmup_steps and warmup_ratio say"),
         (PLAIN, ["objective.mask_token_prob=.95"], "mask_token_prob 0.95 + random_token_prob 0.1 is over 1"),
     ],

@@ -19,10 +19,10 @@ from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
-from unmask.training.memory import Cut, MicroBatches
+from unmask.training.memory import MicroBatches
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
-from unmask.training.settings import MOST_TOKENS_AT_ONCE, ScheduleSettings, TrainSettings
+from unmask.training.settings import ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
 from unmask.training.stepper import Stepper
 from unmask.training.steps import Learner
@@ -170,21 +170,3 @@ def test_what_a_module_remembers_is_as_before_the_step() -> None:
     assert module.num_failures == 1
     assert halved.losses == small.losses
     assert len(module.remembered) == 12
-
-
-# The cut
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [(None, 100), (100 * 32, 100), (99 * 32, 50), (50 * 32, 50), (40 * 32, 34), (32, 1), (31, 1), (3 * 32 + 31, 3)],
-)
-def test_a_cut_holds_so_many_tokens(tokens: int | None, expected: int) -> None:
-    assert Cut(100, 100, 32).at_most(tokens).micro_batch_size == expected
-
-
-def test_a_cut_leaves_what_is_not_too_much() -> None:
-    assert Cut(100, 7, 32).at_most(7 * 32).micro_batch_size == 7
-    assert Cut(100, 7, 32).at_most(10**6).micro_batch_size == 7
-    huge = Cut(2**26, 2**26, 64).at_most(None)
-    assert huge.micro_batch_size * huge.longest <= MOST_TOKENS_AT_ONCE

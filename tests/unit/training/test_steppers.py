@@ -19,7 +19,7 @@ from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import Paddings
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import new_head
-from unmask.models.hub.directory import save_model
+from unmask.models.hub.directory import TunedHead, save_model
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.training import steppers as steppers_module
 from unmask.training.captured.capture import Capturer
@@ -233,7 +233,7 @@ def test_a_model_directory_of_a_captured_run_holds_each_weight_once(tmp_path: Pa
         stepper = captured if kind == "captured" else eager
         stepper.restart([])
         take(stepper, 2)
-        save_model(tmp_path / kind, module.encoder, head=module.head, head_kind="token_classification")
+        save_model(tmp_path / kind, module.encoder, tuned=TunedHead(module.head, "token_classification"))
         saved = load_file(tmp_path / kind / "model.safetensors")
         assert {value.dtype for value in saved.values()} == {torch.float32}
         assert sum(value.numel() for value in saved.values()) == weights(module).numel()

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.settings import EncoderSettings
-from unmask.objectives.base import Objective, ObjectiveModule, StagedModule, fresh_module
+from unmask.models.trained import TrainedModule
+from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
 from unmask.objectives.table import new_objective
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.vocabulary import Vocabulary
@@ -53,8 +54,8 @@ def count_parameters(settings: PretrainRecipe, sizes: EncoderSettings) -> dict[s
     further = {
         id(parameter): folder
         for folder, kept in module.saved().items()
-        for part in (kept.encoder, *kept.parts.values())
-        if folder and isinstance(part, nn.Module)
+        if folder
+        for part in (kept.encoder, *kept.all_heads)
         for parameter in part.parameters()
     }
     counts = dict.fromkeys(("embeddings", "blocks", *dict.fromkeys(further.values()), "heads"), 0)
@@ -210,13 +211,12 @@ def _fill_with_zeros(module: nn.Module, device: torch.device) -> None:
                 part._buffers[name] = torch.zeros_like(buffer, device=device)
 
 
-def each_stage(module: nn.Module) -> Iterator[int]:
+def each_stage(module: TrainedModule) -> Iterator[int]:
     """Takes a module from stage to stage."""
     yield 0
-    if isinstance(module, StagedModule):
-        for number in range(1, len(module.stages)):
-            module.begin_stage(number)
-            yield number
+    for number in range(1, len(module.stages)):
+        module.begin_stage(number)
+        yield number
 
 
 def _saved_bytes(module: nn.Module, batch: Batch, compute: Compute) -> int:

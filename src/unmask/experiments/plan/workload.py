@@ -33,7 +33,6 @@ from unmask.doctor.recipe.synthetic_batches import random_batches
 from unmask.doctor.samples import FirstStep, first_step
 from unmask.errors import InputError, SettingsError
 from unmask.experiments.plan.costs import EqualMatrices, Phase, Workload
-from unmask.packing.settings import PhaseSettings
 from unmask.pretraining.start import Start, open_start
 from unmask.pretraining.steps import with_rates
 from unmask.recipe.tree import PretrainRecipe
@@ -94,7 +93,7 @@ def open_workload(name: str, settings: PretrainRecipe, names_text: bool, compute
         notes = (f"{text.message.split(':')[0]}: {_NO_TEXT}",) if isinstance(text, Finding) else ()
         materials = tuple(Material.of(start, _text_of(start, text)) for start in starts)
         disk = 0 if isinstance(text, Finding) else text.store.size_bytes
-        phases = settings.phases or (PhaseSettings(until=1),)
+        phases = settings.all_phases
         begins = (0.0, *(phase.until for phase in phases))
         shares = [phase.until - begin for phase, begin in zip(phases, begins, strict=False)]
         is_cpu = compute.device.type == "cpu"

@@ -12,15 +12,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
-from pathlib import Path
 from typing import Protocol
-
-import torch
 
 from unmask.errors import Interrupted
 from unmask.finetuning.search.display import TrialsDisplay
 from unmask.finetuning.search.on_ray import RayMachines
-from unmask.finetuning.search.trial import Ended, RunOne, Runs, Trial, TrialProcess
+from unmask.finetuning.search.trial import Ended, Runs, Trial, TrialProcess
 from unmask.io.signals import Interruption
 from unmask.recipe.tree import FinetuneRecipe
 
@@ -55,11 +52,9 @@ class Machines(Protocol):
 
 def run_side_by_side(
     waiting: Sequence[Trial],
-    directory: Path,
+    runs: Runs,
     *,
     settings: FinetuneRecipe,
-    recipe: str,
-    run: RunOne,
     note_end: Callable[[Trial, str | None], str],
     shown: Set[str],
 ) -> None:
@@ -75,10 +70,7 @@ def run_side_by_side(
 
     Args:
         waiting: the trials to run.
-        directory: of the search.
         settings: of the search: how many at a time, and where.
-        recipe: the recipe's name, for the record.
-        run: a module-level function, which workers import.
         note_end: called for each trial that has finished or failed, in the order in which they end, with what is wrong
             with that trial alone; it returns the line to show.
         shown: warnings that have been shown already and are not repeated.
@@ -90,8 +82,7 @@ def run_side_by_side(
         Interrupted: Ctrl-C or SIGTERM; trials that were under way have saved their checkpoints. A second Ctrl-C ends
             them at once.
     """
-    parallel = settings.search.parallel
-    runs = Runs(directory, recipe, run, max(1, torch.get_num_threads() // parallel))
+    directory = runs.directory
     with Interruption() as interruption:
         try:
             with closing(_machines(settings, runs)) as machines:

@@ -42,7 +42,7 @@ from unmask.finetuning.search.summary import (
     runs_of_best_point,
     summarise,
 )
-from unmask.finetuning.search.trial import RESULTS, RunOne, Trial, attempt, read_results
+from unmask.finetuning.search.trial import RESULTS, RunOne, Runs, Trial, attempt, read_results
 from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
@@ -99,6 +99,7 @@ def run_trials(
         Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
     """
     trials = plan_trials(settings)
+    runs = Runs(directory, recipe, run, max(1, torch.get_num_threads() // settings.search.parallel))
     input_warnings = InputWarnings(directory)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
         for change in changes:
@@ -127,7 +128,7 @@ def run_trials(
         )
     try:
         with alone_in(directory), input_warnings.hiding():
-            return _run_all(settings, trials, directory, recipe, run, input_warnings.shown)
+            return _run_all(settings, trials, runs, input_warnings.shown)
     except KeyboardInterrupt as error:
         raise Interrupted(
             f"{directory}: stopped between two trials; the same command with --resume continues", signal.SIGINT
@@ -207,10 +208,9 @@ def _short(value: float) -> str:
     return repr(int(value)) if value == int(value) else repr(value)
 
 
-def _run_all(
-    settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
-) -> Path:
-    outcomes = _outcomes(settings, trials, directory, recipe, run, shown)
+def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, shown: Set[str]) -> Path:
+    directory = runs.directory
+    outcomes = _outcomes(settings, trials, runs, shown)
     finished = [outcome for outcome in outcomes if outcome.error is None]
     if not finished:
         raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
@@ -226,10 +226,9 @@ def _run_all(
     return directory / MODEL
 
 
-def _outcomes(
-    settings: FinetuneRecipe, trials: Sequence[Trial], directory: Path, recipe: str, run: RunOne, shown: Set[str]
-) -> list[TrialOutcome]:
+def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, shown: Set[str]) -> list[TrialOutcome]:
     """Runs the trials that have not ended; after each one, writes a summary of all that have, in the planned order."""
+    directory = runs.directory
     ended: dict[str, TrialOutcome] = {}
     for trial in trials:
         if read_results(directory / TRIALS / trial.name) is not None:
@@ -249,20 +248,15 @@ def _outcomes(
 
     left = [trial for trial in trials if trial.name not in ended]
     if left and (settings.search.parallel > 1 or settings.search.ray is not None):
-        run_side_by_side(left, directory, settings=settings, recipe=recipe, run=run, note_end=note_end, shown=shown)
+        run_side_by_side(left, runs, settings=settings, note_end=note_end, shown=shown)
     else:
         numbers = {trial.name: f"{number} of {len(trials)}" for number, trial in enumerate(trials, start=1)}
-        _run_one_after_another(left, numbers, directory, recipe, run, note_end)
+        _run_one_after_another(left, numbers, runs, note_end)
     return in_order()
 
 
 def _run_one_after_another(
-    trials: Sequence[Trial],
-    numbers: Mapping[str, str],
-    directory: Path,
-    recipe: str,
-    run: RunOne,
-    note_end: Callable[[Trial, str | None], str],
+    trials: Sequence[Trial], numbers: Mapping[str, str], runs: Runs, note_end: Callable[[Trial, str | None], str]
 ) -> None:
     """Like `run_side_by_side`, but one trial at a time, in this process.
 
@@ -273,11 +267,11 @@ def _run_one_after_another(
     for place, trial in enumerate(trials):
         cost_left = sum(other.cost for other in trials[place:])
         left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
-        _log(directory, f"trial {numbers[trial.name]}{left}: {trial.name}")
+        _log(runs.directory, f"trial {numbers[trial.name]}{left}: {trial.name}")
         began = time.monotonic()
-        failure = attempt(trial, directory, recipe, run)
+        failure = attempt(trial, runs)
         spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + trial.cost
-        _log(directory, note_end(trial, failure))
+        _log(runs.directory, note_end(trial, failure))
 
 
 def _outcome(trial: Trial, directory: Path, failure: str | None) -> TrialOutcome:

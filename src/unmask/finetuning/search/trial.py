@@ -64,8 +64,8 @@ class Runs:
     Attributes:
         directory: of the search.
         recipe: the recipe's name, for the record.
-        run: a module-level function, which the processes import.
-        num_threads: that each trial computes with.
+        run: makes one run; a module-level function where processes import it.
+        num_threads: that each trial computes with, where several run at a time.
     """
 
     directory: Path
@@ -97,7 +97,7 @@ class Ended:
         return self == Ended(warnings=self.warnings)
 
 
-def attempt(trial: Trial, directory: Path, recipe: str, run: RunOne) -> str | None:
+def attempt(trial: Trial, runs: Runs) -> str | None:
     """Makes a trial's run, or resumes it.
 
     Returns:
@@ -109,7 +109,8 @@ def attempt(trial: Trial, directory: Path, recipe: str, run: RunOne) -> str | No
         Interrupted: a signal has arrived; a checkpoint has been saved.
     """
     try:
-        run(trial.settings, directory / TRIALS / trial.name, recipe=recipe, resume=True, overwrite=False)
+        place = runs.directory / TRIALS / trial.name
+        runs.run(trial.settings, place, recipe=runs.recipe, resume=True, overwrite=False)
     except (InputError, OutputError):
         raise
     except UserError as error:
@@ -204,7 +205,7 @@ def _run_trial(trial: Trial, runs: Runs) -> Ended:
 
 def _attempt_all(trial: Trial, runs: Runs) -> Ended:
     try:
-        return Ended(failure=attempt(trial, runs.directory, runs.recipe, runs.run))
+        return Ended(failure=attempt(trial, runs))
     except Interrupted:
         return Ended(is_stopped=True)
     except UserError as error:

@@ -8,7 +8,7 @@ class of a `Family` that it has too: not for ELMo and LSTMs. A head that `transf
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,9 @@ from unmask.errors import ModelError
 from unmask.io.paths import MODEL
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
-from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.family import ModelClass, Part
-from unmask.models.heads.heads import (
-    Classifier,
-    DeepClassifier,
-    DiscriminatorHead,
-    HeadKind,
-    MaskedLMHead,
-    NextSentenceHead,
-    needs_pooler,
-    new_head,
-)
+from unmask.models.heads.heads import Classifier, DeepClassifier, HeadKind, needs_pooler, new_head
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead, write_span_boundary
 from unmask.models.hub.config import (
     HEAD_CLASS,
@@ -75,51 +65,56 @@ def weights_of(
     return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
 
 
+@dataclass(frozen=True)
+class TunedHead:
+    """A head of fine-tuning, to be saved.
+
+    Attributes:
+        module: by `new_head` or any other. One that `transformers` has no class for goes to `head.safetensors`, and the
+            encoder is saved alone.
+        labels: of a classifier of sequences or tokens, in the order of its logits; None: `LABEL_0` ...
+        problem_type: how a sequence classifier's logits are to be read.
+    """
+
+    module: nn.Module
+    kind: HeadKind
+    labels: Sequence[str] | None = None
+    problem_type: ProblemType | str | None = None
+
+
 def save_model(
     directory: Path,
     encoder: Encoder,
+    heads: Mapping[Part, nn.Module] = {},
     *,
-    masked_lm_head: MaskedLMHead | None = None,
-    next_sentence_head: NextSentenceHead | None = None,
-    discriminator_head: DiscriminatorHead | None = None,
-    span_boundary_head: SpanBoundaryHead | None = None,
-    softmax: WordSoftmax | None = None,
     causal_lm: bool = False,
-    head: nn.Module | None = None,
-    head_kind: HeadKind | None = None,
-    labels: Sequence[str] | None = None,
-    problem_type: ProblemType | str | None = None,
-    extra_config: Mapping[str, Any] | None = None,
+    span_boundary_head: SpanBoundaryHead | None = None,
+    tuned: TunedHead | None = None,
+    extra_config: Mapping[str, Any] = {},
 ) -> None:
     """Writes `config.json` and the weights, each file whole or not at all; `model.safetensors` comes last.
 
     Args:
-        span_boundary_head: SpanBERT's, which goes to a file of its own: `transformers` has no class for it.
-        causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's needs
+        heads: those of pre-training, by part.
+        causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's needs a
             `masked_lm_head` as well.
-        head: of fine-tuning, by `new_head` or any other. One that `transformers` has no class for goes to
-            `head.safetensors`, and the encoder is saved alone.
-        labels: of a classifier of sequences or tokens, in the order of its logits; left out they are `LABEL_0` ...
-        problem_type: how a sequence classifier's logits are to be read.
+        span_boundary_head: SpanBERT's, which goes to a file of its own: `transformers` has no class for it.
+        tuned: the head of a fine-tuned model.
+        extra_config: further keys of `config.json`.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.
     """
-    assert (head is None) == (head_kind is None), "a head and its kind belong together"
+    assert heads.keys() <= PRETRAINING_HEADS.keys(), "a head of fine-tuning is `tuned`"
     settings = encoder.settings
-    is_apart = head_kind is not None and not (
-        isinstance(head, Classifier | DeepClassifier) and settings.family.has(head_kind) and not settings.causal
-    )
-    given: dict[Part, nn.Module | None] = {
-        "masked_lm_head": masked_lm_head,
-        "next_sentence_head": next_sentence_head,
-        "discriminator_head": discriminator_head,
-        "softmax": softmax,
-    }
-    if head_kind is not None and not is_apart:
-        given[head_kind] = head
-    heads = {part: module for part, module in given.items() if module is not None}
-    parts: set[Part] = {*heads, "causal_lm"} if causal_lm else set(heads)
+    inside, apart = dict(heads), None
+    if tuned is not None:
+        is_known = isinstance(tuned.module, Classifier | DeepClassifier) and settings.family.has(tuned.kind)
+        if is_known and not settings.causal:
+            inside[tuned.kind] = tuned.module
+        else:
+            apart = tuned.module
+    parts: set[Part] = {*inside, "causal_lm"} if causal_lm else set(inside)
     bare: frozenset[Part] = frozenset() if encoder.pooler is None else frozenset({"pooler"})
     class_name = settings.family.class_with(bare | parts)
     config = {
@@ -129,36 +124,35 @@ def save_model(
         **({} if encoder.reads_words else {"tie_word_embeddings": True}),
         **config_of(settings),
     }
-    if head is not None:
-        config |= _head_config(head, head_kind, settings.family.classes[class_name], labels, problem_type)
-    if is_apart:
-        config |= {HEAD_KIND: head_kind, HEAD_CLASS: type(head).__name__}
-    weights = weights_of(encoder, heads, prefixed=bool(parts))
+    if tuned is not None:
+        config |= _head_config(tuned, settings.family.classes[class_name])
+        if apart is not None:
+            config |= {HEAD_KIND: tuned.kind, HEAD_CLASS: type(apart).__name__}
+    weights = weights_of(encoder, inside, prefixed=bool(parts))
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / CONFIG, config | dict(extra_config or {}))
-    if is_apart and head is not None:
-        write_weights(directory / HEAD_WEIGHTS, head.state_dict())
+    write_json(directory / CONFIG, config | dict(extra_config))
+    if apart is not None:
+        write_weights(directory / HEAD_WEIGHTS, apart.state_dict())
     else:
         (directory / HEAD_WEIGHTS).unlink(missing_ok=True)
     write_span_boundary(directory, span_boundary_head)
     write_weights(directory / WEIGHTS, weights)
 
 
-def _head_config(
-    head: nn.Module, kind: HeadKind | None, its: ModelClass, labels: Sequence[str] | None, problem_type: str | None
-) -> dict[str, Any]:
+def _head_config(tuned: TunedHead, its: ModelClass) -> dict[str, Any]:
     """What `config.json` says of a fine-tuned head. Question answering has no labels, and dropout in ModernBERT
     alone."""
     config: dict[str, Any] = {}
+    head, labels = tuned.module, tuned.labels
     num_labels = getattr(head, "num_labels", None)
-    if kind in LABELLED:
+    if tuned.kind in LABELLED:
         names = list(labels) if labels is not None else [f"LABEL_{number}" for number in range(num_labels or 2)]
         assert num_labels in (None, len(names)), "one name a logit"
         config |= label_config(names)
-    if isinstance(head, Classifier | DeepClassifier) and (kind != "question_answering" or head.dropout_prob):
+    if isinstance(head, Classifier | DeepClassifier) and (tuned.kind != "question_answering" or head.dropout_prob):
         config["classifier_dropout"] = config[its.dropout_key[0]] = head.dropout_prob
-    if problem_type is not None:
-        config["problem_type"] = problem_type
+    if tuned.problem_type is not None:
+        config["problem_type"] = tuned.problem_type
     return config
 
 

@@ -28,6 +28,7 @@ from unmask.errors import InputError, ModelError
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder, TokenEncoder
+from unmask.models.family import Part
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.uses import NOT_FINITE
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder
@@ -290,7 +291,8 @@ class DiscriminatorScorer:
 
 def new_scorer(
     encoder: Encoder,
-    parts: Mapping[str, Any],
+    heads: Mapping[Part, Any],
+    causal_lm: bool,
     tokenizer: Tokenizer,
     compute: Compute,
     max_length: int,
@@ -299,20 +301,20 @@ def new_scorer(
     """The scorer of a model in eval mode on its device; None if it cannot say how likely a sentence is.
 
     Args:
-        parts: its heads, by their names in `unmask.models.hub.directory.save_model`, and whether it is a `causal_lm`.
+        heads, causal_lm: as for `unmask.models.hub.directory.save_model`.
         max_length: tokens of a sentence, special ones included; ELMo reads any number.
         mode: of a masked language model.
     """
-    head = parts.get("masked_lm_head")
+    head = heads.get("masked_lm_head")
     if encoder.reads_words or tokenizer.reads_words:
-        softmax = parts.get("softmax")
+        softmax = heads.get("softmax")
         if softmax is None or not encoder.reads_words or not tokenizer.reads_words:
             return None
         encoder.set_words(tokenizer.table)
         return ElmoScorer(encoder, softmax, tokenizer, compute)
-    if parts.get("causal_lm"):
+    if causal_lm:
         return LeftToRightScorer(encoder, head, tokenizer, compute, max_length)
-    if (discriminator := parts.get("discriminator_head")) is not None:
+    if (discriminator := heads.get("discriminator_head")) is not None:
         return DiscriminatorScorer(encoder, discriminator, tokenizer, compute, max_length)
     return None if head is None else MaskedScorer(encoder, head, tokenizer, compute, max_length, mode)
 

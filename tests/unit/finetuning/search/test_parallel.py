@@ -20,7 +20,7 @@ import torch
 from support.searches import new_recipe, run_search
 from unmask.errors import InputError, UserError
 from unmask.finetuning.search.search import run_trials
-from unmask.finetuning.search.trial import RunOne, Trial, attempt
+from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt
 from unmask.recipe.tree import FinetuneRecipe
 
 RUNS = """
@@ -161,6 +161,6 @@ def test_what_is_wrong_with_one_trial_alone_is_told(error: Exception, told: str)
     def run(*_: object, **__: object) -> Path:
         raise error
 
-    failure = attempt(Trial("a", "a", "a", {}, new_recipe({})), Path(), "a test", run)
+    failure = attempt(Trial("a", "a", "a", {}, new_recipe({})), Runs(Path(), "a test", run, 1))
     assert failure is not None
     assert failure.startswith(told)

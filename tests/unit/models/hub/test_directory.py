@@ -20,6 +20,7 @@ from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead, new_head
 from unmask.models.hub.directory import (
     LoadedModel,
+    TunedHead,
     load_encoder,
     load_finetuned,
     load_masked_lm,
@@ -40,8 +41,7 @@ def pretrained(tmp_path: Path) -> Path:
     save_model(
         tmp_path / "pretrained",
         BertEncoder(SETTINGS),
-        masked_lm_head=MaskedLMHead(SETTINGS),
-        next_sentence_head=NextSentenceHead(SETTINGS),
+        {"masked_lm_head": MaskedLMHead(SETTINGS), "next_sentence_head": NextSentenceHead(SETTINGS)},
     )
     return tmp_path / "pretrained"
 
@@ -53,9 +53,9 @@ def classifier(tmp_path: Path) -> Path:
     save_model(
         tmp_path / "classifier",
         BertEncoder(SETTINGS),
-        head=new_head("sequence_classification", SETTINGS, 3),
-        head_kind="sequence_classification",
-        labels=["bad", "good", "나쁨"],
+        tuned=TunedHead(
+            new_head("sequence_classification", SETTINGS, 3), "sequence_classification", labels=["bad", "good", "나쁨"]
+        ),
     )
     return tmp_path / "classifier"
 
@@ -85,7 +85,7 @@ def test_pretrained_round_trip(pretrained: Path) -> None:
 
 def test_masked_lm_without_pooler_round_trip(tmp_path: Path) -> None:
     encoder, head = BertEncoder(SETTINGS, pooler=False), MaskedLMHead(SETTINGS)
-    save_model(tmp_path / "model", encoder, masked_lm_head=head)
+    save_model(tmp_path / "model", encoder, {"masked_lm_head": head})
     model = load_masked_lm(tmp_path / "model")
     assert model.architecture == "BertForMaskedLM"
     assert model.encoder.pooler is None
@@ -125,7 +125,7 @@ def test_an_encoder_for_finetuning_leaves_the_heads_and_says_so(pretrained: Path
 
 
 def test_a_pooler_that_is_not_there_is_fresh_and_named(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", BertEncoder(SETTINGS, pooler=False), masked_lm_head=MaskedLMHead(SETTINGS))
+    save_model(tmp_path / "model", BertEncoder(SETTINGS, pooler=False), {"masked_lm_head": MaskedLMHead(SETTINGS)})
     loaded = load_encoder(tmp_path / "model")
     assert loaded.fresh == ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
     assert loaded.encoder.pooler.dense.weight.any()
@@ -240,7 +240,7 @@ def test_a_classifier_config_that_is_wrong_is_reported(classifier: Path, changes
 
 def test_labels_left_out_are_numbered(tmp_path: Path) -> None:
     head = new_head("sequence_classification", SETTINGS, 2)
-    save_model(tmp_path / "model", BertEncoder(SETTINGS), head=head, head_kind="sequence_classification")
+    save_model(tmp_path / "model", BertEncoder(SETTINGS), tuned=TunedHead(head, "sequence_classification"))
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if "label" not in k}))
     assert load_finetuned(tmp_path / "model").labels == ("LABEL_0", "LABEL_1")

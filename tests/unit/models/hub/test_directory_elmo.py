@@ -18,6 +18,7 @@ from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.heads.heads import HeadKind, new_head
 from unmask.models.hub.directory import (
+    TunedHead,
     load_causal_lm,
     load_encoder,
     load_finetuned,
@@ -34,14 +35,14 @@ SETTINGS = small_elmo()
 def directory(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     encoder, softmax = ElmoEncoder(SETTINGS), WordSoftmax(SETTINGS)
-    save_model(tmp_path, encoder, softmax=softmax, extra_config={"unmask_task": {"name": "tagging"}})
+    save_model(tmp_path, encoder, {"softmax": softmax}, extra_config={"unmask_task": {"name": "tagging"}})
     return tmp_path
 
 
 @pytest.mark.parametrize("with_softmax", [True, False])
 def test_what_is_saved_comes_back(tmp_path: Path, with_softmax: bool) -> None:
     encoder, softmax = ElmoEncoder(SETTINGS), WordSoftmax(SETTINGS)
-    save_model(tmp_path, encoder, softmax=softmax if with_softmax else None)
+    save_model(tmp_path, encoder, {"softmax": softmax} if with_softmax else {})
     loaded = load_model(tmp_path)
     assert loaded.encoder.settings == SETTINGS
     assert loaded.config["model_type"] == "elmo"
@@ -85,7 +86,7 @@ def test_missing_weights_are_named(directory: Path) -> None:
 def test_a_head_of_fine_tuning_stands_beside_the_encoder(tmp_path: Path, kind: HeadKind) -> None:
     encoder = ElmoEncoder(SETTINGS)
     head = ElmoClassifier(SETTINGS, 3) if kind == "sequence_classification" else new_head(kind, SETTINGS, 3)
-    save_model(tmp_path, encoder, head=head, head_kind=kind, labels=["a", "b", "c"], problem_type=None)
+    save_model(tmp_path, encoder, tuned=TunedHead(head, kind, labels=["a", "b", "c"], problem_type=None))
     loaded = load_finetuned(tmp_path)
     assert (loaded.architecture, loaded.head_kind, loaded.labels) == ("ElmoModel", kind, ("a", "b", "c"))
     assert_equal(dict(loaded.head_weights), dict(head.state_dict()))

@@ -21,6 +21,7 @@ from unmask.models.google import checkpoint as google_checkpoint
 from unmask.models.heads.heads import DiscriminatorHead, HeadKind, MaskedLMHead, needs_pooler, new_head
 from unmask.models.hub.directory import (
     NUM_LABELS,
+    TunedHead,
     load_encoder,
     load_finetuned,
     load_masked_lm,
@@ -45,11 +46,11 @@ def save_pretrained(directory: Path, family: Architecture, pooler: bool = False)
     settings = sizes(family, **{"embedding_size": 6} if family == "electra" else {})
     encoder = new_encoder(settings, pooler)
     if family == "electra":
-        save_model(directory, encoder, discriminator_head=DiscriminatorHead(settings))
+        save_model(directory, encoder, {"discriminator_head": DiscriminatorHead(settings)})
     elif ARCHITECTURES[family].left_to_right:
         save_model(directory, encoder, causal_lm=True)
     else:
-        save_model(directory, encoder, masked_lm_head=MaskedLMHead(settings))
+        save_model(directory, encoder, {"masked_lm_head": MaskedLMHead(settings)})
     return directory
 
 
@@ -57,7 +58,8 @@ def save_finetuned(directory: Path, family: Architecture, kind: HeadKind, **opti
     torch.manual_seed(0)
     settings = sizes(family)
     head = new_head(kind, settings, NUM_LABELS.get(kind, 2), dropout_prob=0.25)
-    save_model(directory, new_encoder(settings, needs_pooler(settings, kind)), head=head, head_kind=kind, **options)
+    encoder, tuned = new_encoder(settings, needs_pooler(settings, kind)), TunedHead(head, kind, **options)
+    save_model(directory, encoder, tuned=tuned, extra_config={"note": "kept"})
     return head
 
 
@@ -65,7 +67,7 @@ def save_finetuned(directory: Path, family: Architecture, kind: HeadKind, **opti
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_finetuned_model_comes_back(tmp_path: Path, family: Architecture, kind: HeadKind) -> None:
     labelled = kind not in NUM_LABELS
-    head = save_finetuned(tmp_path, family, kind, labels=["나쁨", "good"], extra_config={"note": "kept"})
+    head = save_finetuned(tmp_path, family, kind, labels=["나쁨", "good"])
     loaded = load_finetuned(tmp_path)
     assert loaded.encoder.settings == sizes(family)
     assert loaded.head_kind == kind
@@ -98,7 +100,7 @@ class Tagger(nn.Module):
 def test_the_weights_of_a_head_of_ones_own_are_handed_back(tmp_path: Path, family: Architecture) -> None:
     encoder, head = new_encoder(sizes(family), pooler=False), Tagger()
     labels = ["O", "B-사람", "I-사람"]
-    save_model(tmp_path, encoder, head=head, head_kind="token_classification", labels=labels)
+    save_model(tmp_path, encoder, tuned=TunedHead(head, "token_classification", labels=labels))
     loaded = load_finetuned(tmp_path)
     assert loaded.head is None
     assert loaded.head_kind == "token_classification"
@@ -180,7 +182,7 @@ def test_gpt1s_released_layout_loads(tmp_path: Path) -> None:
 
 def test_a_generator_is_a_masked_lm(tmp_path: Path) -> None:
     settings = sizes("electra", embedding_size=6)
-    save_model(tmp_path, new_encoder(settings), masked_lm_head=MaskedLMHead(settings))
+    save_model(tmp_path, new_encoder(settings), {"masked_lm_head": MaskedLMHead(settings)})
     loaded = load_masked_lm(tmp_path)
     assert loaded.architecture == "ElectraForMaskedLM"
     assert loaded.masked_lm_head.dense.weight.shape == (6, 12)

@@ -93,10 +93,10 @@ def copy_weights(module: QaModule, theirs: Any) -> None:
     """Into transformers' model, by the names that both have in common."""
     from safetensors.torch import load_file
 
-    from unmask.models.hub.directory import save_model
+    from unmask.models.hub.directory import TunedHead, save_model
 
     with tempfile.TemporaryDirectory() as directory:
-        save_model(Path(directory), module.encoder, head=module.head, head_kind="question_answering")
+        save_model(Path(directory), module.encoder, tuned=TunedHead(module.head, "question_answering"))
         weights = load_file(Path(directory) / "model.safetensors")
     theirs.load_state_dict(weights)
 
