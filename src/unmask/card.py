@@ -23,7 +23,7 @@ from unmask.info import describe, read_recipe
 from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, MODEL, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.writing import write_text
-from unmask.models.hub.config import HEAD_KIND, TRAINED_LENGTH, find_class
+from unmask.models.hub.config import HEAD_KIND, TRAINED_LENGTH, family_in, read_any_config
 from unmask.models.hub.uses import MASKED, use_of
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
@@ -109,7 +109,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     Args:
         export: what is to be said of the ONNX file that was made of the model; None: it is the model itself.
     """
-    config = read_object(next(directory / name for name in CONFIGS if (directory / name).is_file()))
+    config = read_any_config(directory)
     run = directory.parent
     task = config.get("unmask_task", {}).get("name")
     recipe = read_recipe(run / "recipe.yaml") if (run / "recipe.yaml").is_file() else None
@@ -180,8 +180,8 @@ def _opens_there(directory: Path, config: Mapping[str, Any]) -> bool:
 
 
 def _is_recurrent(config: Mapping[str, Any]) -> bool:
-    found = find_class((config.get("architectures") or [None])[0])
-    return found is not None and found[0].is_recurrent
+    family = family_in(config)
+    return family is not None and family.is_recurrent
 
 
 def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:

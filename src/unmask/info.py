@@ -17,7 +17,7 @@ from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, ENSEMBLE, GENERATOR, MODEL, SUMMARY, is_onnx
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
-from unmask.models.hub.config import find_class
+from unmask.models.hub.config import family_in, read_any_config
 from unmask.models.hub.uses import Use, use_of
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
@@ -165,9 +165,9 @@ def _commands(use: Use, in_onnx: bool) -> list[str]:
 
 
 def _describe_model(path: Path) -> dict[str, Any]:
-    config = read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
+    config = read_any_config(path)
     is_google = not (path / CONFIGS[0]).is_file()
-    use = use_of({"architectures": ["BertForPreTraining"]} if is_google else config)
+    use = use_of(config)
     in_onnx = is_onnx(path)
     description: dict[str, Any] = {
         "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
@@ -197,9 +197,8 @@ def _describe_model(path: Path) -> dict[str, Any]:
 
 def _renamed_sizes(config: Mapping[str, Any]) -> dict[str, str]:
     """Sizes that the family of a `config.json` has under other keys, such as GPT-1's `n_embd`."""
-    named = config.get("architectures")
-    found = find_class(named[0]) if isinstance(named, list) and named else None
-    keys = {} if found is None else found[0].keys
+    family = family_in(config)
+    keys = {} if family is None else family.keys
     return {ours: keys[ours] for ours in SIZES if keys.get(ours, ours) != ours}
 
 
