@@ -17,7 +17,7 @@ from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.task_options import adjusted_task, naming_columns
 from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows
 from unmask.io.input_files import InputFiles
-from unmask.io.paths import model_directory
+from unmask.io.paths import CHECKPOINTS, model_directory
 from unmask.io.progress import Progress
 from unmask.io.tables import warn_of_quotes
 from unmask.models.encoder import Encoder, new_encoder
@@ -114,7 +114,7 @@ def open_inputs(
     Raises:
         UserError: the model or a file is missing, damaged, or does not fit the others.
     """
-    checkpoint = find_checkpoint(directory / "checkpoints")
+    checkpoint = find_checkpoint(directory / CHECKPOINTS)
     source = source or open_source(model_directory(settings.init_from))
     tokenizer, new_entries = load_tokenizer_with_template(source.directory)
     data = settings.data

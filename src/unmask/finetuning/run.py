@@ -23,7 +23,7 @@ from unmask.finetuning.lengths import within_trained_length
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.evaluation import warn_if_degenerate
 from unmask.inference.windows import ExampleSet, measure, predict_window
-from unmask.io.paths import model_directory
+from unmask.io.paths import RESULTS, SAMPLES, model_directory
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
@@ -317,13 +317,13 @@ def _write_results(
         if isinstance(dev.score, LabelScore | LabelSetScore):
             results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
         results["floors"] = _floors(task, run.loader.examples, run.dev)
-        write_json(directory / "samples.json", _samples(task, run, compute))
+        write_json(directory / SAMPLES, _samples(task, run, compute))
     if run.test is not None:
         test = Measurement("test", task, run.module, run.test, compute)
         results["test"] = test()
         logger.info("test: %s", _listed(test.figures))
     save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
-    write_json(directory / "results.json", results)
+    write_json(directory / RESULTS, results)
     if (directory / "features").exists():
         rmtree(directory / "features")
 

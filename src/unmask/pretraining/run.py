@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unmask.config import Overrides
+from unmask.io.paths import RESULTS, SAMPLES
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
@@ -146,10 +147,10 @@ def _write_results(
     if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}
     results = {**last_evaluation, "num_parameters": _num_parameters(module), "floors": floors}
-    write_json(directory / "results.json", results)
+    write_json(directory / RESULTS, results)
     if inputs.held_out:
         write_json(
-            directory / "samples.json",
+            directory / SAMPLES,
             samples_of(module, inputs.held_out[0].to(next(module.parameters()).device), inputs.tokenizer),
         )
 

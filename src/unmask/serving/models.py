@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import InputError, ModelError, SettingsError, UserError
-from unmask.io.paths import ENSEMBLE, MODEL, is_onnx, model_directory
+from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RECIPE, is_onnx, model_directory
 from unmask.models.family import Family
 from unmask.models.hub.config import family_in, read_any_config
 from unmask.models.hub.uses import MASKED, use_of
@@ -80,7 +80,7 @@ class ServedModel:
     def steps(self) -> list[int]:
         """Of the checkpoints of the run that made the model, as they were at the server's start; of many, as many as
         fit into the memory set aside. Empty if there are none."""
-        steps = list_steps(self.directory.parent / "checkpoints")
+        steps = list_steps(self.directory.parent / CHECKPOINTS)
         if not steps:
             return []
         size = sum(path.stat().st_size for path in self.directory.glob("*.safetensors"))
@@ -177,7 +177,7 @@ def _looks(model: ServedModel, family: Family | None) -> tuple[str, ...]:
     main = model.endpoints[0]
     attends = family is not None and not family.is_recurrent
     run = model.directory.parent
-    is_of_run = model.directory.name == MODEL and (run / "recipe.yaml").is_file()
+    is_of_run = model.directory.name == MODEL and (run / RECIPE).is_file()
     looks = {
         "attention": attends,
         "token-scores": "pairs" in model.endpoints,

@@ -16,11 +16,12 @@ from support.corpora import contents, names
 from support.files import write
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError, SettingsError
+from unmask.io.paths import RECIPE
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.run import environment
-from unmask.training.run.directory import RECIPE, beginning_run, open_run, opening_run
+from unmask.training.run.directory import beginning_run, open_run, opening_run
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 
