@@ -7,6 +7,7 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -142,6 +143,7 @@ def finetune_settings(
             own,
             settings,
             name=recipe,
+            command=sys.argv,
             seed=settings.seed,
             device=compute.describe(),
             resume=resume,

@@ -8,6 +8,7 @@ minutes).
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def pretrain(
             directory,
             settings,
             name=recipe,
+            command=sys.argv,
             seed=settings.seed,
             device=compute.describe(),
             resume=resume,

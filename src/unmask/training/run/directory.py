@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -228,6 +227,7 @@ def beginning_run(
     recipe: Settings,
     *,
     name: str,
+    command: Sequence[str],
     seed: int,
     device: str,
     resume: bool,
@@ -238,6 +238,7 @@ def beginning_run(
 
     Args:
         name: of the recipe, for the record.
+        command: the words of the command line, likewise.
         device: in words, likewise.
     """
     with (
@@ -248,7 +249,7 @@ def beginning_run(
             logger.info(change)
         _warn_of_another_machine(directory, device)
         write_environment(
-            directory, recipe=name, command=sys.argv, seed=seed, device=device, num_threads=torch.get_num_threads()
+            directory, recipe=name, command=command, seed=seed, device=device, num_threads=torch.get_num_threads()
         )
         yield
 
