@@ -280,11 +280,10 @@ def _train(
     task, module = run.task, run.module
     if settings.task.tagging_head == "bilstm":
         run = add_features(settings.task.feature_layers, run, directory / "features", compute.device)
-    num_parameters = sum(parameter.numel() for parameter in module.parameters())
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
     labels = f"; labels {', '.join(task.labels)}" if task.labels else ""
     labels += f" (f1 is that of {positive})" if (positive := positive_label(task)) is not None else ""
-    logger.info("%s parameters, from %s%s", human_count(num_parameters), origin, labels)
+    logger.info("%s parameters, from %s%s", human_count(module.num_parameters), origin, labels)
     log_compute(compute, run.module.encoder.settings)
     plain = compute.for_figures()
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain)
@@ -310,7 +309,7 @@ def _write_results(
     module.eval()
     if isinstance(module, SequenceModule):
         module.rescale()
-    results: dict[str, Any] = {"num_parameters": sum(parameter.numel() for parameter in module.parameters())}
+    results: dict[str, Any] = {"num_parameters": module.num_parameters}
     results |= {} if (positive := positive_label(task)) is None else {"positive_label": positive}
     if dev is not None and run.dev is not None:
         task = dev.tune(last_evaluation)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from unmask.config import Overrides
 from unmask.io.paths import RESULTS, SAMPLES
@@ -117,7 +116,7 @@ def _train(
     encoder = module.encoder.settings
     num_held_out = sum(batch.num_sequences for batch in inputs.held_out)
     text = f"{inputs.store.num_documents:,} documents, {human_count(inputs.store.num_tokens)} tokens"
-    logger.info("%s parameters; %s; %s held-out sequences", human_count(_num_parameters(module)), text, num_held_out)
+    logger.info("%s parameters; %s; %s held-out sequences", human_count(module.num_parameters), text, num_held_out)
     lengths = [phase.packing(settings.packing).max_length for phase in settings.phases]
     if len(set(lengths)) > 1 and inputs.held_out:
         long = f"as long as those of the last phase (packing.max_length={lengths[-1]}) from the first evaluation on"
@@ -148,14 +147,10 @@ def _write_results(
     floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))
     if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}
-    results = {**last_evaluation, "num_parameters": _num_parameters(module), "floors": floors}
+    results = {**last_evaluation, "num_parameters": module.num_parameters, "floors": floors}
     write_json(directory / RESULTS, results)
     if inputs.held_out:
         write_json(
             directory / SAMPLES,
             samples_of(module, inputs.held_out[0].to(next(module.parameters()).device), inputs.tokenizer),
         )
-
-
-def _num_parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
