@@ -354,10 +354,9 @@ class Session:
 
     def _evaluate(self, state: TrainState) -> None:
         state.evaluated_step = state.step
-        if self.evaluate is None:
-            return
-        with self.average.used() if self.average is not None else nullcontext():
-            self._evaluate_weights(state, self.evaluate)
+        if self.evaluate is not None:
+            with self.average.used() if self.average is not None else nullcontext():
+                self._evaluate_weights(state, self.evaluate)
 
     def _evaluate_weights(self, state: TrainState, evaluate: Callable[[], dict[str, float]]) -> None:
         module = self.learner.module
