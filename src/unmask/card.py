@@ -19,12 +19,13 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from unmask.errors import OutputError, SettingsError
-from unmask.info import describe, read_recipe
+from unmask.info import describe
 from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, MODEL, SUMMARY, TRIALS, is_onnx, model_directory
+from unmask.io.paths import CONFIGS, MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.writing import write_text
-from unmask.models.hub.config import HEAD_KIND, TRAINED_LENGTH, find_class
+from unmask.models.hub.config import HEAD_KIND, TRAINED_LENGTH, family_in, read_any_config
 from unmask.models.hub.uses import MASKED, use_of
+from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
 from unmask.store.manifest import read_manifest
@@ -109,16 +110,16 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     Args:
         export: what is to be said of the ONNX file that was made of the model; None: it is the model itself.
     """
-    config = read_object(next(directory / name for name in CONFIGS if (directory / name).is_file()))
+    config = read_any_config(directory)
     run = directory.parent
     task = config.get("unmask_task", {}).get("name")
-    recipe = read_recipe(run / "recipe.yaml") if (run / "recipe.yaml").is_file() else None
+    recipe = read_recipe(run / RECIPE) if (run / RECIPE).is_file() else None
     made_here = directory.name == MODEL and recipe is not None
     made_here = made_here and isinstance(recipe, FinetuneRecipe) == (task is not None)
     if not made_here:
         recipe = None
-    if recipe is None and (directory / "recipe.yaml").is_file():
-        recipe = read_recipe(directory / "recipe.yaml")
+    if recipe is None and (directory / RECIPE).is_file():
+        recipe = read_recipe(directory / RECIPE)
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
     content = _content(run) if made_here else {}
     results = _results(run, content) if made_here else []
@@ -180,8 +181,8 @@ def _opens_there(directory: Path, config: Mapping[str, Any]) -> bool:
 
 
 def _is_recurrent(config: Mapping[str, Any]) -> bool:
-    found = find_class((config.get("architectures") or [None])[0])
-    return found is not None and found[0].is_recurrent
+    family = family_in(config)
+    return family is not None and family.is_recurrent
 
 
 def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:
@@ -255,7 +256,7 @@ def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str,
         return
     if recipe is None:
         return
-    if recipe.store is not None and (Path(recipe.store) / "manifest.json").is_file():
+    if recipe.store is not None and (Path(recipe.store) / MANIFEST).is_file():
         manifest = read_manifest(Path(recipe.store))
         for source in manifest["sources"]:
             yield "text", _shown(source["file"])
@@ -269,7 +270,7 @@ def _content(run: Path) -> dict[str, Any]:
     """`results.json` of the run that made the model, of a search its best trial; empty if there is none."""
     if (run / SUMMARY).is_file():
         run = run / TRIALS / read_object(run / SUMMARY)["best_on_dev"]["trial"]
-    return read_object(run / "results.json") if (run / "results.json").is_file() else {}
+    return read_object(run / RESULTS) if (run / RESULTS).is_file() else {}
 
 
 def _results(run: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -285,7 +286,7 @@ def _results(run: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
             for metric, each in every.get(split, {}).items()
             if metric not in _NOT_METRICS and each["mean"] is not None
         ]
-    if not (run / "results.json").is_file():
+    if not (run / RESULTS).is_file():
         return []
     found = []
     for split in ("dev", "test"):

@@ -36,7 +36,12 @@ class Stream(IntEnum):
     KIND = 6  # whether the next is an annotation or a word
     DIRECTION = 7  # whether a sequence is read from left to right; for place 0 alone
     SAMPLE = 7  # of the generator's softmax; for targets, and at place 0 is `[CLS]`, which is none
-    CANDIDATES = 1  # of a sampled softmax; from a window's key, as the next, from which nothing is masked
+
+
+class WindowStream(IntEnum):
+    """As `Stream`, of what is drawn from a key of `Purpose.WINDOW`."""
+
+    CANDIDATES = 1  # of a sampled softmax
     FORGETTING = 2  # which lanes lose their memory
 
 
@@ -90,7 +95,7 @@ def uniform(keys: Tensor, counters: Tensor, stream: int) -> Tensor:
     Args:
         keys: (n,) int64.
         counters: (n,) int64, the place within what the key belongs to, such as a token's position.
-        stream: keeps independent draws for the same place apart; see `Stream`.
+        stream: keeps independent draws for the same place apart; see `Stream` and `WindowStream`.
 
     Returns:
         (n,) float64 with 53 random bits each.

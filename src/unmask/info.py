@@ -11,14 +11,27 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from unmask.config import build_settings, read_settings_file
+from unmask.config import read_settings_file
 from unmask.errors import InputError, ModelError
 from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, ENSEMBLE, GENERATOR, MODEL, SUMMARY, is_onnx
+from unmask.io.paths import (
+    CHECKPOINTS,
+    CONFIGS,
+    ENSEMBLE,
+    GENERATOR,
+    MANIFEST,
+    MODEL,
+    RECIPE,
+    RESULTS,
+    SPAN_BOUNDARY,
+    SUMMARY,
+    is_onnx,
+)
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
-from unmask.models.hub.config import find_class
+from unmask.models.hub.config import family_in, read_any_config
 from unmask.models.hub.uses import Use, use_of
+from unmask.recipe.loading import read_recipe
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name, read_manifest
@@ -30,8 +43,6 @@ SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
     *("projection_size", "cell_size"),  # ELMo's
 )
-SPAN_BOUNDARY = "span_boundary.safetensors"
-"""SpanBERT's file in a model directory; the module that writes it imports torch."""
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -106,13 +117,13 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _is_store(path: Path) -> bool:
-    if (path / "manifest.json").is_file():
+    if (path / MANIFEST).is_file():
         return True
     return any(any(path.glob(mark)) for mark in ("tokens-*.bin", "shard-*.json", f"{UNFINISHED}tokens-*.bin"))
 
 
 def _describe_store(path: Path) -> dict[str, Any]:
-    if not (path / "manifest.json").is_file():
+    if not (path / MANIFEST).is_file():
         records = [read_object(record) for record in sorted(path.glob("shard-*.json"))]
         names = ("documents", "sentences", "tokens")
         return {
@@ -165,9 +176,9 @@ def _commands(use: Use, in_onnx: bool) -> list[str]:
 
 
 def _describe_model(path: Path) -> dict[str, Any]:
-    config = read_object(next(path / name for name in CONFIGS if (path / name).is_file()))
+    config = read_any_config(path)
     is_google = not (path / CONFIGS[0]).is_file()
-    use = use_of({"architectures": ["BertForPreTraining"]} if is_google else config)
+    use = use_of(config)
     in_onnx = is_onnx(path)
     description: dict[str, Any] = {
         "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
@@ -190,16 +201,15 @@ def _describe_model(path: Path) -> dict[str, Any]:
     if _is_model(path / GENERATOR):
         generator = _describe_model(path / GENERATOR)
         description[GENERATOR] = {name: generator[name] for name in generator if name not in ("tokenizer", "commands")}
-    if _is_tokenizer(path):
+    if has_tokenizer(path):
         description["tokenizer"] = _describe_tokenizer(path)
     return description
 
 
 def _renamed_sizes(config: Mapping[str, Any]) -> dict[str, str]:
     """Sizes that the family of a `config.json` has under other keys, such as GPT-1's `n_embd`."""
-    named = config.get("architectures")
-    found = find_class(named[0]) if isinstance(named, list) and named else None
-    keys = {} if found is None else found[0].keys
+    family = family_in(config)
+    keys = {} if family is None else family.keys
     return {ours: keys[ours] for ours in SIZES if keys.get(ours, ours) != ours}
 
 
@@ -235,10 +245,6 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _is_tokenizer(path: Path) -> bool:
-    return has_tokenizer(path)
-
-
 def _describe_tokenizer(path: Path) -> dict[str, Any]:
     tokenizer = open_tokenizer(path)
     description: dict[str, Any] = {
@@ -266,14 +272,14 @@ def _describe_segmenter(name: str) -> str:
 
 def _is_run(path: Path) -> bool:
     """A folder with metrics, or with a recipe; but a model may have the recipe that it was made by beside it."""
-    return (path / METRICS).is_file() or ((path / "recipe.yaml").is_file() and not _is_model(path))
+    return (path / METRICS).is_file() or ((path / RECIPE).is_file() and not _is_model(path))
 
 
 def _describe_run(path: Path) -> dict[str, Any]:
     description: dict[str, Any] = {}
-    recipe = read_recipe(path / "recipe.yaml") if (path / "recipe.yaml").is_file() else None
+    recipe = read_recipe(path / RECIPE) if (path / RECIPE).is_file() else None
     rows = read_metrics(path / METRICS) if (path / METRICS).is_file() else []
-    checkpoints = sorted((path / "checkpoints").glob("step-*"))
+    checkpoints = sorted((path / CHECKPOINTS).glob("step-*"))
     if recipe is not None:
         description["program"] = "finetune" if isinstance(recipe, FinetuneRecipe) else "pretrain"
         description["progress"] = _progress(recipe, checkpoints, rows)
@@ -283,8 +289,8 @@ def _describe_run(path: Path) -> dict[str, Any]:
         name: value for row in rows for name, value in row.items() if name not in ("tokens", "examples_hash")
     }
     description["checkpoints"] = [checkpoint.name for checkpoint in checkpoints]
-    if (path / "results.json").is_file():
-        description["results"] = {k: v for k, v in read_object(path / "results.json").items() if k != "floors"}
+    if (path / RESULTS).is_file():
+        description["results"] = {k: v for k, v in read_object(path / RESULTS).items() if k != "floors"}
     description["sessions"] = [
         {name: session.get(name) for name in ("started", "recipe", "device", "git_commit")}
         for session in read_sessions(path / ENVIRONMENT)
@@ -352,16 +358,6 @@ def _describe_recipe(path: Path) -> dict[str, Any]:
     return {"about": comment, "settings": read_settings_file(path)}
 
 
-def read_recipe(path: Path) -> PretrainRecipe | FinetuneRecipe:
-    """A run's resolved recipe, of either kind; that of a sample encoder names no text, and gets none."""
-    values = read_settings_file(path)
-    if "data" in values:
-        return build_settings(FinetuneRecipe, values, str(path))
-    if values.get("corpus") is None and values.get("store") is None:
-        values["corpus"] = []
-    return build_settings(PretrainRecipe, values, str(path))
-
-
 def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: _without_nulls(value) if isinstance(value, dict) else value
@@ -376,7 +372,7 @@ KINDS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], dict[str, Any]]]
     "run": (_is_run, _describe_run),
     "store": (_is_store, _describe_store),
     "model": (_is_model, _describe_model),
-    "tokenizer": (_is_tokenizer, _describe_tokenizer),
+    "tokenizer": (has_tokenizer, _describe_tokenizer),
     "recipe": (_is_recipe, _describe_recipe),
 }
 """How each kind is recognised and described; the first that fits is taken."""

@@ -260,3 +260,10 @@ def test_what_a_card_states_is_read_again(card: str | None, expected: Stated, tm
     if card is not None:
         (tmp_path / "README.md").write_text(card, "utf-8")
     assert stated_in(tmp_path) == expected
+
+
+def test_a_bert_of_google_fills_masks(tmp_path: Path) -> None:
+    google = Path(__file__).parents[1] / "golden" / "tensorflow_checkpoint"
+    shutil.copytree(google, tmp_path / "google")
+    data = ModelCard.load(write_card(tmp_path / "google")).data
+    assert (data.library_name, data.pipeline_tag) == (None, "fill-mask")

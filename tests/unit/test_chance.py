@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from unmask.chance import Draws, Permutation, Purpose, Stream, key, mix, uniform
+from unmask.chance import Draws, Permutation, Purpose, Stream, WindowStream, key, mix, uniform
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 IMPROBABLE = 1e-4
@@ -149,5 +149,7 @@ def test_numbers_that_runs_were_drawn_with_never_change() -> None:
     purposes = {"DOCUMENTS": 1, "PLAN": 2, "SHUFFLE": 3, "OBJECTIVE": 4, "LANES": 5, "WINDOW": 6}
     assert {name: int(number) for name, number in Purpose.__members__.items()} == purposes
     drawn = {"CHOICE": 1, "ACTION": 2, "REPLACEMENT": 3, "LENGTH": 4, "ANNOTATION": 5, "KIND": 6}
-    others = {"DIRECTION": 7, "SAMPLE": 7, "CANDIDATES": 1, "FORGETTING": 2}
+    others = {"DIRECTION": 7, "SAMPLE": 7}
     assert {name: int(number) for name, number in Stream.__members__.items()} == drawn | others
+    of_windows = {"CANDIDATES": 1, "FORGETTING": 2}
+    assert {name: int(number) for name, number in WindowStream.__members__.items()} == of_windows

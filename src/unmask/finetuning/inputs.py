@@ -17,10 +17,11 @@ from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.task_options import adjusted_task, naming_columns
 from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows
 from unmask.io.input_files import InputFiles
-from unmask.io.paths import model_directory
+from unmask.io.paths import CHECKPOINTS, model_directory
 from unmask.io.progress import Progress
 from unmask.io.tables import warn_of_quotes
 from unmask.models.encoder import Encoder, new_encoder
+from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import WindowClassifier, needs_pooler
 from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
@@ -114,7 +115,7 @@ def open_inputs(
     Raises:
         UserError: the model or a file is missing, damaged, or does not fit the others.
     """
-    checkpoint = find_checkpoint(directory / "checkpoints")
+    checkpoint = find_checkpoint(directory / CHECKPOINTS)
     source = source or open_source(model_directory(settings.init_from))
     tokenizer, new_entries = load_tokenizer_with_template(source.directory)
     data = settings.data
@@ -281,13 +282,13 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
             f"{source} was fine-tuned with task.encoder_top {top}, and it is {settings.task.encoder_top} here: set "
             f"task.encoder_top={top}, or leave out keep_head"
         )
-    head = "bilstm" if (loaded.config or {}).get(HEAD_CLASS) == "FeatureHead" else "linear"
+    head = "bilstm" if (loaded.config or {}).get(HEAD_CLASS) == FeatureHead.__name__ else "linear"
     if head != settings.task.tagging_head:
         raise ModelError(
             f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
             f"{settings.task.tagging_head}: set task.tagging_head={head}, or leave out keep_head"
         )
-    is_learnt = (loaded.config or {}).get(HEAD_CLASS) == "WindowClassifier"
+    is_learnt = (loaded.config or {}).get(HEAD_CLASS) == WindowClassifier.__name__
     if is_learnt and settings.task.window_pooling != "learnt":
         raise ModelError(
             f"{source} has a head that weighs windows, and task.window_pooling is {settings.task.window_pooling}: set "

@@ -7,6 +7,7 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from unmask.finetuning.lengths import within_trained_length
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.evaluation import warn_if_degenerate
 from unmask.inference.windows import ExampleSet, measure, predict_window
-from unmask.io.paths import model_directory
+from unmask.io.paths import RESULTS, SAMPLES, model_directory
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
@@ -142,6 +143,7 @@ def finetune_settings(
             own,
             settings,
             name=recipe,
+            command=sys.argv,
             seed=settings.seed,
             device=compute.describe(),
             resume=resume,
@@ -278,11 +280,10 @@ def _train(
     task, module = run.task, run.module
     if settings.task.tagging_head == "bilstm":
         run = add_features(settings.task.feature_layers, run, directory / "features", compute.device)
-    num_parameters = sum(parameter.numel() for parameter in module.parameters())
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
     labels = f"; labels {', '.join(task.labels)}" if task.labels else ""
     labels += f" (f1 is that of {positive})" if (positive := positive_label(task)) is not None else ""
-    logger.info("%s parameters, from %s%s", human_count(num_parameters), origin, labels)
+    logger.info("%s parameters, from %s%s", human_count(module.num_parameters), origin, labels)
     log_compute(compute, run.module.encoder.settings)
     plain = compute.for_figures()
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain)
@@ -308,7 +309,7 @@ def _write_results(
     module.eval()
     if isinstance(module, SequenceModule):
         module.rescale()
-    results: dict[str, Any] = {"num_parameters": sum(parameter.numel() for parameter in module.parameters())}
+    results: dict[str, Any] = {"num_parameters": module.num_parameters}
     results |= {} if (positive := positive_label(task)) is None else {"positive_label": positive}
     if dev is not None and run.dev is not None:
         task = dev.tune(last_evaluation)
@@ -317,13 +318,13 @@ def _write_results(
         if isinstance(dev.score, LabelScore | LabelSetScore):
             results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
         results["floors"] = _floors(task, run.loader.examples, run.dev)
-        write_json(directory / "samples.json", _samples(task, run, compute))
+        write_json(directory / SAMPLES, _samples(task, run, compute))
     if run.test is not None:
         test = Measurement("test", task, run.module, run.test, compute)
         results["test"] = test()
         logger.info("test: %s", _listed(test.figures))
     save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
-    write_json(directory / "results.json", results)
+    write_json(directory / RESULTS, results)
     if (directory / "features").exists():
         rmtree(directory / "features")
 

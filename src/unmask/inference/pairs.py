@@ -13,7 +13,7 @@ from torch import nn
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.precision import freeze, inference_compute
 from unmask.io.input_files import DataPath
-from unmask.io.paths import GENERATOR, is_onnx, model_directory
+from unmask.io.paths import CHECKPOINTS, GENERATOR, is_onnx, model_directory
 from unmask.io.progress import Progress
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
@@ -83,7 +83,7 @@ def evaluate_checkpoints(
         InputError, ModelError: as `evaluate_pairs`, and if the run has no checkpoints.
     """
     paradigms = read_paradigms(pairs)
-    steps = list_steps(Path(run) / "checkpoints")
+    steps = list_steps(Path(run) / CHECKPOINTS)
     if not steps:
         raise InputError(
             f"{run}: no checkpoints: expected a pre-training run; train.keep_last and train.keep_every say which it "

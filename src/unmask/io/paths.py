@@ -8,6 +8,18 @@ from pathlib import Path
 from unmask.errors import ModelError
 
 MODEL = "model"
+RECIPE = "recipe.yaml"
+"""The resolved recipe, in a run's directory."""
+RESULTS = "results.json"
+"""In a run's directory: its figures, once it is finished."""
+SAMPLES = "samples.json"
+"""In a run's directory: the samples that its report shows."""
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints."""
+MANIFEST = "manifest.json"
+"""In a store's directory: what it holds; written last."""
+SPAN_BOUNDARY = "span_boundary.safetensors"
+"""SpanBERT's boundary head in a model directory."""
 GENERATOR = "generator"
 """The folder of ELECTRA's generator inside the discriminator's model directory."""
 TRIALS = "trials"
@@ -37,7 +49,7 @@ def model_directory(path: str | Path) -> Path:
     for directory in (path, path / MODEL):
         if any((directory / name).is_file() for name in CONFIGS):
             return directory
-    if (path / "recipe.yaml").is_file():
+    if (path / RECIPE).is_file():
         raise ModelError(f"{path}: this run has made no model yet: its command with --resume continues to the end")
     if not path.exists():
         hint = ""

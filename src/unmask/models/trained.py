@@ -31,6 +31,11 @@ class TrainedModule(nn.Module, ABC):
         return None
 
     @property
+    def num_parameters(self) -> int:
+        """How many numbers its parameters hold, frozen ones too; one that several parts share counts once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
     def stages(self) -> tuple[float, ...]:
         """The shares of the budget at which each stage of a run ends, ascending; the last is 1. Each stage trains
         different weights."""

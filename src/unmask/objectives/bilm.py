@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
-from unmask.chance import Stream, uniform
+from unmask.chance import WindowStream, uniform
 from unmask.errors import ModelError
 from unmask.models.dropout import dropout
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
@@ -72,7 +72,7 @@ class BiLM:
         keys = batch.keys
         assert keys is not None, "candidates and the lanes that forget are drawn from the batch's keys"
         if self._empty_memory_prob:
-            draws = uniform(keys, batch.columns["lane"], Stream.FORGETTING)
+            draws = uniform(keys, batch.columns["lane"], WindowStream.FORGETTING)
             batch = batch.with_columns(forgets=draws < self._empty_memory_prob)
         if self._num_negatives is None:
             return batch

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.chance import Stream, uniform
+from unmask.chance import WindowStream, uniform
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.kernels.products import compute_dtype, linear
 
@@ -38,7 +38,7 @@ def draw_candidates(chance_key: int, num_candidates: int, vocab_size: int) -> tu
     size = 2 * num_candidates
     while True:
         counters = torch.arange(size)
-        draws = uniform(torch.full((size,), chance_key), counters, Stream.CANDIDATES).numpy()
+        draws = uniform(torch.full((size,), chance_key), counters, WindowStream.CANDIDATES).numpy()
         words = np.minimum(np.exp(draws * math.log(vocab_size + 1)).astype(np.int64) - 1, vocab_size - 1)
         _, firsts = np.unique(words, return_index=True)
         if len(firsts) >= num_candidates:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from unmask.errors import CheckpointError, InputError
+from unmask.io.paths import CHECKPOINTS, RECIPE
 from unmask.io.writing import writing_directory
 from unmask.models.hub.config import length_config
 from unmask.models.hub.directory import save_model
@@ -47,16 +48,16 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         OutputError: there is something at `out` that is no model or not to be overwritten, or it cannot be written.
     """
     run, out = Path(run), Path(out)
-    if not (run / "recipe.yaml").is_file():
+    if not (run / RECIPE).is_file():
         raise InputError(f"{run}: no recipe.yaml: expected the directory of a pre-training run")
-    settings = load_pretrain_recipe(str(run / "recipe.yaml"))
-    steps = list_steps(run / "checkpoints")
+    settings = load_pretrain_recipe(str(run / RECIPE))
+    steps = list_steps(run / CHECKPOINTS)
     if not steps or step not in (None, *steps):
         which = "no checkpoints" if not steps else f"no checkpoint of step {step:,}"
         there = f"; there are {', '.join(f'{number:,}' for number in steps)}" if steps else ""
         raise InputError(f"{run}: {which}{there}: train.keep_last and train.keep_every say which a run keeps")
     check_place(out, overwrite)
-    checkpoint = find_checkpoint(run / "checkpoints") if step is None else open_checkpoint(run / "checkpoints", step)
+    checkpoint = find_checkpoint(run / CHECKPOINTS) if step is None else open_checkpoint(run / CHECKPOINTS, step)
     assert checkpoint is not None, "there are some"
     for damage in checkpoint.damaged:
         logger.warning("a damaged checkpoint is passed over: %s", damage)

@@ -20,7 +20,7 @@ from unmask.corpus.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.corpus.pipeline import read_documents
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, SettingsError
-from unmask.io.paths import model_directory
+from unmask.io.paths import CHECKPOINTS, MANIFEST, model_directory
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.settings_base import AnnotationKind
 from unmask.objectives.table import new_objective
@@ -91,7 +91,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int, share: 
     Raises:
         UserError: an input is missing, damaged, or does not fit the others.
     """
-    checkpoint = find_checkpoint(directory / "checkpoints")
+    checkpoint = find_checkpoint(directory / CHECKPOINTS)
     start = open_start(settings)
     store = open_store(start, directory, workers, begun=checkpoint is not None)
     files = json.dumps(store.manifest["files"], sort_keys=True)  # with their checksums, the tokenizer's among them
@@ -161,7 +161,7 @@ def open_store(start: Start, directory: Path, workers: int, begun: bool = False)
     try:
         return _store_of_corpus(start, directory, own, workers)
     except InputError as error:
-        if not begun or not (own / "manifest.json").is_file():
+        if not begun or not (own / MANIFEST).is_file():
             raise
         logger.warning("continues with %s, which was made of the corpus that cannot be read any more (%s)", own, error)
         return TokenStore(own)
@@ -191,7 +191,7 @@ def _store_of_corpus(start: Start, directory: Path, own: Path, workers: int) -> 
     check_vocabulary(start, opened, f"the tokenizer of {tokenizer}")
     if not opened.reads_words:
         check_separator(settings.packing, template_of(start, opened))
-    is_made = (own / "manifest.json").is_file()
+    is_made = (own / MANIFEST).is_file()
     store = prepare(
         settings.corpus,
         tokenizer,

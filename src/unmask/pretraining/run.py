@@ -8,14 +8,15 @@ minutes).
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from unmask.config import Overrides
+from unmask.io.paths import RESULTS, SAMPLES
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
@@ -77,6 +78,7 @@ def pretrain(
             directory,
             settings,
             name=recipe,
+            command=sys.argv,
             seed=settings.seed,
             device=compute.describe(),
             resume=resume,
@@ -114,7 +116,7 @@ def _train(
     encoder = module.encoder.settings
     num_held_out = sum(batch.num_sequences for batch in inputs.held_out)
     text = f"{inputs.store.num_documents:,} documents, {human_count(inputs.store.num_tokens)} tokens"
-    logger.info("%s parameters; %s; %s held-out sequences", human_count(_num_parameters(module)), text, num_held_out)
+    logger.info("%s parameters; %s; %s held-out sequences", human_count(module.num_parameters), text, num_held_out)
     lengths = [phase.packing(settings.packing).max_length for phase in settings.phases]
     if len(set(lengths)) > 1 and inputs.held_out:
         long = f"as long as those of the last phase (packing.max_length={lengths[-1]}) from the first evaluation on"
@@ -145,14 +147,10 @@ def _write_results(
     floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))
     if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}
-    results = {**last_evaluation, "num_parameters": _num_parameters(module), "floors": floors}
-    write_json(directory / "results.json", results)
+    results = {**last_evaluation, "num_parameters": module.num_parameters, "floors": floors}
+    write_json(directory / RESULTS, results)
     if inputs.held_out:
         write_json(
-            directory / "samples.json",
+            directory / SAMPLES,
             samples_of(module, inputs.held_out[0].to(next(module.parameters()).device), inputs.tokenizer),
         )
-
-
-def _num_parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

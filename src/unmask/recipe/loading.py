@@ -44,6 +44,16 @@ def load_finetune_recipe(name: str, overrides: Overrides = ()) -> FinetuneRecipe
     return _load(FinetuneRecipe, name, overrides)
 
 
+def read_recipe(path: Path) -> PretrainRecipe | FinetuneRecipe:
+    """A run's resolved recipe, of either kind; that of a sample encoder names no text, and gets none."""
+    values = read_settings_file(path)
+    if "data" in values:
+        return build_settings(FinetuneRecipe, values, str(path))
+    if values.get("corpus") is None and values.get("store") is None:
+        values["corpus"] = []
+    return build_settings(PretrainRecipe, values, str(path))
+
+
 def read_corpus_options(
     reading: Mapping[str, Any], cleaning: Mapping[str, Any], overrides: Sequence[str]
 ) -> CorpusOptions:

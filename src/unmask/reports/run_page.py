@@ -32,6 +32,7 @@ import yaml
 
 from unmask.errors import InputError
 from unmask.io.json_text import check_size
+from unmask.io.paths import RECIPE, RESULTS, SAMPLES
 from unmask.io.progress import human_count, human_duration
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
@@ -52,14 +53,14 @@ def write_report(run_directory: Path) -> Path:
     Raises:
         InputError: it is not a run's directory, or one of its files cannot be read.
     """
-    recipe_path, metrics_path = run_directory / "recipe.yaml", run_directory / METRICS
+    recipe_path, metrics_path = run_directory / RECIPE, run_directory / METRICS
     if not (recipe_path.exists() or metrics_path.exists()):
         raise InputError(f"{run_directory} is not a run directory: it holds neither recipe.yaml nor {METRICS}")
     rows = read_metrics(metrics_path) if metrics_path.exists() else []
     recipe = _read_recipe(recipe_path)
     sessions = read_sessions(run_directory / ENVIRONMENT)
-    results, floors = _read_json(run_directory / "results.json", {}, _read_results)
-    samples = _read_json(run_directory / "samples.json", [], view_samples)
+    results, floors = _read_json(run_directory / RESULTS, {}, _read_results)
+    samples = _read_json(run_directory / SAMPLES, [], view_samples)
     num_parameters = results.pop("num_parameters", None)
     degenerate = results.pop("degenerate", None)
     positive_label = results.pop("positive_label", None)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import InputError, ModelError, SettingsError, UserError
-from unmask.io.json_text import read_object
-from unmask.io.paths import CONFIGS, ENSEMBLE, MODEL, is_onnx, model_directory
-from unmask.models.hub.config import find_class
-from unmask.models.hub.uses import MASKED, Use, use_of
+from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RECIPE, is_onnx, model_directory
+from unmask.models.family import Family
+from unmask.models.hub.config import family_in, read_any_config
+from unmask.models.hub.uses import MASKED, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 from unmask.tasks.kinds import FACTS
@@ -80,7 +80,7 @@ class ServedModel:
     def steps(self) -> list[int]:
         """Of the checkpoints of the run that made the model, as they were at the server's start; of many, as many as
         fit into the memory set aside. Empty if there are none."""
-        steps = list_steps(self.directory.parent / "checkpoints")
+        steps = list_steps(self.directory.parent / CHECKPOINTS)
         if not steps:
             return []
         size = sum(path.stat().st_size for path in self.directory.glob("*.safetensors"))
@@ -143,7 +143,8 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
         return model
     directory = model_directory(path)
     model = ServedModel(name, directory, precision)
-    use = _use(directory)
+    config = read_any_config(directory)
+    use = use_of(config)
     commands = use.commands if use is not None else ()
     rest = ["features", "similarity", "tokenize"]
     if is_onnx(directory):
@@ -167,18 +168,16 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     else:
         model.use("vectors")
         model.endpoints = (*rest, *(["score", "pairs"] if "evaluate --pairs" in commands else []))
-    model.endpoints += _looks(model)
+    model.endpoints += _looks(model, family_in(config))
     return model
 
 
-def _looks(model: ServedModel) -> tuple[str, ...]:
-    """The endpoints of `unmask.serving.inspecting` that a model has."""
+def _looks(model: ServedModel, family: Family | None) -> tuple[str, ...]:
+    """The endpoints of `unmask.serving.inspecting` that a model of a family has."""
     main = model.endpoints[0]
-    config = read_object(next(model.directory / name for name in CONFIGS if (model.directory / name).is_file()))
-    found = find_class((config.get("architectures") or [None])[0])
-    attends = found is not None and not found[0].is_recurrent
+    attends = family is not None and not family.is_recurrent
     run = model.directory.parent
-    is_of_run = model.directory.name == MODEL and (run / "recipe.yaml").is_file()
+    is_of_run = model.directory.name == MODEL and (run / RECIPE).is_file()
     looks = {
         "attention": attends,
         "token-scores": "pairs" in model.endpoints,
@@ -188,12 +187,6 @@ def _looks(model: ServedModel) -> tuple[str, ...]:
         "spans": main == "answer",
     }
     return tuple(name for name, is_there in looks.items() if is_there)
-
-
-def _use(directory: Path) -> Use | None:
-    if not (directory / CONFIGS[0]).is_file():  # one of Google's checkpoints
-        return use_of({"architectures": ["BertForPreTraining"]})
-    return use_of(read_object(directory / CONFIGS[0], ModelError))
 
 
 def open_models(words: Sequence[str], precision: str) -> dict[str, ServedModel]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError
+from unmask.io.paths import MANIFEST
 from unmask.io.writing import UNFINISHED, alone_in, as_output_error
 from unmask.store.shard_writer import remove_unfinished
 
@@ -50,7 +51,7 @@ def moved_aside(out: Path) -> Iterator[None]:
 
 
 def _is_complete(directory: Path) -> bool:
-    return (directory / "manifest.json").is_file()
+    return (directory / MANIFEST).is_file()
 
 
 @contextmanager

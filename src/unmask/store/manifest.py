@@ -36,6 +36,7 @@ import numpy as np
 
 from unmask.errors import InputError, StoreError
 from unmask.io.json_text import read_object
+from unmask.io.paths import MANIFEST
 from unmask.io.writing import sha256
 
 FORMAT_VERSION = 1
@@ -79,7 +80,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     Raises:
         StoreError: see `TokenStore`.
     """
-    path = directory / "manifest.json"
+    path = directory / MANIFEST
     if not directory.is_dir():
         raise StoreError(
             f"{directory}: no such store: make one with `unmask prepare TEXT --tokenizer DIR --out {directory}`"
@@ -89,7 +90,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             raise StoreError(
                 f"{directory}: an unfinished store (no manifest.json): `unmask prepare ... --resume` continues it"
             )
-        has_one = (directory / "store" / "manifest.json").is_file()  # a run that made a store of its corpus
+        has_one = (directory / "store" / MANIFEST).is_file()  # a run that made a store of its corpus
         expected = f"its store is {directory / 'store'}" if has_one else "expected the --out of `unmask prepare`"
         raise StoreError(f"{directory}: not a token store (no manifest.json): {expected}")
     try:

@@ -24,6 +24,7 @@ from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError
+from unmask.io.paths import MANIFEST
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import as_output_error, refuse_existing, refuse_foreign, writing
@@ -88,7 +89,7 @@ def prepare(
     refuse_foreign(out, STORE_FILES, "a token store")
     if not resume:
         refuse_existing(out, overwrite, "choose another name, or pass --resume to continue it, or --overwrite")
-    complete = TokenStore(out) if resume and (out / "manifest.json").is_file() else None
+    complete = TokenStore(out) if resume and (out / MANIFEST).is_file() else None
     sizes = {} if complete is None else complete.manifest.get("mixture_bytes", {})
     corpora = find_corpora(text, reading, cleaning, sizes)
     text_tokenizer = open_tokenizer(tokenizer_path)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from unmask.corpus.annotations import KINDS
 from unmask.errors import StoreError
 from unmask.io.json_text import read_object
+from unmask.io.paths import MANIFEST
 from unmask.io.writing import UNFINISHED, sha256, write_json, writing
 from unmask.store.manifest import (
     DOCUMENT,
@@ -34,7 +35,7 @@ from unmask.store.manifest import (
 )
 
 STORE_FILES = (
-    "manifest.json",
+    MANIFEST,
     "skipped.jsonl",
     "tokenizer",
     *(f"{part}-*.bin" for part in (*PARTS, *WORD_PARTS, "spans")),
@@ -253,7 +254,7 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
         },
     }
     manifest["sha256"] = manifest_checksum(manifest)
-    write_json(directory / "manifest.json", manifest)
+    write_json(directory / MANIFEST, manifest)
     remove_records(directory)
     return manifest
 

@@ -217,7 +217,7 @@ class MicroBatches:
             self._memory.release()
 
     def _describe_model(self) -> str:
-        return f"a model of {human_count(sum(each.numel() for each in self._module.parameters()))} parameters"
+        return f"a model of {human_count(self._module.num_parameters)} parameters"
 
     def _advise(self, cut: Cut) -> str:
         advice = f"take a shorter {cut.length_key} (it is {cut.longest:,}) or a smaller model"

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 
 from unmask.errors import Interrupted, SettingsError, UserError
+from unmask.io.paths import CHECKPOINTS
 from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
 from unmask.training.averaging import WeightAverage
@@ -219,7 +220,7 @@ class Session:
     _saved_step: int | None = None
 
     def __post_init__(self) -> None:
-        self.checkpoints = self.context.directory / "checkpoints"
+        self.checkpoints = self.context.directory / CHECKPOINTS
         self.writer = CheckpointWriter(self.checkpoints, self.settings)
 
     def start(self, state: TrainState) -> None:
@@ -353,10 +354,9 @@ class Session:
 
     def _evaluate(self, state: TrainState) -> None:
         state.evaluated_step = state.step
-        if self.evaluate is None:
-            return
-        with self.average.used() if self.average is not None else nullcontext():
-            self._evaluate_weights(state, self.evaluate)
+        if self.evaluate is not None:
+            with self.average.used() if self.average is not None else nullcontext():
+                self._evaluate_weights(state, self.evaluate)
 
     def _evaluate_weights(self, state: TrainState, evaluate: Callable[[], dict[str, float]]) -> None:
         module = self.learner.module

@@ -306,7 +306,7 @@ def test_of_a_damaged_checkpoint_the_one_before_is_looked_at(whole: Path, tmp_pa
 def test_a_run_is_handed_to_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 5}\n")
     findings = [Finding("mlm", "good", "below"), Finding("other-vocabulary", "fault", "its ids mean others")]
-    monkeypatch.setattr("unmask.doctor.run.checks.check_run", lambda run: findings)
+    monkeypatch.setattr("unmask.doctor.diagnosis.check_run", lambda run: findings)
     found = diagnose(tmp_path)
     assert found == Diagnosis("run", str(tmp_path), tuple(reversed(findings)))
     with pytest.raises(SettingsError, match=r"is a run, whose recipe is settled: leave out seed=3"):

@@ -114,7 +114,7 @@ class FinetuningPlan:
 
     @classmethod
     def of(cls, settings: FinetuneRecipe, run: TaskInputs, step_s: float | None, trials: int) -> FinetuningPlan:
-        weights, train = list(run.module.parameters()), settings.train
+        train = settings.train
         # The share of an epoch that a step shows; the last step of an epoch takes what remains.
         epochs_per_step = 1 / -(-len(run.loader.examples) // train.batch_size)
         steps = steps_of(train, epochs_per_step * len(run.loader.examples.input_ids), epochs_per_step, step_s)
@@ -122,8 +122,8 @@ class FinetuningPlan:
         if train.minutes is not None:
             seconds = 60 * train.minutes
         return cls(
-            num_parameters=sum(weight.numel() for weight in weights),
-            num_trained=sum(weight.numel() for weight in weights if weight.requires_grad),
+            num_parameters=run.module.num_parameters,
+            num_trained=sum(weight.numel() for weight in run.module.parameters() if weight.requires_grad),
             steps=steps,
             epochs=None if steps is None else steps * epochs_per_step,
             trials=trials,

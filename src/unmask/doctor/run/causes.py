@@ -21,7 +21,7 @@ from unmask.doctor.floors import Row, last_part, mean_of, series
 from unmask.doctor.store.checks import check_duplicates
 from unmask.doctor.store.statistics import find_duplicates
 from unmask.errors import CheckpointError
-from unmask.io.paths import MODEL
+from unmask.io.paths import CHECKPOINTS, MODEL
 from unmask.models.hub.files import CONFIG
 from unmask.objectives.base import Objective
 from unmask.objectives.floors import UNIGRAM, Floor
@@ -74,7 +74,7 @@ def read_record(directory: Path) -> Record:
     training = [row for row in rows if is_of_training(row)]
     evaluations = [row for row in rows if not is_of_training(row)]
     try:
-        return Record(directory, training, evaluations, find_checkpoint(directory / "checkpoints"))
+        return Record(directory, training, evaluations, find_checkpoint(directory / CHECKPOINTS))
     except CheckpointError as error:
         return Record(directory, training, evaluations, damage=str(error))
 

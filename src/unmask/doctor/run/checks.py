@@ -26,13 +26,13 @@ from unmask.doctor.run.causes import (
     too_high,
 )
 from unmask.errors import InputError, UserError
-from unmask.info import describe, read_recipe
+from unmask.info import describe
 from unmask.io.json_text import read_object
-from unmask.io.paths import MODEL
+from unmask.io.paths import MODEL, RECIPE, RESULTS
 from unmask.models.hub.directory import load_encoder
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
+from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
-from unmask.training.run.directory import RECIPE
 from unmask.training.run.log import METRICS
 
 PLATEAU_ROWS = 20
@@ -151,7 +151,7 @@ def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
 
 def _results(record: Record) -> dict[str, dict[str, float]]:
     """The floors in a run's `results.json`; empty if it has none."""
-    path = record.directory / "results.json"
+    path = record.directory / RESULTS
     floors: dict[str, dict[str, float]] = read_object(path).get("floors", {}) if path.is_file() else {}
     return floors
 

@@ -152,8 +152,7 @@ def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept)
     settings, sizes, objective = material.settings, material.sizes, material.objective
     train, length = settings.train, material.tokens_per_step / settings.train.batch_size
     module = bare_module(settings, sizes)
-    num_parameters = sum(parameter.numel() for parameter in module.parameters())
-    fixed = fixed_memory(num_parameters, count_moments(module, settings.optimizer), compute)
+    fixed = fixed_memory(module.num_parameters, count_moments(module, settings.optimizer), compute)
     is_auto = train.micro_batch_size == "auto" and compute.device.type != "cpu"
     return Phase(
         share,

@@ -42,12 +42,12 @@ from unmask.finetuning.search.summary import (
     runs_of_best_point,
     summarise,
 )
-from unmask.finetuning.search.trial import RESULTS, RunOne, Runs, Trial, attempt, read_results
+from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_results
 from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
 from unmask.inference.windows import encode_windows, measure
-from unmask.io.paths import ENSEMBLE, MODEL, SUMMARY, TRIALS, model_directory
+from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import human_duration
 from unmask.io.ray_process import RayProcess
 from unmask.io.writing import alone_in, refuse_foreign, write_json, writing_directory
@@ -65,7 +65,7 @@ from unmask.training.run.model_place import check_place
 
 logger = logging.getLogger("unmask")
 
-_SPENT = ("checkpoints", "features")
+_SPENT = (CHECKPOINTS, "features")
 """What a run directory does not need once the run is finished: three models' worth of disk and more, for each trial."""
 
 

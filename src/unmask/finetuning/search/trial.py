@@ -24,11 +24,10 @@ import torch
 
 from unmask.errors import InputError, Interrupted, OutputError, UserError
 from unmask.io.json_text import read_object
-from unmask.io.paths import MODEL, TRIALS
+from unmask.io.paths import MODEL, RESULTS, TRIALS
 from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe
 
-RESULTS = "results.json"
 """What a run directory has once its run is finished."""
 
 

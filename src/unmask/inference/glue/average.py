@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError, SettingsError
-from unmask.info import read_recipe
 from unmask.io.json_text import read_object
-from unmask.io.paths import SUMMARY, model_directory
+from unmask.io.paths import RECIPE, RESULTS, SUMMARY, model_directory
 from unmask.models.hub.files import read_config
+from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.text.glue import AVERAGE_RULES, AVERAGES, FIGURE_NAMES, glue_averages, missing_figures
-from unmask.training.run.directory import RECIPE
-
-RESULTS = "results.json"
 
 
 @dataclass(frozen=True)

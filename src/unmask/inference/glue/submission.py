@@ -24,7 +24,7 @@ from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.ensemble import read_members
 from unmask.inference.predictor import predict_file
 from unmask.io.encodings import read_utf8_lines
-from unmask.io.paths import model_directory
+from unmask.io.paths import RECIPE, model_directory
 from unmask.io.reading import open_input
 from unmask.io.writing import as_output_error, refuse_existing, writing
 from unmask.models.hub.files import read_config
@@ -256,8 +256,8 @@ def _folders(parent: Path, table: SubmissionTable) -> list[Path]:
 def _training_folder(run: Path, name: str) -> Path:
     """Where the training file of a run is, by its recipe."""
     for directory in (run, _first_model(run).parent):
-        if (directory / "recipe.yaml").is_file():
-            data = read_settings_file(directory / "recipe.yaml").get("data")
+        if (directory / RECIPE).is_file():
+            data = read_settings_file(directory / RECIPE).get("data")
             if isinstance(data, dict) and isinstance(data.get("train"), str):
                 return Path(data["train"]).parent
     raise InputError(f"{run}: no recipe.yaml that says where its data are: name GLUE's folder with --data, for {name}")

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.errors import ModelError
+from unmask.io.paths import SPAN_BOUNDARY
 from unmask.models.hub.files import read_safetensors, write_weights
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
 from unmask.models.layers import initialise, new_embedding
 from unmask.models.settings import EncoderSettings
-
-SPAN_BOUNDARY_WEIGHTS = "span_boundary.safetensors"
 
 POSITION_SIZE = 200
 """Width of the position embeddings (section 4.2)."""
@@ -70,16 +69,16 @@ def write_span_boundary(directory: Path, head: SpanBoundaryHead | None) -> None:
     """Writes the head's file, whole or not at all; without a head, removes what an earlier model left. Raises
     OutputError if the disk is full, or the place cannot be written."""
     if head is None:
-        (directory / SPAN_BOUNDARY_WEIGHTS).unlink(missing_ok=True)
+        (directory / SPAN_BOUNDARY).unlink(missing_ok=True)
     else:
-        write_weights(directory / SPAN_BOUNDARY_WEIGHTS, head.state_dict())
+        write_weights(directory / SPAN_BOUNDARY, head.state_dict())
 
 
 def restore_span_boundary(directory: Path, head: SpanBoundaryHead) -> None:
     """Loads a model directory's weights, where it has any, into a fresh head; rows that it lacks stay fresh: those of
     new vocabulary entries, which come last, and of places that no span of the earlier run had. Raises ModelError if the
     file is damaged, or its weights are of another encoder."""
-    path = directory / SPAN_BOUNDARY_WEIGHTS
+    path = directory / SPAN_BOUNDARY
     if not path.is_file():
         return
     weights = read_safetensors(path)

@@ -23,7 +23,7 @@ from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import HeadKind, new_head
-from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
+from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, token_outputs
 from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
@@ -36,7 +36,6 @@ from unmask.tasks.qa.windows import encode_questions, holds_answer
 from unmask.tasks.rows import check_columns
 from unmask.tasks.sequence_module import new_bilstm_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tasks.tagging.module import token_outputs
 from unmask.tokenization.opening import Tokenizer
 
 __all__ = ["DATA_SETS", "QaModule", "QaTask", "open_task"]

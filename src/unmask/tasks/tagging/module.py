@@ -22,7 +22,7 @@ from unmask.models.buckets import NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.encoder import Encoder
 from unmask.models.heads.bilstm import BiLstmHead, FeatureHead
 from unmask.models.heads.layer_mixture import find_choice
-from unmask.tasks.base import TaskModule
+from unmask.tasks.base import TaskModule, token_outputs
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.tagging.feature_files import map_features, writing_features
 
@@ -74,12 +74,6 @@ class TaggingModule(TaskModule):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"task": int((batch.columns["labels"] != IGNORE_INDEX).sum())}
-
-
-def token_outputs(encoder: Encoder, head: nn.Module, batch: Batch) -> Tensor:
-    """(tokens, outputs) of a head on each token, or of a BiLSTM over all of them."""
-    outputs: Tensor = head(encoder(batch), batch.lengths) if isinstance(head, BiLstmHead) else head(encoder(batch))
-    return outputs
 
 
 class FeatureTaggingModule(TaggingModule):

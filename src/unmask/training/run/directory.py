@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,7 @@ import torch
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError, UserError
 from unmask.io.json_text import read_object
-from unmask.io.paths import GENERATOR, MODEL, SUMMARY, TRIALS
+from unmask.io.paths import CHECKPOINTS, GENERATOR, MODEL, RECIPE, RESULTS, SAMPLES, SUMMARY, TRIALS
 from unmask.io.writing import (
     REPLACED,
     UNFINISHED,
@@ -44,14 +43,13 @@ from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
 
-RECIPE = "recipe.yaml"
 DATA = "data.json"
 """In the directory of a run or search: a fingerprint of each of its inputs."""
-_RESULTS = ("checkpoints", MODEL, TRIALS)
+_RESULTS = (CHECKPOINTS, MODEL, TRIALS)
 """What a run's directory holds once it is worth keeping."""
 _OWN = (
-    *(RECIPE, DATA, ENVIRONMENT, METRICS, LOG, TENSORBOARD, "report.html", "results.json", "samples.json"),
-    *("checkpoints", "divergence", "features", "store", "tokenizer", MODEL),
+    *(RECIPE, DATA, ENVIRONMENT, METRICS, LOG, TENSORBOARD, "report.html", RESULTS, SAMPLES),
+    *(CHECKPOINTS, "divergence", "features", "store", "tokenizer", MODEL),
     *(TRIALS, SUMMARY, "ensemble", f"{UNFINISHED}*"),
 )
 """All that the directory of a run or search may hold."""
@@ -144,7 +142,7 @@ def opening_run(
                 held.enter_context(alone_in(place))
         put_back(directory)
         is_held = directory.is_dir() and not overwrite  # else another directory takes its place
-        for checkpoint in (directory / "checkpoints").glob(f"{REPLACED}*"):
+        for checkpoint in (directory / CHECKPOINTS).glob(f"{REPLACED}*"):
             put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
         only_kept = _holds_any(directory, keeps) and _names(directory).issubset(keeps)
         is_there = only_kept or (directory / RECIPE).is_file()
@@ -229,6 +227,7 @@ def beginning_run(
     recipe: Settings,
     *,
     name: str,
+    command: Sequence[str],
     seed: int,
     device: str,
     resume: bool,
@@ -239,6 +238,7 @@ def beginning_run(
 
     Args:
         name: of the recipe, for the record.
+        command: the words of the command line, likewise.
         device: in words, likewise.
     """
     with (
@@ -249,7 +249,7 @@ def beginning_run(
             logger.info(change)
         _warn_of_another_machine(directory, device)
         write_environment(
-            directory, recipe=name, command=sys.argv, seed=seed, device=device, num_threads=torch.get_num_threads()
+            directory, recipe=name, command=command, seed=seed, device=device, num_threads=torch.get_num_threads()
         )
         yield
 
@@ -257,7 +257,7 @@ def beginning_run(
 def _warn_of_another_machine(directory: Path, device: str) -> None:
     """Warns where a run continues from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
     sessions = read_sessions(directory / ENVIRONMENT)
-    if not sessions or not list_steps(directory / "checkpoints"):
+    if not sessions or not list_steps(directory / CHECKPOINTS):
         return
     before = sessions[-1].get("device")
     if before is not None and without_free_memory(before) != without_free_memory(device):
@@ -303,7 +303,7 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
             "give the same settings, or another --out"
         )
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
-        checkpoint = find_checkpoint(saved.parent / "checkpoints")
+        checkpoint = find_checkpoint(saved.parent / CHECKPOINTS)
         if checkpoint is not None:
             _check_budget(saved.parent, recipe, checkpoint)
             _check_parts(saved.parent, before, recipe, checkpoint)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.io.paths import GENERATOR
+from unmask.io.paths import GENERATOR, SPAN_BOUNDARY
 from unmask.io.writing import UNFINISHED, refuse_existing, refuse_foreign
-from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
 from unmask.tokenization.directory import KEPT_FILES
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 
 MODEL_FILES = (
-    *(CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY_WEIGHTS, GENERATOR),
+    *(CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY, GENERATOR),
     *(*KEPT_FILES, WORDS_FILE, SETTINGS_FILE, f"{UNFINISHED}*"),
 )
 """All that may be replaced: a run's directory, a card or a repository beside the model has to stay."""

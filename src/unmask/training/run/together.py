@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings
 from unmask.errors import SettingsError, StoreError
+from unmask.io.paths import CHECKPOINTS
 from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
 from unmask.training.run.checkpoint import find_shared_checkpoint
@@ -46,7 +47,7 @@ def open_everywhere(
                 stack.enter_context(opening)
                 opened = first()
         if ranks.size > 1:
-            find_shared_checkpoint(directory / "checkpoints", ranks)
+            find_shared_checkpoint(directory / CHECKPOINTS, ranks)
             with ranks.agreeing():
                 if not ranks.is_first:
                     opened = others()

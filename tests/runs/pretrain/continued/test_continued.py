@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from support.continued import hidden_states, largest_difference, module_of, run_two_steps
 from support.corpora import learn_and_prepare
 from unmask.errors import SettingsError
+from unmask.io.paths import SPAN_BOUNDARY
 from unmask.models.electra import ElectraEncoder
-from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.directory import load_model
 from unmask.pretraining.run import pretrain
 
@@ -42,7 +42,7 @@ def test_another_masking_goes_on_with_encoder_and_head(
     assert json.loads((model / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     store, _, *others = words
     boundary = module_of(recipe, [store, f"init_from={model}", *others]).span_boundary_head.state_dict()
-    saved = load_file(model / SPAN_BOUNDARY_WEIGHTS)
+    saved = load_file(model / SPAN_BOUNDARY)
     assert all(any(torch.equal(weight, kept) for kept in boundary.values()) for weight in saved.values())
 
 

@@ -13,8 +13,8 @@ from support.searches import Pretended, new_recipe, of_accuracy, read_json, run_
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import SettingsError
 from unmask.finetuning.search.summary import TrialOutcome, describe, summarise
+from unmask.io.paths import RECIPE
 from unmask.recipe.tree import FinetuneRecipe
-from unmask.training.run.directory import RECIPE
 
 
 def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> None:

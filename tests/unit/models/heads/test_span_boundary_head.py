@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from support.tensors import assert_equal
 from unmask.errors import ModelError
+from unmask.io.paths import SPAN_BOUNDARY
 from unmask.models.heads.span_boundary_head import (
     POSITION_SIZE,
-    SPAN_BOUNDARY_WEIGHTS,
     SpanBoundaryHead,
     restore_span_boundary,
     write_span_boundary,
@@ -64,11 +64,11 @@ def test_a_model_without_the_head_has_no_file(tmp_path: Path) -> None:
     assert torch.equal(head.bias, before)
     write_span_boundary(tmp_path, head)
     write_span_boundary(tmp_path, None)
-    assert not (tmp_path / SPAN_BOUNDARY_WEIGHTS).exists()
+    assert not (tmp_path / SPAN_BOUNDARY).exists()
 
 
 def test_a_damaged_file_or_one_of_another_model_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / SPAN_BOUNDARY_WEIGHTS
+    path = tmp_path / SPAN_BOUNDARY
     write_span_boundary(tmp_path, fresh(0, hidden_size=10))
     with pytest.raises(ModelError, match=r"dense1.bias is \(10,\) .*expected \(8,\) floats.*another model"):
         restore_span_boundary(tmp_path, fresh(0))

@@ -1,4 +1,4 @@
-"""What models are for: every class that opens here, and that what was copied from modules with torch is still equal."""
+"""What models are for: every class that opens here."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 
 from support.imports import loaded_with
 from unmask.errors import ModelError
-from unmask.info import SPAN_BOUNDARY, describe
-from unmask.io.paths import GENERATOR
+from unmask.info import describe
+from unmask.io.paths import GENERATOR, SPAN_BOUNDARY
 from unmask.models.families.table import ARCHITECTURES
-from unmask.models.heads.span_boundary_head import SPAN_BOUNDARY_WEIGHTS
 from unmask.models.hub.config import HEAD_KIND
 from unmask.models.hub.uses import CAUSAL, MASKED, check_kind, use_of
 
@@ -32,8 +31,7 @@ def test_every_class_is_what_its_parts_make_it(name: str) -> None:
     assert {"finetune", "features"} <= set(use.commands)
 
 
-def test_the_name_is_that_of_the_module_with_torch() -> None:
-    assert SPAN_BOUNDARY == SPAN_BOUNDARY_WEIGHTS
+def test_uses_are_known_without_torch() -> None:
     assert "torch" not in loaded_with("unmask.models.hub.uses")
 
 

@@ -16,11 +16,12 @@ from support.corpora import contents, names
 from support.files import write
 from unmask.config import build_settings, read_settings_file
 from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError, SettingsError
+from unmask.io.paths import RECIPE
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
 from unmask.training.run import environment
-from unmask.training.run.directory import RECIPE, beginning_run, open_run, opening_run
+from unmask.training.run.directory import beginning_run, open_run, opening_run
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 
@@ -298,7 +299,12 @@ def test_a_run_that_continues_otherwise_than_it_began_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, threads: str, is_reported: bool
 ) -> None:
     for resume, its_threads in ((False, "2 threads"), (True, threads)):
-        about = {"name": "r", "seed": 0, "device": f"CPU (x, AMX), bfloat16 (y), {its_threads}, torch 2.13"}
+        about = {
+            "name": "r",
+            "command": ["unmask"],
+            "seed": 0,
+            "device": f"CPU (x, AMX), bfloat16 (y), {its_threads}, torch 2.13",
+        }
         with beginning_run(tmp_path / "run", recipe(), **about, resume=resume, overwrite=False):
             (tmp_path / "run" / "checkpoints" / "step-00000004").mkdir(parents=True, exist_ok=True)
     warnings = [line for line in caplog.messages if "not bit for bit as if it had never stopped" in line]
@@ -308,7 +314,7 @@ def test_a_run_that_continues_otherwise_than_it_began_is_reported(
 def test_a_run_that_continues_with_other_code_is_told_each(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    about = {"name": "r", "seed": 0, "device": "CPU"}
+    about = {"name": "r", "command": [], "seed": 0, "device": "CPU"}
     for resume, numpy, commit in ((False, "2.0", "ab"), (True, "2.1", "cd"), (True, "2.1", None), (True, "2.1", "cd")):
         monkeypatch.setattr(environment, "installed_versions", lambda numpy=numpy: {"python": "3.11", "numpy": numpy})
         monkeypatch.setattr(environment, "_git_commit", lambda source, commit=commit: commit)

@@ -10,8 +10,9 @@ import pytest
 
 from support.corpora import contents, names
 from unmask.errors import AnotherProcess
+from unmask.io.paths import RECIPE
 from unmask.recipe.tree import PretrainRecipe
-from unmask.training.run.directory import RECIPE, open_run, opening_run
+from unmask.training.run.directory import open_run, opening_run
 
 
 def opening(directory: Path, **how: bool) -> Any:
