@@ -14,15 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-
-from unmask.batch import Batch, LossTerm
 from unmask.errors import ModelError, SettingsError
 from unmask.io.json_text import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import read_config
-from unmask.tasks.base import Task, TaskModule
 from unmask.tokenization.opening import open_tokenizer
 
 _SAME_TASK = (
@@ -43,37 +39,6 @@ _SAME_TASK = (
 
 _ANSWERS_BY_TOKEN = ("TokenClassification", "QuestionAnswering")
 """Heads with an output for each token: their outputs can only be combined over the same tokens."""
-
-
-class EnsembleModule(TaskModule):
-    """The module of an ensemble: its members' outputs for a batch, combined as their task prescribes.
-
-    Args:
-        task: the members' task, which takes mean probabilities, mean values, or summed scores of spans.
-        modules: at least one, all on one device.
-    """
-
-    def __init__(self, task: Task[Any], modules: Sequence[TaskModule]) -> None:
-        super().__init__()
-        self.task = task
-        self.members = nn.ModuleList(modules)
-        self._members = list(modules)  # the same modules, with their type
-        self.encoder = modules[0].encoder
-        self.head = modules[0].head
-
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        return self.loss(self.outputs(batch), batch)
-
-    def outputs(self, batch: Batch) -> Tensor:
-        """The combined outputs, in the shape of one member's; see `TaskModule`."""
-        return self.task.combine([module.outputs(batch) for module in self._members])
-
-    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        """The loss of these outputs, computed as the first member does."""
-        return self._members[0].loss(outputs, batch)
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        return self._members[0].counts(batch)
 
 
 def write_ensemble(members: Sequence[str | Path], directory: str | Path, *, overwrite: bool = False) -> Path:

@@ -23,7 +23,6 @@ from torch.nn import functional
 
 from unmask.batch import pack
 from unmask.errors import InputError
-from unmask.inference.ensemble import EnsembleModule
 from unmask.inference.predictor import Predictor
 from unmask.io.rows import Row
 from unmask.models.encoder import TokenEncoder
@@ -123,7 +122,7 @@ def read_for_weighing(predictor: Predictor, row: Row, method: str, most_tokens: 
     encoded = task.encode(list(task.read_all([row])), predictor.tokenizer, counts, predictor.num_segments)
     encoder = predictor.module.encoder
     tokenizer = predictor.tokenizer
-    if predictor.others or isinstance(predictor.module, EnsembleModule):
+    if predictor.others:
         raise InputError("an ensemble answers by several models: look at one of its members")
     if encoder.reads_words or tokenizer.reads_words:
         raise InputError("ELMo reads whole words, and has no [MASK] to hide them behind")

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.inference.answer_table import table_lines
 from unmask.inference.deciding import ALWAYS, Deciding
-from unmask.inference.ensemble import EnsembleModule, check_members, read_members, read_null_threshold
+from unmask.inference.ensemble import check_members, read_members, read_null_threshold
 from unmask.inference.inputs import having_field, read_task_inputs
 from unmask.inference.onnx_model import OnnxModule, blank_finetuned, on_processor
 from unmask.inference.precision import freeze, inference_compute
@@ -47,8 +48,8 @@ class Predictor:
         module: encoder and head, in eval mode, on the device.
         tokenizer: of the model.
         compute: device and precision.
-        others: the other members of an ensemble in which not all have the same tokenizer; each reads the examples in
-            its own tokens.
+        others: the other members of an ensemble. One that has the very same `tokenizer` reads what the first one does;
+            any other reads the examples in its own tokens.
         trained_length: the longest sequence that the model has seen; None: as long as it has positions.
     """
 
@@ -91,15 +92,21 @@ class Predictor:
             answers.append({name: value for name, value in answer.items() if name != "id" or value is not None})
         return answers
 
-    @torch.inference_mode()
     def decode(self, window: ExampleSet) -> list[Prediction]:
         """One prediction for each example of a window that was encoded with `tokenizer`."""
+        return self.task.decode(window.examples, window.encoded, self.outputs(window))
+
+    @torch.inference_mode()
+    def outputs(self, window: ExampleSet) -> Tensor:
+        """See `run_module`, of a window that was encoded with `tokenizer`; an ensemble's are combined as its task
+        says."""
         outputs = [run_module(self.task, self.module, window.encoded, self.compute)]
         for member in self.others:
-            read = member.task.encode(window.examples, member.tokenizer, ExampleCounts(), member.num_segments)
+            read = window.encoded
+            if member.tokenizer is not self.tokenizer:
+                read = member.task.encode(window.examples, member.tokenizer, ExampleCounts(), member.num_segments)
             outputs.append(run_module(member.task, member.module, read, member.compute))
-        combined = self.task.combine(outputs) if self.others else outputs[0]
-        return self.task.decode(window.examples, window.encoded, combined)
+        return self.task.combine(outputs) if self.others else outputs[0]
 
     def with_options(
         self, columns: ColumnSettings = NOTHING_SAID, settings: Mapping[str, Any] | None = None, use: Use = "predict"
@@ -155,15 +162,14 @@ def load_predictor(
         predictor = _load_one(model_directory(model), task, compute)
     else:
         check_members(members)
-        loaded = [_load_one(member, task, compute) for member in members]
-        its_task = _task_of_all([its.task for its in loaded], read_null_threshold(Path(model)))
-        if any(its.reads_other_tokens_than(loaded[0]) for its in loaded):
-            predictor = replace(loaded[0], task=its_task, others=tuple(_frozen(its, precision) for its in loaded[1:]))
-        else:
-            for member, its in zip(members, loaded, strict=True):
-                attach_tokenizer(its.module.encoder, loaded[0].tokenizer, member)
-            module = EnsembleModule(its_task, [its.module for its in loaded]).eval()
-            predictor = Predictor(its_task, module, loaded[0].tokenizer, compute)
+        first, *others = (_load_one(member, task, compute) for member in members)
+        its_task = _task_of_all([first.task, *(its.task for its in others)], read_null_threshold(Path(model)))
+        for number, (member, its) in enumerate(zip(members[1:], others, strict=True)):
+            if not its.reads_other_tokens_than(first):
+                attach_tokenizer(its.module.encoder, first.tokenizer, member)
+                its = replace(its, tokenizer=first.tokenizer)
+            others[number] = _frozen(its, precision)
+        predictor = replace(first, task=its_task, others=tuple(others))
     return _frozen(predictor, precision)
 
 

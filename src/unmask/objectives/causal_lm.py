@@ -178,3 +178,12 @@ def next_token_decoder(encoder: Encoder, head: MaskedLMHead | None, hidden: Tens
     if head is None:
         return Decoder(hidden, encoder.word_embeddings)
     return Decoder(head.transform(hidden), head.decoder(encoder.word_embeddings), head.bias)
+
+
+@torch.no_grad()
+def next_token_log_probabilities(encoder: Encoder, head: MaskedLMHead | None, batch: Batch) -> list[Tensor]:
+    """Natural logarithms of how likely the tokens of each sequence but the first are, given those before: (tokens - 1,)
+    float32 on the CPU; `head` as of `next_token_decoder`."""
+    decoder = next_token_decoder(encoder, head, encoder(batch))
+    losses = score_decoder(decoder, batch.input_ids.roll(-1)).losses.cpu()
+    return [-part[:-1] for part in torch.split(losses, list(batch.lengths))]

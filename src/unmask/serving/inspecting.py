@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-import torch
 from fastapi import APIRouter, Request
 from pydantic import Field
 
@@ -22,7 +21,7 @@ from unmask.inference.inspection import (
     read_for_weighing,
     weigh_tokens,
 )
-from unmask.inference.windows import run_module
+from unmask.inference.windows import ExampleSet
 from unmask.io.rows import Row
 from unmask.serving.batching import Work
 from unmask.serving.endpoints import FAILURES, example, service_of
@@ -157,9 +156,7 @@ async def spans(
             raise InputError(f"the passage has {len(encoded.input_ids):,} tokens: up to {MOST_OF_PASSAGE:,} are shown")
 
         def look() -> dict[str, Any]:
-            with torch.inference_mode():
-                logits = run_module(predictor.task, predictor.module, encoded, predictor.compute)
-            found = chances_of_spans(encoded, logits)
+            found = chances_of_spans(encoded, predictor.outputs(ExampleSet([given], encoded)))
             return {"starts": found.starts, "ends": found.ends, "begins": found.begins, "stops": found.stops}
 
         return len(encoded.input_ids), look

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
 from support.files import write_rows
 from support.model_files import edit_config
 from support.tasks import new_task
-from unmask.batch import Batch, LossTerm, pack
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.ensemble import (
-    EnsembleModule,
     check_tokenizers,
     keep_null_threshold,
     read_members,
@@ -30,52 +25,9 @@ from unmask.inference.ensemble import (
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor, predict
 from unmask.models.hub.directory import load_encoder
-from unmask.tasks.base import Task, TaskModule
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-
-
-class Averaging:
-    """As `Task.combine` of a classification."""
-
-    def combine(self, outputs: list[Tensor]) -> Tensor:
-        return torch.stack([output.softmax(-1) for output in outputs]).mean(0).log()
-
-
-class Fixed(nn.Module):
-    """Says the same of every batch."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.encoder, self.head = nn.Linear(1, 1), nn.Linear(1, 1)
-        self.logits = nn.Parameter(logits)
-
-    def outputs(self, batch: Batch) -> Tensor:
-        return self.logits
-
-    def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
-        labels = batch.columns["labels"]
-        return [LossTerm("task", functional.cross_entropy(outputs, labels, reduction="sum"))]
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        return {"task": batch.num_sequences}
-
-
-def test_the_probabilities_are_the_mean_of_the_members() -> None:
-    probabilities = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.6, 0.4]], [[0.1, 0.9], [0.1, 0.9]]])
-    members = [Fixed(each.log() + shift) for shift, each in enumerate(probabilities)]  # logits are known up to a shift
-    module = EnsembleModule(cast("Task[Any]", Averaging()), [cast(TaskModule, member) for member in members])
-    batch = replace(pack([[1, 2], [3]]), columns={"labels": torch.tensor([1, 0])})
-    expected = torch.tensor([[0.5, 0.5], [0.3, 0.7]])
-    assert torch.allclose(module.outputs(batch).softmax(-1), expected, atol=1e-6)  # float32 logs and exponentials
-    (term,) = module(batch)
-    assert float(term.total.detach()) == pytest.approx(-float((expected[0, 1] * expected[1, 0]).log()), abs=1e-5)
-    assert module.counts(batch) == {"task": 2}
-    assert [id(module.encoder), id(module.head)] == [id(members[0].encoder), id(members[0].head)]
-    module.eval()
-    assert not any(member.training for member in members)
-
 
 # Directories
 
@@ -204,9 +156,10 @@ def test_nothing_is_overwritten_that_is_no_ensemble(tmp_path: Path, members: lis
     assert (members[2] / "model" / "config.json").is_file()
 
 
+@pytest.mark.parametrize("shares", [True, False], ids=["one tokenizer", "two tokenizers"])
 @pytest.mark.parametrize("name", ["classification", "regression", "choice"])
-def test_members_of_two_tokenizers_read_in_their_own_tokens(tmp_path: Path, tiny_model: Path, name: str) -> None:
-    """Their outputs are combined as those of members of one tokenizer are: mean probabilities, mean values."""
+def test_members_answer_together(tmp_path: Path, tiny_model: Path, name: str, shares: bool) -> None:
+    """By mean probabilities or mean values, each in its own tokens."""
     texts = ("A dog runs.", "a man", "two women and a child")
     rows = [{"text": text, "context": text, "choices": ["sit", "The men run"], "label": 0} for text in texts]
     data = write_rows(tmp_path / "data.jsonl", *rows)
@@ -214,7 +167,7 @@ def test_members_of_two_tokenizers_read_in_their_own_tokens(tmp_path: Path, tiny
     labels = ["0", "1"] if name == "classification" else None
     task = new_task(name, max_length=64, labels=labels)
     members = []
-    for seed, tokenizer in enumerate((load_tokenizer(tiny_model), other)):
+    for seed, tokenizer in enumerate((load_tokenizer(tiny_model), load_tokenizer(tiny_model) if shares else other)):
         torch.manual_seed(seed)
         module: Any = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
         torch.nn.init.normal_(next(module.head.parameters()), std=0.3)
@@ -225,6 +178,8 @@ def test_members_of_two_tokenizers_read_in_their_own_tokens(tmp_path: Path, tiny
     assert abs(torch.tensor(first) - torch.tensor(second)).max() > 0.01
     torch.testing.assert_close(torch.tensor(both), (torch.tensor(first) + torch.tensor(second)) / 2, rtol=0, atol=1e-5)
     assert evaluate(together, str(data))["n"] == len(rows)
+    (its,) = (predictor := load_predictor(together)).others
+    assert (its.tokenizer is predictor.tokenizer) == shares
 
 
 def test_members_of_two_tokenizers_choose_labels_by_their_mean_thresholds(tmp_path: Path, tiny_model: Path) -> None:

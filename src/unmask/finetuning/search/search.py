@@ -46,13 +46,13 @@ from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_re
 from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
-from unmask.inference.windows import encode_windows, measure
+from unmask.inference.windows import encode_windows
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import human_duration
 from unmask.io.ray_process import RayProcess
 from unmask.io.writing import alone_in, refuse_foreign, write_json, writing_directory
 from unmask.recipe.tree import FinetuneRecipe
-from unmask.tasks.base import ExampleCounts
+from unmask.tasks.base import ExampleCounts, Score
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.settings import DataSettings
 from unmask.tasks.table import open_task
@@ -339,10 +339,12 @@ def _tune(place: Path, data: DataSettings, device: str) -> None:
     predictor = load_predictor(place, device=device).with_options(columns)
     assert isinstance(predictor.task, QaTask)
     task = predictor.task.with_settings(null_threshold=None)
+    predictor = replace(predictor, task=task)
     counts = ExampleCounts()  # reported when the ensemble is measured
     examples = task.load(dev, counts)
-    encoded = encode_windows(task, examples, predictor.tokenizer, counts, predictor.num_segments)
-    _, score = measure(task, predictor.module, encoded, predictor.compute)
+    score: Score[Any] = task.score()
+    for window in encode_windows(task, examples, predictor.tokenizer, counts, predictor.num_segments):
+        score.add(window.examples, predictor.decode(window))
     threshold = task.tuned(score).settings.null_threshold
     assert threshold is not None
     keep_null_threshold(place, threshold)

@@ -18,8 +18,7 @@ from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_causal_lm
 from unmask.models.hub.uses import CAUSAL, check_entries, check_kind
-from unmask.models.kernels.decoder_loss import score_decoder
-from unmask.objectives.causal_lm import next_token_decoder
+from unmask.objectives.causal_lm import next_token_decoder, next_token_log_probabilities
 from unmask.tasks.encoded import BATCH_TOKENS, encoded
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.training.device import Compute
@@ -55,7 +54,6 @@ class LanguageModel:
             logits = functional.linear(states, weight, bias)
         return logits[0, : self.tokenizer.vocab_size].float().cpu()
 
-    @torch.no_grad()
     def log_probabilities(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
         """Log-probabilities of each sequence's tokens but the first, given those before: (tokens - 1,) float32, CPU.
 
@@ -67,11 +65,9 @@ class LanguageModel:
         for chosen, packed in rows.batches_by_length(BATCH_TOKENS[self.compute.device.type]):
             batch = packed.to(self.compute.device)
             with self.compute.autocast():
-                decoder = next_token_decoder(self.encoder, self.masked_lm_head, self.encoder(batch))
-                labels = torch.cat([batch.input_ids[1:], batch.input_ids[:1]])
-                losses = score_decoder(decoder, labels).losses.cpu()
-            for number, its_losses in zip(chosen.tolist(), torch.split(losses, list(batch.lengths)), strict=True):
-                results[number] = -its_losses[:-1]
+                found = next_token_log_probabilities(self.encoder, self.masked_lm_head, batch)
+            for number, of_sequence in zip(chosen.tolist(), found, strict=True):
+                results[number] = of_sequence
         return results
 
 

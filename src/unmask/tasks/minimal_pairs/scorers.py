@@ -32,8 +32,8 @@ from unmask.models.family import Part
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.uses import NOT_FINITE
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder
-from unmask.objectives.causal_lm import next_token_decoder
-from unmask.tasks.encoded import BATCH_TOKENS
+from unmask.objectives.causal_lm import next_token_decoder, next_token_log_probabilities
+from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples, encoded
 from unmask.tasks.minimal_pairs.threads import side_by_side
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
@@ -129,32 +129,33 @@ class MaskedScorer:
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
-        encoded = [each.ids for each in sentences]
-        found = [np.zeros(len(ids)) for ids in encoded]
-        spans = [slice(*_text_span(self.tokenizer, ids)) for ids in encoded]
-        num_tokens = sum(len(ids) * (span.stop - span.start) for ids, span in zip(encoded, spans, strict=True))
+        rows = _rows(sentences)
+        found = [np.zeros(len(each.ids)) for each in sentences]
+        spans = [slice(*_text_span(self.tokenizer, each.ids)) for each in sentences]
+        num_tokens = sum(len(each) * (span.stop - span.start) for each, span in zip(found, spans, strict=True))
         batches = self._masked_batches(sentences)
-        for copies in side_by_side(lambda copies: self._score(copies, found), batches, self.compute.device):
-            advance(len(sentences) * sum(len(copy.ids) for copy in copies) / max(1, num_tokens))
-        return [TokenScores(ids[span], each[span]) for ids, each, span in zip(encoded, found, spans, strict=True)]
+        for copies in side_by_side(lambda copies: self._score(rows, copies, found), batches, self.compute.device):
+            advance(len(sentences) * sum(len(found[copy.sentence]) for copy in copies) / max(1, num_tokens))
+        three = zip(sentences, found, spans, strict=True)
+        return [TokenScores(sentence.ids[span], each[span]) for sentence, each, span in three]
 
     def _masked_batches(self, sentences: Sequence[Sentence]) -> Iterator[list[_Copy]]:
         """The masked copies of all sentences, by length, as many tokens in each batch as `BATCH_TOKENS`."""
         batch: list[_Copy] = []
         left = BATCH_TOKENS[self.compute.device.type]
         for number in sorted(range(len(sentences)), key=lambda number: len(sentences[number].ids)):
+            length = len(sentences[number].ids)
             for copy in self._masked(number, sentences[number]):
-                if len(copy.ids) > left and batch:
+                if length > left and batch:
                     yield batch
                     batch, left = [], BATCH_TOKENS[self.compute.device.type]
                 batch.append(copy)
-                left -= len(copy.ids)
+                left -= length
         yield batch
 
     def _masked(self, number: int, sentence: Sentence) -> list[_Copy]:
         """A copy of a sentence for each token that counts."""
-        ids = sentence.ids
-        start, stop = _text_span(self.tokenizer, ids)
+        start, stop = _text_span(self.tokenizer, sentence.ids)
         words = np.arange(stop - start)
         if self.mode == "word-left-to-right":
             words = _words_of(self.tokenizer, sentence.text)
@@ -163,37 +164,37 @@ class MaskedScorer:
                     f"{sentence.text[:60]!r} holds a special token of this model as text, and its words cannot be "
                     "distinguished: leave the pair out, or take --pll original"
                 )
-        copies = []
-        for place in range(start, stop):
-            masked = ids.copy()
-            masked[place:stop][words[place - start :] == words[place - start]] = self.tokenizer.mask_id
-            copies.append(_Copy(masked, place, int(ids[place]), number))
-        return copies
+        return [
+            _Copy(number, start + place, start + place + np.flatnonzero(words[place:] == words[place]))
+            for place in range(stop - start)
+        ]
 
     @torch.no_grad()
-    def _score(self, copies: Sequence[_Copy], found: Sequence[Scores]) -> None:
+    def _score(self, rows: EncodedExamples, copies: Sequence[_Copy], found: Sequence[Scores]) -> None:
         """Writes the log-probabilities of the masked tokens at their places in their sentences."""
         if not copies:  # of no sentence
             return
-        batch = _packed([copy.ids for copy in copies]).to(self.compute.device)
-        starts = batch.first_tokens
-        places = starts + torch.tensor([copy.place for copy in copies], device=starts.device)
-        labels = torch.tensor([copy.label for copy in copies], device=starts.device)
+        batch = rows.batch([copy.sentence for copy in copies])
+        starts = batch.bounds.tolist()
+        places = torch.tensor([start + copy.place for start, copy in zip(starts, copies, strict=False)])
+        masked = np.concatenate([start + copy.masked for start, copy in zip(starts, copies, strict=False)])
+        labels = batch.input_ids[places]
+        batch.input_ids[torch.from_numpy(masked)] = self.tokenizer.mask_id
+        device = self.compute.device
         with self.compute.autocast():
-            hidden = self.encoder(batch, places)
-            losses = score_decoder(next_token_decoder(self.encoder, self.head, hidden), labels).losses
+            hidden = self.encoder(batch.to(device), places.to(device))
+            losses = score_decoder(next_token_decoder(self.encoder, self.head, hidden), labels.to(device)).losses
         for copy, loss in zip(copies, losses.tolist(), strict=True):
             found[copy.sentence][copy.place] = -loss
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """A sentence with a token masked: its ids, the token's place and id, and the number of the sentence."""
+    """A sentence with a token masked: the sentence's number, the token's place, and all places that are masked."""
 
-    ids: Ids
-    place: int
-    label: int
     sentence: int
+    place: int
+    masked: Ids
 
 
 @dataclass(frozen=True)
@@ -218,11 +219,10 @@ class LeftToRightScorer:
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
         def scores(batch: Batch, of_batch: Sequence[Ids]) -> Iterator[TokenScores]:
-            labels = batch.input_ids.roll(-1)
             with self.compute.autocast():
-                losses = score_decoder(next_token_decoder(self.encoder, self.head, self.encoder(batch)), labels).losses
-            for ids, part in zip(of_batch, torch.split(losses.double().cpu(), list(batch.lengths)), strict=True):
-                yield TokenScores(ids[1:], -part[:-1].numpy())
+                found = next_token_log_probabilities(self.encoder, self.head, batch)
+            for ids, part in zip(of_batch, found, strict=True):
+                yield TokenScores(ids[1:], part.double().numpy())
 
         return _in_batches(sentences, self.compute.device, scores, advance)
 
@@ -351,15 +351,9 @@ def _words_of(tokenizer: TextTokenizer, sentence: str) -> Ids:
     return np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
 
 
-def _packed(sequences: Sequence[Ids]) -> Batch:
-    """Sequences end to end, as `unmask.batch.pack`, of arrays."""
-    lengths = np.array([len(ids) for ids in sequences])
-    bounds = np.concatenate([[0], np.cumsum(lengths)])
-    ids = torch.from_numpy(np.concatenate(sequences))
-    positions = torch.from_numpy(np.arange(len(ids)) - np.repeat(bounds[:-1], lengths))
-    return Batch(
-        ids, torch.zeros_like(ids), positions, torch.from_numpy(bounds.astype(np.int32)), tuple(lengths.tolist())
-    )
+def _rows(sentences: Sequence[Sentence]) -> EncodedExamples:
+    """A row for each sentence, of segment A."""
+    return encoded([each.ids.tolist() for each in sentences], [len(each.ids) for each in sentences])
 
 
 def _in_batches(
@@ -369,23 +363,9 @@ def _in_batches(
     advance: Advance,
 ) -> list[TokenScores]:
     """Of each sentence what `scores` gives for those of a batch, from the batch and their ids."""
-    encoded = [each.ids for each in sentences]
     found: dict[int, TokenScores] = {}
-    for numbers, batch in _batches(encoded, device):
-        found |= zip(numbers, scores(batch, [encoded[number] for number in numbers]), strict=True)
+    for chosen, batch in _rows(sentences).batches_by_length(BATCH_TOKENS[device.type]):
+        numbers = chosen.tolist()
+        found |= zip(numbers, scores(batch.to(device), [sentences[number].ids for number in numbers]), strict=True)
         advance(len(numbers))
-    return [found[number] for number in range(len(encoded))]
-
-
-def _batches(encoded: Sequence[Ids], device: torch.device) -> Iterator[tuple[list[int], Batch]]:
-    """Sentences in batches sorted by length, as many tokens in each as `BATCH_TOKENS`, with their numbers."""
-    batches: list[list[int]] = []
-    capacity = 0
-    for number in sorted(range(len(encoded)), key=lambda each: len(encoded[each])):
-        if len(encoded[number]) > capacity:
-            batches.append([])
-            capacity = max(BATCH_TOKENS[device.type], len(encoded[number]))
-        batches[-1].append(number)
-        capacity -= len(encoded[number])
-    for numbers in batches:
-        yield numbers, _packed([encoded[number] for number in numbers]).to(device)
+    return [found[number] for number in range(len(sentences))]

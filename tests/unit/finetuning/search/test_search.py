@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,11 @@ from support.searches import Pretended, new_recipe, of_accuracy, run_search
 from unmask.errors import InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.ensemble import read_null_threshold
+from unmask.inference.predictor import Predictor
+from unmask.inference.windows import ExampleSet
 from unmask.io.input_files import InputFiles
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.qa.examples import QaExample
-from unmask.tasks.qa.metrics import QaScore
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.training.run.log import RunLog
@@ -309,17 +309,23 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by_user: float | None, kept: float | None
 ) -> None:
     task = open_task(TaskSettings(name="squad2", null_threshold=7.0), ColumnSettings())  # of the members, added up
-    predictor = SimpleNamespace(task=task, module=None, tokenizer=None, num_segments=2, compute=None)
-    predictor.with_options = lambda columns: predictor
-    score = QaScore(unanswerable=True)
-    for right, lead in (("kite", 2.0), (None, 0.0)):  # between them is the best threshold
-        gold = QaExample("1", "?", "", None, () if right is None else (right,), {}, "x:1")
-        score.add([gold], [{"answer": "kite", "no_answer_probability": 1 / (1 + math.exp(lead))}])
+    golds = [QaExample("1", "?", "", None, answers, {}, "x:1") for answers in (("kite",), ())]
+    leads = 2.0, 0.0  # between them is the best threshold
     measured: list[Any] = []
 
-    def measure(tuned: Any, *_: Any) -> tuple[float, QaScore]:
-        measured.append(tuned.settings.null_threshold)
-        return 0.0, score
+    class Answering(Predictor):
+        def with_options(self, *_: Any) -> Predictor:
+            return self
+
+        num_segments = 2
+
+        def decode(self, window: ExampleSet) -> list[Any]:
+            measured.append(self.task.settings.null_threshold)
+            return [{"answer": "kite", "no_answer_probability": 1 / (1 + math.exp(lead))} for lead in leads]
+
+    nothing: Any = None
+    predictor = Answering(task, nothing, nothing, nothing)
+    window = ExampleSet(golds, nothing)
 
     def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
         directory.mkdir()
@@ -327,8 +333,8 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
         return directory
 
     said = {"metrics": {"best_f1": 50.0}}
-    replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: said, measure=measure)
-    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor, encode_windows=lambda *_: [])
+    replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: said)
+    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor, encode_windows=lambda *_: [window])
     settings = new_recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
     run_search(tmp_path / "out", settings, Pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
     assert read_null_threshold(tmp_path / "out" / "ensemble") == (None if kept is None else pytest.approx(kept))
