@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -29,7 +30,7 @@ MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
 
 logger = logging.getLogger("unmask")
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+NAME = re.compile(r"[^\W_][\w.-]*")
 
 
 class Unloadable(ModelError):  # noqa: N818  an answer to a client too
@@ -204,10 +205,11 @@ def open_models(words: Sequence[str], precision: str) -> dict[str, ServedModel]:
         name, is_named, place = word.partition("=")
         if not is_named or Path(word).exists():
             name, place = _name_of(Path(word)), word
+        name = normalize("NFC", name)
         if not NAME.fullmatch(name):
             raise SettingsError(
-                f"{word}: the name {name!r} does not fit into an address: give NAME=DIR, with letters, digits, '.', "
-                "'_' and '-' in the name"
+                f"{word}: the name {name!r} does not fit into an address: give NAME=DIR, a letter or digit first, then "
+                "letters, digits, '.', '_' and '-'"
             )
         if name in places:
             raise SettingsError(f"{places[name]} and {place} are both called {name}: give one of them as NAME=DIR")

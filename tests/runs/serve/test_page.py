@@ -106,6 +106,28 @@ def test_a_model_of_another_language_begins_with_a_text_that_it_reads(browser: A
     page.close()
 
 
+def test_a_link_to_a_model_that_is_not_here_says_so(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{address}/#fill?model=gone&text=the+[MASK]")
+    page.locator(".answer[aria-busy=false] svg").wait_for()
+    assert page.get_by_text("No model gone is here for this.").is_visible()
+    page.get_by_label("Model").select_option("masked")
+    assert not page.get_by_text("No model gone is here for this.").is_visible()
+    page.close()
+
+
+def test_what_belongs_to_a_name_stays_at_it(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    found = {"entities": [{"start": 0, "end": 2, "label": "LC"}, {"start": 5, "end": 6, "label": "LC"}], "tags": []}
+    reply = {"predictions": [found], "tokens_left_out": [0], "model": "tagging"}
+    page.route("**/tag", lambda route: route.fulfill(json=reply))
+    page.goto(f"{address}/#entities?text=%EC%84%9C%EC%9A%B8%EC%97%90%EC%84%9C+%EB%82%98")
+    page.locator(".answer[aria-busy=false] svg").wait_for()
+    boxes = [each.bounding_box() for each in page.locator(".answer svg rect").all()]
+    assert [round(after["x"] - before["x"] - before["width"]) for before, after in pairwise(boxes)] == [0, 4]
+    page.close()
+
+
 def test_the_page_of_endpoints_asks_for_the_token_once(served_models: dict[str, ServedModel], browser: Any) -> None:
     page, asked = browser.new_page(), []
     page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept("secret")))

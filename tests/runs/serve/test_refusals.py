@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from functools import reduce
 from typing import Any
 
@@ -269,3 +270,14 @@ def test_models_have_names_that_differ(model_directories: Any) -> None:
         open_models([str(encoder), str(encoder)], "fp32")
     with pytest.raises(SettingsError, match="the name 'a/b' does not fit into an address"):
         open_models([f"a/b={encoder}"], "fp32")
+
+
+def test_a_name_may_be_korean(model_directories: Any) -> None:
+    written_by_macos = unicodedata.normalize("NFD", "리뷰-2")
+    app = build_app(open_models([f"{written_by_macos}={model_directories['encoder']}"], "fp32"))
+    with TestClient(app) as client:
+        assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["리뷰-2"]
+        told = client.post("/v1/models/%EB%A6%AC%EB%B7%B0-2/features", json={"inputs": ["a"]})
+        assert (told.status_code, len(told.json()["predictions"])) == (200, 1)
+        assert client.get("/metrics").status_code == 200
+    app.service.batcher.close()

@@ -18,11 +18,12 @@ export function chosen(model, use, texts = 1) {
 export function ModelChoice({ model, use, label = "Model", none, steps, texts }) {
   const there = modelsFor(use).flatMap(({ id, steps: its }) => [id, ...(steps && its ? its.map((step) => `${id}@${step}`) : [])]);
   const value = none && !model.value ? "" : chosen(model, use, texts);
+  const isAbsent = model.value && !has(idOf(model.value), use);
   return html`<label class="choice">${label}
     <select value=${value} onChange=${(event) => (model.value = event.target.value)}>
       ${none ? html`<option value="">${none}</option>` : ""}
       ${there.map((each) => html`<option value=${each}>${nameOf(each)}</option>`)}
-    </select></label>`;
+    </select></label>${isAbsent && html`<p class="remark" role="status">No model ${nameOf(model.value)} is here for this.</p>`}`;
 }
 
 export function Choice({ field, label, options }) {

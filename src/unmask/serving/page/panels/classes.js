@@ -29,7 +29,8 @@ function input(its) {
 const answer = answering(async () => {
   const its = chosen(model, "classify", texts().length);
   const read = await predict(its, "classify", input(its));
-  if (method.value === "none" || !has(its, "words")) return read;
+  if (method.value === "none") return read;
+  if (!has(its, "words")) return { ...read, note: `${its} gives its answer alone, as any model that is served as ONNX does.` };
   try {
     return { ...read, words: await askModel(its, "words", { input: input(its), method: method.value }) };
   } catch (error) {

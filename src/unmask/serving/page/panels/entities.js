@@ -24,10 +24,16 @@ function show({ found, text }) {
   const pieces = [];
   let at = 0;
   const words = (start, end) => text.slice(start, end).join("");
-  const plain = (end) => words(at, end).split(/\s+/).filter(Boolean).forEach((word) => pieces.push({ text: word }));
+  const isBlank = (place) => place >= text.length || !text[place].trim();
+  const gapAt = (place) => (isBlank(place) || isBlank(place - 1) ? 4 : 0); // a particle stays at its name
+  const plain = (end) => {
+    const there = words(at, end).split(/\s+/).filter(Boolean);
+    there.forEach((word, number) => pieces.push({ text: word, gap: number === there.length - 1 ? gapAt(end) : 4 }));
+  };
   for (const each of found.entities) {
     plain(each.start);
-    pieces.push({ text: words(each.start, each.end), note: each.label, ink: INKS[kinds.indexOf(each.label) % INKS.length], strength: 0.35 });
+    const ink = INKS[kinds.indexOf(each.label) % INKS.length];
+    pieces.push({ text: words(each.start, each.end), note: each.label, ink, strength: 0.35, gap: gapAt(each.end) });
     at = each.end;
   }
   plain(text.length);
