@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,7 @@ def open_inputs(
         with naming_columns(f"data.{split}_columns."):
             its_task = adjusted_task(task, columns, {}, num_positions)
             measured[split] = read_examples(its_task, split, file).encode(its_task, tokenizer, module)
+        _warn_of_known(split, file, measured[split], training)
     batch_size = settings.train.batch_size
     micro_batch_size = settings.train.micro_batch_of(batch_size)
     loader = ExampleLoader(training, settings.seed, batch_size, micro_batch_size, share)
@@ -158,6 +159,20 @@ def open_inputs(
     return TaskInputs(
         task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
     )
+
+
+def _warn_of_known(split: str, file: InputFiles, windows: Sequence[ExampleSet], training: EncodedExamples) -> None:
+    """Warns where more than a hundredth of what is measured is trained on too."""
+    known, total = sum(w.encoded.count_in(training) for w in windows), sum(len(w.encoded) for w in windows)
+    if 100 * known > total:
+        logger.warning(
+            "%s of the %s inputs of %s (%s) are in data.train too, word for word: its figures say less about new text; "
+            "unmask split keeps what belongs together on one side",
+            f"{known:,}",
+            f"{total:,}",
+            split,
+            file,
+        )
 
 
 def _check_dev(settings: FinetuneRecipe) -> None:

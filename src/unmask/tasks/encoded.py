@@ -115,6 +115,14 @@ class EncodedExamples:
         """The same for training, where nothing is decoded."""
         return replace(self, alignment={})
 
+    def count_in(self, other: EncodedExamples) -> int:
+        """How many units have the tokens of some unit of the other examples."""
+        there = {hash(unit) for unit in other._tokens()}
+        return sum(hash(unit) in there for unit in self._tokens())
+
+    def _tokens(self) -> Iterator[bytes]:
+        return (self.input_ids[self.tokens_of(unit)].tobytes() for unit in range(len(self)))
+
     def checksum(self) -> int:
         """A 32-bit checksum of the examples and their targets."""
         sums = 0

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from support.files import write_rows
 from unmask.errors import SettingsError
-from unmask.finetuning.inputs import build_module
+from unmask.finetuning.inputs import build_module, open_inputs
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import save_model
 from unmask.models.hub.source import open_source
@@ -53,3 +54,16 @@ def test_dropout_that_the_family_has_not_is_refused(tiny_model: Path, tmp_path: 
     told = r"^model\.\* does not fit init_from=.*, of the family lstm: attention_probs_dropout_prob 0\.2 means nothing"
     with pytest.raises(SettingsError, match=told):
         module_of(tmp_path, model={"attention_probs_dropout_prob": 0.2})
+
+
+def test_what_is_measured_and_trained_on_is_told(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": f"a dog {'a ' * number}", "label": "yn"[number % 2]} for number in range(6)]
+    train = write_rows(tmp_path / "train.jsonl", *rows[:4])
+    data = {"train": str(train), "dev": str(write_rows(tmp_path / "dev.jsonl", *rows[3:])), "test": str(train)}
+    open_inputs(
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
+    )
+    told = [record.message for record in caplog.records if "are in data.train too" in record.message]
+    assert [message.split(" (")[0] for message in told] == ["1 of the 3 inputs of dev", "4 of the 4 inputs of test"]

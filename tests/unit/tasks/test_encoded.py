@@ -44,6 +44,11 @@ def test_parts_put_together_are_the_whole(ids: list[list[int]], cut: int) -> Non
     assert np.array_equal(together.second_starts, whole.second_starts)
 
 
+@given(lists_of_ids, lists_of_ids)
+def test_how_many_are_among_others_too(ids: list[list[int]], others: list[list[int]]) -> None:
+    assert encode(ids).count_in(encode([*others, *ids[1:]])) == sum(each in [*others, *ids[1:]] for each in ids)
+
+
 @given(lists_of_ids, st.integers(1, 40))
 def test_batches_by_length_show_every_example_once_within_the_budget(ids: list[list[int]], budget: int) -> None:
     seen = []
