@@ -94,11 +94,14 @@ def test_a_refusal_is_told_where_it_was_asked(address: str, browser: Any) -> Non
 
 def test_a_model_of_another_language_begins_with_a_text_that_it_reads(browser: Any, tmp_path: Path) -> None:
     korean = save_masked_lm(
-        tmp_path / "korean", "bert", ["대한민국의 수도는 서울이다 .", "그는 서울에서 태어났다 ."] * 20
+        tmp_path / "korean", "bert", ["그는 대학교를 졸업한 뒤 미국으로 건너갔다 .", "그는 서울에서 태어났다 ."] * 20
     )
     page = browser.new_page()
     with serving(open_models([f"korean={korean}"], "fp32")) as address:
-        for panel, text in (("", "대한민국의 [MASK]는 서울이다 ."), ("#fill?text=the+[MASK]", "the [MASK]")):
+        for panel, text in (
+            ("", "그는 대학교를 [MASK] 뒤 미국으로 건너갔다 ."),
+            ("#fill?text=the+[MASK]", "the [MASK]"),
+        ):
             page.goto("about:blank")
             page.goto(f"{address}/{panel}")
             page.locator(".answer[aria-busy=false] svg").wait_for()

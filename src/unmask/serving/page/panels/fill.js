@@ -13,7 +13,7 @@ const edited = field("fill", "edited", "");
 const SAMPLES = [
   ["a door", { text: "She opened the [MASK] and went out .", edited: "" }],
   ["a verb", { text: "The children [MASK] in the garden .", edited: "The child [MASK] in the garden ." }],
-  ["한국어", { text: "대한민국의 [MASK]는 서울이다 .", edited: "" }],
+  ["한국어", { text: "그는 대학교를 [MASK] 뒤 미국으로 건너갔다 .", edited: "" }],
 ];
 
 /** Whether another model is looked at, and the edited text is not. */

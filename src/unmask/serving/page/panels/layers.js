@@ -11,7 +11,7 @@ const text = field("layers", "text", "He was born in the [MASK] of London .");
 const SAMPLES = [
   ["a city", { text: "He was born in the [MASK] of London ." }],
   ["a verb", { text: "They [MASK] to the station every day ." }],
-  ["한국어", { text: "그는 [MASK]에서 태어났다 ." }],
+  ["한국어", { text: "그는 1945년 서울에서 [MASK] ." }],
 ];
 
 const answer = answering(() => {
