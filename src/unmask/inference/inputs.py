@@ -156,7 +156,7 @@ def _check_first_texts(texts: Sequence[PlainText], task: Task[Any]) -> None:
                 f"{texts[0].source}: read as a text, and it is the header of a table ({', '.join(cells)}): give "
                 f"--format {format}; if it is a text, --format txt"
             )
-    if isinstance(task, Tagging) and looks_like_columns(lines, task.columns, task.labels):
+    if lines and isinstance(task, Tagging) and looks_like_columns(lines, task.columns, task.labels):
         raise InputError(
             f"{texts[0].source}: read as a text, and it is a word with its tag, as the lines that follow: give "
             "--format conll; if they are texts, --format txt"
