@@ -129,9 +129,9 @@ class MaskUse:
     def compute(
         self, options: tuple[int, tuple[int, ...] | None, tuple[str, ...]], payloads: Sequence[list[MaskedText]]
     ) -> list[list[list[dict[str, Any]]]]:
-        *how, absent = options
+        top_k, among, absent = options
         read = list(chain.from_iterable(payloads))
-        found = self.filler.answer(read, *how)
+        found = self.filler.answer(read, top_k, among)
         for text, its in zip(read, found, strict=True):
             numbers = [{"mask": number} for number in range(len(text.places))] if len(text.places) > 1 else [{}]
             its += [{**mask, **_NO_TOKEN, "token_str": word} for mask in numbers for word in absent]
