@@ -167,6 +167,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},
         settings=None if recipe is None else _own_settings(recipe) | _thresholds(config),
         max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
+        positive_label=content.get("positive_label"),
         degenerate=content.get("degenerate"),
         calibration=content.get("calibration"),
         stated=stated,

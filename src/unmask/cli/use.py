@@ -366,7 +366,7 @@ def card_command(
     languages: Annotated[list[str] | None, typer.Option("--language", help="an ISO 639 code, such as en")] = None,
     datasets: Annotated[list[str] | None, typer.Option("--dataset", help="an id of the Hub's")] = None,
     name: Annotated[str | None, typer.Option("--name", help="the model's; else that of its directory")] = None,
-    overwrite: Overwrite = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the card that is there")] = False,
 ) -> None:
     """Write a model card (README.md) beside a model, filled from its run, as the Hugging Face Hub reads it."""
     from unmask.card import Stated, write_card

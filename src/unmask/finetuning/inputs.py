@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.errors import CheckpointError, ModelError, SettingsError
+from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.task_options import adjusted_task, naming_columns
@@ -37,6 +37,7 @@ from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
 from unmask.tasks.tagging.task import Tagging
+from unmask.tasks.text.text_task import TextTask
 from unmask.tasks.text.weighting import weigh_labels
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.tokenization.opening import Tokenizer
@@ -132,6 +133,11 @@ def open_inputs(
         tokenizer = _cut(task, read, tokenizer)
     windows = read.encode(task, tokenizer, module)
     training = concatenate([window.encoded.without_alignment() for window in windows])
+    if isinstance(task, TextTask) and read.counts.empty == len(read.examples):
+        raise InputError(
+            f"{train}: no example has any text in {' or '.join(map(repr, task.files.columns.texts))}: there is nothing "
+            "to learn; name the column of the texts with data.columns.text=..., or of pairs text_a and text_b"
+        )
     del read, windows  # the examples are not needed any more
     task.check(training, train)
     fit_loss(settings, task, module, training)

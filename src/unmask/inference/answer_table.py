@@ -61,6 +61,6 @@ def _cell(value: Any) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    file = io.StringIO()
-    csv.writer(file, lineterminator="").writerow(cells)
-    return file.getvalue()
+    file = io.StringIO(newline="")
+    csv.writer(file).writerow(cells)  # puts the characters of its line ends between quotes, so both line breaks
+    return file.getvalue().removesuffix("\r\n")

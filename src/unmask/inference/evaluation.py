@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 
 from unmask.errors import InputError, SettingsError
 from unmask.inference.predictor import Predictor, load_predictor
-from unmask.inference.task_options import NOTHING_SAID, build_task_settings, check_task_settings, naming_columns
+from unmask.inference.task_options import (
+    NOTHING_SAID,
+    build_task_settings,
+    check_label_columns,
+    check_task_settings,
+    naming_columns,
+)
 from unmask.inference.windows import encode_windows
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
@@ -126,7 +132,7 @@ def evaluate_predictions(
     """
     name, data = task or "classification", as_files(data)
     check_name(name)
-    given = {"name": name, **(settings or {})}
+    given = {"name": name, **({} if columns.labels is None else {"multi_label": True}), **(settings or {})}
     orders_labels = kind_of(name) == "classification"  # type: ignore[arg-type]  # no model decides it here
     check_task_settings({key: given[key] for key in settings or {} if key != "labels" or not orders_labels}, "score")
     opened = open_task(build_task_settings(given), columns)
@@ -152,6 +158,7 @@ def evaluate_predictions(
     opened = open_task(build_task_settings({**given, **found}), columns)
     are_from_data = not opened.labels
     opened = opened.fit_to(data)
+    check_label_columns(columns, opened.labels)
     if isinstance(opened, Tagging):
         tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if are_from_data else set()
         opened = opened.with_predicted(tags, _predicted_scheme(predictions))

@@ -132,28 +132,35 @@ def _fitting(rows: Iterator[Row], task: Task[Any], are_texts: bool) -> Iterator[
     needed = wanted = FACTS[task.kind].needed_columns
     if isinstance(task, TextTask) and task.files.is_pair:
         wanted = task.files.columns.texts
-    for number, row in enumerate(rows):
+    first = [] if are_texts or wanted else list(islice(rows, _NUM_INSPECTED_LINES))
+    _check_first_texts([row for row in first if isinstance(row, PlainText)], task)
+    for row in chain(first, rows):
         if isinstance(row, PlainText) and wanted:
             names = " and ".join(wanted)
             raise InputError(
                 f"{row.source}: a plain text, but this model reads {names if needed else 'pairs'}: "
                 f"expected JSON lines, .tsv or .csv with {names}; --format csv or tsv says that it is a table"
             )
-        if number == 0 and isinstance(row, PlainText) and not are_texts:
-            _check_first_text(row, task)
         yield row
 
 
-def _check_first_text(first: PlainText, task: Task[Any]) -> None:
-    """Refuses plain texts of which the first is the header of a table: every row would be answered as a text."""
+def _check_first_texts(texts: Sequence[PlainText], task: Task[Any]) -> None:
+    """Refuses plain texts of which the first is the header of a table, or that are lines of one word with its tag:
+    every line would be answered as a text."""
     names = {columns.texts[0] for columns in task.files.layouts} if isinstance(task, TextTask) else {"text", "tokens"}
-    for format, separator in (("tsv", "\t"), ("csv", ",")):
-        cells = [cell.strip(' "') for cell in first.fields["text"].split(separator)]
+    lines = [text.fields["text"] for text in texts]
+    for separator, format in (("\t", "tsv"), (",", "csv"), (";", "csv"), ("|", "csv")):
+        cells = [cell.strip(' "') for cell in "".join(lines[:1]).split(separator)]
         if len(cells) > 1 and names.intersection(cells):
             raise InputError(
-                f"{first.source}: read as a text, and it is the header of a table ({', '.join(cells)}): give "
+                f"{texts[0].source}: read as a text, and it is the header of a table ({', '.join(cells)}): give "
                 f"--format {format}; if it is a text, --format txt"
             )
+    if lines and isinstance(task, Tagging) and looks_like_columns(lines, task.columns, task.labels):
+        raise InputError(
+            f"{texts[0].source}: read as a text, and it is a word with its tag, as the lines that follow: give "
+            "--format conll; if they are texts, --format txt"
+        )
 
 
 def _first_lines(file: InputFiles) -> list[str]:

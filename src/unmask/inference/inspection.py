@@ -96,7 +96,7 @@ class TokenWeights:
     Attributes:
         label: the answer.
         tokens: special ones too.
-        weights: (tokens,); positive speaks for the answer; special tokens have 0.
+        weights: (tokens,); positive speaks for the answer; special tokens around the text have 0, its `[UNK]` has not.
         difference: of erasure the probability of the answer; of integrated gradients what the weights add up to.
     """
 
@@ -150,7 +150,9 @@ def weigh_tokens(predictor: Predictor, encoded: EncodedExamples, method: str) ->
     segments = (np.arange(len(ids)) >= encoded.second_starts[0]).astype(int).tolist()
     if predictor.num_segments < 2:
         segments = [0] * len(ids)
-    places = [place for place, token in enumerate(ids) if token not in tokenizer.special_ids]
+    template = tokenizer.template
+    around = {token for piece in (*template.single, *template.pair) for token in piece.ids}
+    places = [place for place, token in enumerate(ids) if token not in around]
     with torch.no_grad():
         [logits] = _logits(predictor, [ids], [segments])
     answer = int(logits.argmax())

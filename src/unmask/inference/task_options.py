@@ -11,6 +11,7 @@ from typing import Any, Literal
 from unmask.config import build_settings, parse_overrides
 from unmask.errors import ColumnError, SettingsError, UserError
 from unmask.tasks.base import Task
+from unmask.tasks.rows import listed
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tasks.text.text_task import TextTask
@@ -72,7 +73,8 @@ def check_task_settings(settings: Mapping[str, Any], use: Use) -> None:
     """Raises SettingsError for settings that have no effect in this use of a task, naming the first and the reason."""
     for name in settings:
         if name in _FIXED:
-            raise SettingsError(f"task.{name} cannot be set here: {_FIXED[name]}; leave it out")
+            reason = "the predictions show it" if use == "score" and name == "multi_label" else _FIXED[name]
+            raise SettingsError(f"task.{name} cannot be set here: {reason}; leave it out")
         if name == "thresholds" and settings[name] == "dev":
             raise SettingsError(f"task.thresholds=dev cannot be had here: {_TRAINING}; give a number for each label")
         if use == "predict" and name in _OF_LABELS:
@@ -118,11 +120,21 @@ def adjusted_task(
         )
     given = columns.model_dump(include=columns.model_fields_set)
     if isinstance(task, TextTask):
+        check_label_columns(columns, task.labels)
         if columns.texts:
-            given = {name: own_columns[name] for name in ("label", "id") if name in own_columns} | given
+            kept_names = ("label", "id") if "label" in given else ("label", "labels", "id")
+            given = {name: own_columns[name] for name in kept_names if name in own_columns} | given
         return replace(task, settings=adjusted, files=task.files.with_columns(ColumnSettings(**given), False))
     named = build_settings(ColumnSettings, {**own_columns, **given}, "columns")
     return open_task(adjusted, named, lenient=not given)
+
+
+def check_label_columns(columns: ColumnSettings, labels: Sequence[str]) -> None:
+    """Raises SettingsError where each label is to have a column and one has none: no example would have that label."""
+    if columns.labels is not None and (missing := [label for label in labels if label not in columns.labels]):
+        raise SettingsError(
+            f"data.columns.labels lacks {listed(missing)}: expected a column for each label ({listed(labels)})"
+        )
 
 
 @contextmanager

@@ -166,7 +166,13 @@ def _describe_undecodable(
     [shown, *_] = [*read.decode(fitting, "replace").strip("\ufeff").splitlines(), ""]
     beyond = next((place for place, char in enumerate(shown) if char > "\x7f"), 0)
     what += f". It reads as {fitting}: {shown[max(0, beyond - 20) :][:40]!r}"
-    return what if settings is None else f"{what}: if that is right, give {settings.option('encoding', fitting)}"
+    if settings is None:
+        return what
+    what += f": if that is right, give {settings.option('encoding', fitting)}"
+    if settings.encoding != "utf-8":  # which was given for some file
+        how = f"iconv -f {settings.encoding.replace('_', '-')} -t {fitting}"
+        what += f". All files here are read in one encoding: convert those in another ({how})"
+    return what
 
 
 def _as_it_was(content: bytes, encoding: str) -> bytes:

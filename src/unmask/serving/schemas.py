@@ -117,7 +117,11 @@ class TextsRequest(Schema):
 
 Targets = Annotated[
     list[Text],
-    Field(fail_fast=True, description="words whose tokens are the answers, in place of the top_k likeliest"),
+    Field(
+        fail_fast=True,
+        description="words whose tokens are the answers, in place of the top_k likeliest; the score of one that is no "
+        "token of the model is null",
+    ),
     BeforeValidator(_few),
 ]
 

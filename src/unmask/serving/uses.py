@@ -41,6 +41,9 @@ Fields = Mapping[str, Any]
 _MOST_ANSWERS, _MOST_CHARACTERS = 10_000, 32_000_000
 """For the masks of one request; each answer repeats its text, and so many characters are all answers together."""
 
+_NO_TOKEN = {"score": None, "token": None, "sequence": None}
+"""The answer for a word that is no token."""
+
 
 class TaskUse:
     """Predictions of a fine-tuned model: `unmask predict`."""
@@ -101,13 +104,15 @@ class MaskUse:
         return tokenizer.token_strings[tokenizer.mask_id]
 
     def read(self, texts: Sequence[str], top_k: int, targets: Sequence[str] = ()) -> Work:
-        """Of the `targets`, if there are any, in place of the `top_k` likeliest tokens.
+        """Of the `targets`, if there are any, in place of the `top_k` likeliest tokens; one that is no token of the
+        model gets an answer whose `score`, `token` and `sequence` are None.
 
         Raises:
             InputError: a text has no mask, or is too long, or there are too many answers, or too long ones.
         """
         among = tuple(self.filler.find_tokens(targets)) if targets else None
-        most = top_k if among is None else len(among)
+        absent = tuple(word for word in dict.fromkeys(targets) if not self.filler.find_tokens([word]))
+        most = top_k if among is None else len(among) + len(absent)
         read = [self.filler.encode(text, f"input {number}") for number, text in enumerate(texts, start=1)]
         if (answers := most * sum(len(text.places) for text in read)) > _MOST_ANSWERS:
             raise InputError(
@@ -119,12 +124,18 @@ class MaskUse:
                 f"{answers:,} answers that repeat their texts have {size:,} characters: a request has at most "
                 f"{_MOST_CHARACTERS:,}: lower top_k, or send shorter texts, or fewer masks or targets"
             )
-        return Work(self, (top_k, among), read, sum(len(text.ids) for text in read), [0] * len(read))
+        return Work(self, (top_k, among, absent), read, sum(len(text.ids) for text in read), [0] * len(read))
 
     def compute(
-        self, options: tuple[int, tuple[int, ...] | None], payloads: Sequence[list[MaskedText]]
+        self, options: tuple[int, tuple[int, ...] | None, tuple[str, ...]], payloads: Sequence[list[MaskedText]]
     ) -> list[list[list[dict[str, Any]]]]:
-        answers = iter(self.filler.answer(list(chain.from_iterable(payloads)), *options))
+        top_k, among, absent = options
+        read = list(chain.from_iterable(payloads))
+        found = self.filler.answer(read, top_k, among)
+        for text, its in zip(read, found, strict=True):
+            numbers = [{"mask": number} for number in range(len(text.places))] if len(text.places) > 1 else [{}]
+            its += [{**mask, **_NO_TOKEN, "token_str": word} for mask in numbers for word in absent]
+        answers = iter(found)
         return [list(islice(answers, len(texts))) for texts in payloads]
 
 

@@ -270,7 +270,7 @@ class Task(Protocol[ExampleT]):
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """Trivial baselines for the metrics on `dev`: metric -> {name of the baseline: value}, such as
-        `{"accuracy": {"most frequent label": .68}}`."""
+        `{"accuracy": {"most frequent label of train": .68}}`."""
 
     def sample(self, example: ExampleT, prediction: Prediction) -> dict[str, Any]:
         """For the report: `input` (name -> text), `label`, `prediction` and `probability` (a number or None)."""

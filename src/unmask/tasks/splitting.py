@@ -13,7 +13,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,9 @@ SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
 
 DOCUMENT_MARK = "-DOCSTART-"
 """Begins a document in CoNLL's files."""
+
+_LOOKED_AT = 1_000
+"""Rows of a `.parquet` that are looked at for a column to suggest."""
 
 
 @dataclass(frozen=True)
@@ -150,13 +153,13 @@ def _lines(
     table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop)
     rows = list(read_jsonl(lines, str(file))) if form == ".jsonl" else []
     if table is not None:
-        _column(columns, table.names, table.place)
         rows = list(table.rows)
+        _column(columns, table.names, table.place, rows)
     if not rows:
         raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
     starts = [int(row.source.rpartition(":")[2]) - 1 for row in rows]
     header, *texts = (_text(lines, start, end) for start, end in pairwise([0, *starts, len(lines)]))
-    parts = [Unsplittable(_group(row, columns), text) for row, text in zip(rows, texts, strict=True)]
+    parts = [Unsplittable(_group(row, columns, rows), text) for row, text in zip(rows, texts, strict=True)]
     mark = "\ufeff" if table is not None and _has_mark(file) else ""
     return parts, lambda chosen: _encoded([mark, header, *chosen])
 
@@ -177,7 +180,9 @@ def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:
 
 
 def _parquet(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittable], Writer]:
-    parts = [Unsplittable(_group(row, columns), number) for number, row in enumerate(read_rows(file))]
+    rows = read_rows(file)
+    first = list(islice(rows, _LOOKED_AT))
+    parts = [Unsplittable(_group(row, columns, first), number) for number, row in enumerate(chain(first, rows))]
 
     def write(chosen: Iterable[Any]) -> bytes:
         from pyarrow import ArrowException, BufferOutputStream, concat_tables, parquet
@@ -193,8 +198,8 @@ def _parquet(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittabl
     return parts, write
 
 
-def _group(row: Row, columns: Sequence[str]) -> str:
-    value = row[_column(columns, list(row.fields), row.source)]
+def _group(row: Row, columns: Sequence[str], rows: Sequence[Row]) -> str:
+    value = row[_column(columns, list(row.fields), row.source, rows)]
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -236,11 +241,13 @@ def _is_token(line: str) -> bool:
     return not line.isspace() and not line.startswith(DOCUMENT_MARK)
 
 
-def _column(columns: Sequence[str], there: Sequence[str], place: str) -> str:
+def _column(columns: Sequence[str], there: Sequence[str], place: str, rows: Sequence[Row]) -> str:
     for name in columns:
         if name in there:
             return name
-    example = next((f", such as --group {shlex.quote(name)}" for name in there if name not in ("id", "label")), "")
+    # Where all values differ, nothing is kept together, and a split takes three groups.
+    repeated = [name for name in there if not rows or 3 <= len({str(row.fields.get(name)) for row in rows}) < len(rows)]
+    example = next((f", such as --group {shlex.quote(name)}" for name in repeated if name not in ("id", "label")), "")
     raise InputError(
         f"{place}: no column {' or '.join(map(repr, columns))} by which rows belong together: there is "
         f"{', '.join(there)}; name one of them: --group COLUMN keeps rows with equal COLUMN together{example}"

@@ -154,7 +154,18 @@ def test_checkpoints_say_how_likely_words_are_that_none_finds_likely(learning: T
     assert scores[-1] == pytest.approx({each["token_str"]: each["score"] for each in (every[60], every[0])}, abs=1e-5)
     [filled] = ask(learning, "run", "fill-mask", inputs=[text], targets=asked, step=2)["predictions"]
     assert {each["token_str"]: each["score"] for each in filled} == pytest.approx(scores[0], abs=1e-5)
-    assert ask(learning, "run", "fill-mask", inputs=[text], targets=["zyx"])["predictions"] == [[]]
+
+
+def test_a_word_to_score_that_is_no_token_is_told(learning: TestClient) -> None:
+    text, absent = "the [MASK] is blue .", {"score": None, "token": None, "sequence": None, "token_str": "zyx"}
+    assert ask(learning, "run", "fill-mask", inputs=[text], targets=["zyx"])["predictions"] == [[absent]]
+    asked = {"inputs": [f"{text} [MASK]"], "targets": ["zyx", "blue", "zyx"]}
+    [filled] = ask(learning, "run", "fill-mask", **asked)["predictions"]
+    assert [(each["mask"], each["token_str"], each["score"] is None) for each in filled] == [
+        (0, "blue", False), (1, "blue", False), (0, "zyx", True), (1, "zyx", True)
+    ]  # fmt: skip
+    seen = ask(learning, "run", "checkpoints", text=text, targets=["zyx"])["checkpoints"]
+    assert [(each["tokens"], each["scores"]) for each in seen] == [(["zyx"], [None])] * 3
 
 
 def test_one_checkpoint_fills_masks_as_the_model_does(learning: TestClient) -> None:

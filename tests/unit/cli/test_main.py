@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
 
 PROGRAM = """
 import os, sys
@@ -86,3 +88,15 @@ def test_a_signal_when_all_is_done_changes_nothing(words: list[str], code: int) 
     finished = subprocess.run([sys.executable, "-c", AT_THE_END, *words], capture_output=True, text=True)
     assert finished.returncode == code
     assert "Traceback" not in finished.stderr
+
+
+def test_help_names_out_only_where_a_command_has_it() -> None:
+    from unmask.cli.main import app
+
+    command: Any = typer.main.get_command(app)
+    commands = [*command.commands.values()]
+    commands += [inner for one in commands for inner in getattr(one, "commands", {}).values()]
+    for one in commands:
+        options = {option for each in one.params for option in each.opts}
+        about = [each.help for each in one.params if "--overwrite" in each.opts]
+        assert "--out" in options or not any("--out" in each for each in about), one.name

@@ -6,9 +6,16 @@ import csv
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unmask.errors import InputError
 from unmask.inference.answer_table import table_lines
+from unmask.io.rows import stop
+from unmask.io.settings import TableSettings
+from unmask.io.tables import open_table
+
+texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")) | st.text("a \r\n,\"'")
 
 
 def test_inputs_and_answers_side_by_side() -> None:
@@ -45,3 +52,13 @@ def test_lists_are_json_and_new_fields_are_refused() -> None:
     assert [next(lines), next(lines)] == ["\ufefftext,tags", 'a,"[""O"", ""가""]"']
     with pytest.raises(InputError, match="input 2 has the field 'more', and the first input has not"):
         next(lines)
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1))
+def test_our_reader_finds_every_cell_again(cells: list[tuple[str, str]]) -> None:
+    predictions = [{"input": {"text": text, "note": note}, "label": "y"} for text, note in cells]
+    written = "".join(f"{line}\n" for line in table_lines(predictions)).removeprefix("\ufeff")
+    lines = enumerate((line.decode() for line in io.BytesIO(written.encode())), start=1)
+    table = open_table(".csv", lines, "a", TableSettings(), stop)
+    assert table is not None
+    assert [tuple(row.fields.values()) for row in table.rows] == [(text, note, "y") for text, note in cells]

@@ -64,7 +64,14 @@ def test_no_such_format() -> None:
 
 @pytest.mark.parametrize(
     ("header", "format"),
-    [("id,review,stars", "csv"), ("id\treview", "tsv"), ('"review","id"', "csv"), ("text,label", "csv")],
+    [
+        ("id,review,stars", "csv"),
+        ("id\treview", "tsv"),
+        ('"review","id"', "csv"),
+        ("text,label", "csv"),
+        ("id;review", "csv"),
+        ("id|review", "csv"),
+    ],
 )
 def test_a_table_is_not_answered_as_texts_unless_it_is_said_to_be(
     monkeypatch: pytest.MonkeyPatch, header: str, format: str

@@ -89,6 +89,16 @@ def test_erasure_is_what_hiding_each_token_takes_away(classifier: Predictor) -> 
     assert np.abs(found.weights).max() > 1e-3, "something rests on something"
 
 
+@pytest.mark.parametrize("method", ["erasure", "integrated_gradients"])
+def test_a_word_that_became_unk_has_its_weight_and_what_stands_around_the_text_has_none(
+    classifier: Predictor, method: str
+) -> None:
+    row = Row({"text": "she 재밌게 wrote"}, "here")
+    found = weigh_tokens(classifier, read_for_weighing(classifier, row, method), method)
+    assert found.tokens == ["[CLS]", "she", "[UNK]", "wrote", "[SEP]"]
+    assert (found.weights != 0).tolist() == [False, True, True, True, False]
+
+
 def test_integrated_gradients_add_up_to_what_the_words_bring(classifier: Predictor) -> None:
     text = "she wrote a warm letter"
     method = "integrated_gradients"

@@ -46,6 +46,11 @@ def test_conll_in_a_txt_is_read_as_evaluate_reads_it(
     assert list(predict_file(plain_tagger, other, format="conll")) == told
     type_in(monkeypatch, test.read_bytes())
     assert list(predict_file(plain_tagger, "-", format="conll")) == told
+    type_in(monkeypatch, test.read_bytes())
+    with pytest.raises(
+        InputError, match=r"standard input:1: read as a text, and .* word with its tag.* --format conll;"
+    ):
+        list(predict_file(plain_tagger, "-"))
 
 
 def test_entities_inside_words_are_found_at_their_places(tiny_model: Path, tmp_path: Path) -> None:

@@ -170,6 +170,31 @@ def test_thresholds_of_labels_that_are_not_named_stay(tiny_model: Path, tmp_path
         thresholds({"c": 0.9})
 
 
+def test_columns_of_labels_give_way_to_one_column_and_have_to_be_those_of_all_labels(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    columns = ColumnSettings(text="review", labels=("a", "b"))
+    model = save(tmp_path / "model", tiny_model, "classification", columns, labels=["a", "b"], multi_label=True)
+    split = write_rows(tmp_path / "split.jsonl", {"review": TEXT, "a": 1, "b": 0}, {"review": "people", "a": 0, "b": 1})
+    listed = write_rows(tmp_path / "listed.jsonl", {"review": TEXT, "x": ["a"]}, {"review": "people", "x": ["b"]})
+    expected = evaluate(model, split)
+    assert evaluate(model, split, columns=ColumnSettings(text="review")) == expected
+    for given in ({"label": "x"}, {"label": "x", "text": "review"}):
+        assert evaluate(model, listed, columns=ColumnSettings(**given)) == expected  # type: ignore[arg-type]
+    told = r"--column labels lacks b: expected a column for each label \(a, b\)"
+    some = ColumnSettings(labels=("a", "id"))
+    with pytest.raises(SettingsError, match=told):
+        evaluate(model, split, columns=some)
+    said = write_rows(tmp_path / "said.jsonl", *predict_file(model, split))
+    assert evaluate_predictions(said, split, "classification", columns) == expected
+    with pytest.raises(SettingsError, match=told):
+        evaluate_predictions(said, split, "classification", some.model_copy(update={"text": "review"}))
+    with pytest.raises(
+        SettingsError, match=r"task\.multi_label cannot be set here: the predictions show it; leave it out"
+    ):
+        evaluate_predictions(said, split, "classification", columns, settings={"multi_label": True})
+
+
 def test_tags_that_break_their_scheme_are_refused_where_that_is_asked_for(tiny_model: Path, tmp_path: Path) -> None:
     model = save(tmp_path / "model", tiny_model, "tagging", labels=["O", "B-X", "I-X"])
     data = write_rows(tmp_path / "data.jsonl", {"tokens": ["a", "man", "waits"], "tags": ["B-X", "O", "I-X"]})

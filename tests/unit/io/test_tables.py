@@ -387,7 +387,12 @@ def test_the_encoding_that_fits(text: str, encoding: str) -> None:
     [
         ("utf-8", "cp949", r"a\.csv:2: not UTF-8 .* It reads as cp949: '1,뷁이 쀍한 영화': .* data\.encoding=cp949"),
         ("euc-kr", "cp949", r"a\.csv:2: not euc_kr: .* It reads as cp949: '1,뷁이 쀍한 영화': .* data\.encoding=cp949"),
-        ("euc-kr", "utf-8", r"a\.csv:2: not euc_kr: .* It reads as utf-8: '1,뷁이 쀍한 영화': .* data\.encoding=utf-8"),
+        (
+            "euc-kr",
+            "utf-8",
+            r"a\.csv:2: not euc_kr: .* It reads as utf-8: '1,뷁이 쀍한 영화': .* data\.encoding=utf-8\. "
+            r"All files here are read in one encoding: convert those in another \(iconv -f euc-kr -t utf-8\)",
+        ),
     ],
 )
 def test_the_line_that_is_in_another_encoding_is_shown(tmp_path: Path, given: str, encoding: str, told: str) -> None:

@@ -219,10 +219,17 @@ def test_shards_of_other_columns_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "example"), [("리뷰,평가", "--group '리뷰'"), ("id,the text,label", "--group 'the text'"), ("label", "")]
+    ("content", "example"),
+    [
+        ("리뷰,평가", "--group '리뷰'"),
+        ("id,the text,label", "--group 'the text'"),
+        ("label", ""),
+        ("number,review,mark\n1,a,x\n2,a,y\n3,b,x\n4,c,y", "--group review"),
+        ("number,mark\n1,x\n2,y\n3,x", ""),
+    ],
 )
-def test_the_column_of_a_group_is_asked_for_by_example(tmp_path: Path, header: str, example: str) -> None:
-    path = write(tmp_path / "a.csv", f"{header}\n")
+def test_the_column_of_a_group_is_asked_for_by_example(tmp_path: Path, content: str, example: str) -> None:
+    path = write(tmp_path / "a.csv", f"{content}\n")
     told = "name one of them: --group COLUMN keeps rows with equal COLUMN together" + (
         example and f", such as {example}"
     )

@@ -191,7 +191,7 @@ class Choice:
         return {
             "accuracy": {
                 "chance": float((1 / np.diff(dev.unit_bounds)).mean()),
-                "most frequent position": float((_labels_of(dev) == most_frequent).mean()),
+                "most frequent position of train": float((_labels_of(dev) == most_frequent).mean()),
             }
         }
 

@@ -179,7 +179,7 @@ class Classification(TextTask[str]):
         true = self._counts(dev)
         total = np.full(1, true.sum())
         most_frequent = true[[int(self._counts(training).argmax())]]
-        best = "most frequent label"
+        best = "most frequent label of train"
         if len(self.labels) == 2:
             f1 = {"f1": {f"always {self.labels[1]}": float(f1_scores(true[1:], true[1:], total)[0])}}
         else:

@@ -82,7 +82,7 @@ class TextFiles:
         """The same with the user's settings of the columns.
 
         Args:
-            columns: the user's; unset fields keep their defaults.
+            columns: the user's; unset fields keep their defaults; `label` alone takes the place of `labels`.
             lenient: True also tries these layouts' columns and the usual ones, after the user's.
 
         Raises:
@@ -90,6 +90,8 @@ class TextFiles:
         """
         check_columns(columns, _READ_COLUMNS, _EXPECTED)
         given = columns.model_dump(include=columns.model_fields_set & {"label", "labels", "id"})
+        if "label" in given:
+            given.setdefault("labels")
         own = [layout.model_copy(update=given) for layout in self.layouts]
         wanted = [columns] if columns.texts else own
         if lenient:

@@ -173,7 +173,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return {
             "f1_micro": {"always every label": float(micro[0])},
             "f1_macro": {"always every label": float(f1_scores(true, true, everywhere).mean())},
-            "accuracy": {"always the usual labels": float((labels == usual).all(1).mean())},
+            "accuracy": {"always the usual labels of train": float((labels == usual).all(1).mean())},
         }
 
     def sample(self, example: ManyLabelled, prediction: Prediction) -> dict[str, Any]:

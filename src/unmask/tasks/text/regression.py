@@ -108,7 +108,7 @@ class Regression(TextTask[float]):
         floors = {
             "pearson": {"any constant": 0.0},
             "spearmanr": {"any constant": 0.0},
-            "mse": {"mean of the training file": float(np.square(values - mean).mean())},
+            "mse": {"mean of train": float(np.square(values - mean).mean())},
         }
         if self.data_set.binary_from is not None:
             true = np.array([(values >= self.data_set.binary_from).sum()])

@@ -53,6 +53,9 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      "t.tsv:2: no column 'label' for the label: there is text, stars. Name it with data.columns.label=..."),
     "one class": ("classification", "t.tsv", TSV + "b\ty\n",
      "t.tsv: every example has the label 'y': there is nothing to learn; give examples of at least two labels"),
+    "a column without any text": ("classification", "t.tsv", "text\tlabel\n\ty\n \tn\n",
+     "t.tsv: no example has any text in 'text': there is nothing to learn; name the column of the texts with "
+     "data.columns.text=..."),
     "an empty file": ("classification", "t.tsv", "", "t.tsv: there is not a single row in it: expected examples"),
     "another encoding": ("classification", "t.tsv", TSV.encode("utf-16"),
      "t.tsv:1: not UTF-8 at byte 0 of the text (0xff)"),

@@ -17,7 +17,7 @@ from unmask.finetuning.search.summary import TrialOutcome, summarise
 
 def outcome(rate: float, seed: int, accuracy: float, **more: Any) -> TrialOutcome:
     dev = {} if "error" in more else {"loss": 1 - accuracy, "accuracy": accuracy}
-    floors = {"dev.accuracy": {"most frequent label": 0.6}}
+    floors = {"dev.accuracy": {"most frequent label of train": 0.6}}
     given = {"learning_rate": rate, "batch_size": 32, "epochs": 3, "seed": seed}
     return TrialOutcome(f"lr{rate:g}_seed{seed}", f"lr{rate:g}", f"lr{rate:g}", given, dev, {}, floors=floors, **more)
 
@@ -70,7 +70,7 @@ def test_a_search_is_examined_by_its_directory(tmp_path: Path) -> None:
     assert (diagnosis.kind, dict(diagnosis.headline)["Runs"]) == ("search", "6 of 6")
     means, runs = diagnosis.tables
     assert means.rows[1] == ("lr0.0002", "2", "0.905 ± 0.0071", "–", "", "")
-    assert means.note == "To compare with: most frequent label 0.6."
+    assert means.note == "To compare with: most frequent label of train 0.6."
     assert runs.rows[2] == ("lr0.0002_seed0", "0.9", "–", "")
     with pytest.raises(SettingsError, match="is a search, whose recipe is settled: leave out seed=2"):
         diagnose(tmp_path, ["seed=2"])

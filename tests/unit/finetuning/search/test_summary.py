@@ -96,7 +96,7 @@ def test_the_page_escapes_what_a_run_says(tmp_path: Path) -> None:
     ("value", "more", "told"),
     [
         (0.5, {},
-         "The best run's accuracy on dev, 0.5, is no better than most frequent label 0.5. Nothing was learned"),
+         "The best run's accuracy on dev, 0.5, is no better than most frequent label of train 0.5. Nothing was "),
         (0.9, {"degenerate": "all 9 predictions are 'no'"},
          "Not even the best run on dev has learned anything: all 9 "),
         (0.51, {}, None),
@@ -105,7 +105,7 @@ def test_the_page_escapes_what_a_run_says(tmp_path: Path) -> None:
 def test_a_search_that_has_learned_nothing_says_so(
     tmp_path: Path, value: float, more: dict[str, Any], told: str | None
 ) -> None:
-    floors = {"dev.accuracy": {"most frequent label": 0.5}}
+    floors = {"dev.accuracy": {"most frequent label of train": 0.5}}
     run = Pretended(lambda settings: of_accuracy(value, floors=floors, **more))
     summary = run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
     *_, last = describe(summary)

@@ -82,7 +82,7 @@ def test_floors_are_those_of_the_mean() -> None:
     assert floors == {
         "pearson": {"any constant": 0.0},
         "spearmanr": {"any constant": 0.0},
-        "mse": {"mean of the training file": pytest.approx((4 + 1 + 9) / 3)},
+        "mse": {"mean of train": pytest.approx((4 + 1 + 9) / 3)},
     }
     klue = new_task("klue-sts")
     assert klue.floors(of_values(1, 3), of_values(0, 3, 5))["f1"] == {"always over the threshold": pytest.approx(0.8)}
