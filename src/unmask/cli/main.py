@@ -21,7 +21,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from unmask import __version__
-from unmask.cli import glue, left_to_right, serving, text, training, use
+from unmask.cli import evaluating, glue, left_to_right, serving, text, training, use
 from unmask.cli.options import is_one_of_several
 from unmask.errors import AnotherRank, Interrupted, RankLost, UnmaskError
 
@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for commands in (text, training, use, left_to_right, glue, serving):
+for commands in (text, training, evaluating, use, left_to_right, glue, serving):
     app.add_typer(commands.app)
 
 

@@ -47,6 +47,10 @@ Quoted = Annotated[
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
 Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
 Model = Annotated[Path, typer.Argument(help="a model directory, or the run that made it")]
+TaskSettings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[task.KEY=VALUE ...]", help="settings over those that the model remembers"),
+]
 
 
 def given_files(

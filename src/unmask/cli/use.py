@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,14 +19,11 @@ from unmask.cli.options import (
     Precision,
     Quoted,
     Separator,
+    TaskSettings,
     given_files,
     goes_to_file,
     print_json_lines,
-    table_settings,
 )
-
-if TYPE_CHECKING:
-    from unmask.io.input_files import InputFiles
 
 app = typer.Typer()
 
@@ -41,153 +38,7 @@ Layers = Annotated[
 ]
 OneVectorLayers = Annotated[str, typer.Option("--layers", help="embeddings, second-to-last, last or concat-last-4")]
 _INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv, txt or conll"
-TaskSettings = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[task.KEY=VALUE ...]", help="settings over those that the model remembers"),
-]
 Pool = Annotated[str, typer.Option("--pool", help="none (one vector a token), cls, mean or max")]
-
-
-@app.command("evaluate")
-def evaluate_command(
-    model: Annotated[
-        str | None, typer.Argument(help="a fine-tuned model, its run or an ensemble; left out with --predictions")
-    ] = None,
-    settings: TaskSettings = None,
-    data: Annotated[
-        str | None, typer.Option("--data", help="labelled examples: a file, a glob or a folder of shards")
-    ] = None,
-    pairs: Annotated[
-        Path | None, typer.Option("--pairs", help="minimal pairs: a file, or a folder of them such as BLiMP's")
-    ] = None,
-    pll: Annotated[
-        str, typer.Option("--pll", help="with --pairs, of masked models: original or word-left-to-right")
-    ] = "original",
-    discriminator: Annotated[
-        bool, typer.Option("--discriminator", help="with --pairs: ELECTRA's discriminator answers, not its generator")
-    ] = False,
-    checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="with --pairs: every checkpoint of a pre-training run, not its model")
-    ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="with --pairs: a page, .html")] = None,
-    overwrite: Overwrite = False,
-    task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
-    predictions: Annotated[
-        Path | None, typer.Option("--predictions", help="score this file of predictions; .json is {id: answer}")
-    ] = None,
-    columns: Columns = None,
-    na_probs: Annotated[
-        Path | None, typer.Option("--na-probs", help="{id: probability of no answer}, beside {id: answer}")
-    ] = None,
-    encoding: Encoding = "utf-8",
-    separator: Separator = None,
-    header: Header = "first_row",
-    quoted: Quoted = None,
-    na_threshold: Annotated[
-        float, typer.Option("--na-threshold", help="no answer where that probability is over this")
-    ] = 1.0,
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
-    """Measure a fine-tuned model, or a file of predictions, on labelled examples; or any model on minimal pairs."""
-    from unmask.errors import SettingsError
-    from unmask.inference.evaluation import evaluate, evaluate_predictions
-    from unmask.inference.task_options import read_task_settings
-    from unmask.io.input_files import InputFiles
-    from unmask.recipe.loading import read_columns
-
-    words = settings or []
-    if predictions is not None and model is not None and model.startswith("task."):  # not a model but the first setting
-        words = [model, *words]
-        model = None
-    if pairs is not None:
-        if model is None or data is not None or predictions is not None:
-            raise SettingsError("--pairs measures a MODEL by itself: give one, and neither --data nor --predictions")
-        if words or columns or task is not None or na_probs is not None:
-            raise SettingsError("--column, --task, --na-probs and task.KEY=VALUE are for --data: leave them out")
-        files = InputFiles((pairs,), table_settings(encoding, separator, header, quoted))
-        asked = {"pll": pll, "discriminator": discriminator, "precision": precision}
-        _evaluate_pairs(model, files, asked, checkpoints, out, overwrite, as_json)
-        return
-    if out is not None or overwrite or checkpoints or discriminator or pll != "original":
-        raise SettingsError(
-            "--out, --overwrite, --checkpoints, --discriminator and --pll are for --pairs: leave them out, or give "
-            "minimal pairs"
-        )
-    if na_threshold != 1 and na_probs is None:
-        raise SettingsError("--na-threshold is for --na-probs: leave it out, or give both")
-    if data is None:
-        raise SettingsError("give --data FILE with labelled examples, or --pairs with minimal pairs")
-    if (model is None) == (predictions is None):
-        raise SettingsError("give a MODEL to measure, or --predictions FILE to score without one: one of the two")
-    named, given = read_columns(columns or []), read_task_settings(words)
-    files = given_files(data, encoding, separator, header, quoted)
-    if predictions is not None:
-        result = evaluate_predictions(
-            predictions, files, task, named, settings=given, na_probs=na_probs, na_threshold=na_threshold
-        )
-    else:
-        assert model is not None
-        if na_probs:
-            raise SettingsError("--na-probs is for --predictions: a model says itself how probable no answer is")
-        result = evaluate(model, files, task, named, settings=given, precision=precision)
-    _print_figures(result, as_json)
-
-
-def _evaluate_pairs(
-    model: str,
-    pairs: InputFiles,
-    asked: dict[str, Any],
-    checkpoints: bool,
-    out: Path | None,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
-    from unmask.errors import SettingsError
-    from unmask.inference.pairs import evaluate_checkpoints, evaluate_pairs
-    from unmask.io.writing import refuse_existing
-    from unmask.reports.pairs_page import write_pairs_page
-
-    if out is not None and (out.suffix != ".html" or not out.parent.is_dir()):
-        raise SettingsError(f"--out {out}: expected the name of a page, such as pairs.html, in a folder that exists")
-    if out is not None:
-        refuse_existing(out, overwrite)
-    every = evaluate_checkpoints(model, pairs, **asked) if checkpoints else [evaluate_pairs(model, pairs, **asked)]
-    if as_json:
-        found = {"task": "pairs", "checkpoints": every} if checkpoints else every[-1]
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        _print_pairs(every, checkpoints)
-    if out is not None:  # last, so that a full disk loses no figure
-        write_pairs_page(out, model, str(pairs), every)
-        print(f"wrote {out}", file=sys.stderr)
-
-
-def _print_pairs(every: list[dict[str, Any]], checkpoints: bool) -> None:
-    results = every[-1]
-    if checkpoints:
-        for each in every:
-            print(f"step {each['step']:>9,}  {each['metrics']['accuracy']:5.1f}")
-    mean, n, paradigms = results["metrics"], results["n"], results["paradigms"]
-    print(f"{n:,} pair{'s' * (n != 1)} in {len(paradigms)} paradigm{'s' * (len(paradigms) != 1)}; a coin gives 50.0")
-    for name, figures in paradigms.items():
-        print(f"  {name:<56} {figures['accuracy']:5.1f}  ({figures['low']:.1f} to {figures['high']:.1f})")
-    for name, percent in results["terms"].items():
-        print(f"  {name + ', mean':<56} {percent:5.1f}")
-    print(f"  {'mean of all paradigms':<56} {mean['accuracy']:5.1f}  ({mean['low']:.1f} to {mean['high']:.1f})")
-
-
-def _print_figures(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result, ensure_ascii=False))
-        return
-    print(f"{result['task']}: {result['n']:,} examples")
-    positive = {"f1": f"f1 of {result['positive_label']}"} if "positive_label" in result else {}
-    for metric, value in result["metrics"].items():
-        name = positive.get(metric, metric)
-        print(f"  {name:<24} {value:,}" if isinstance(value, int) else f"  {name:<24} {value:.4f}")
-    if "expected_calibration_error" in result:
-        print(f"  {'calibration error':<24} {result['expected_calibration_error']:.4f}")
 
 
 @app.command("predict")

@@ -14,7 +14,8 @@ from support.files import write, write_rows
 from support.tasks import new_task
 from support.untrained import save_task_model
 from unmask.errors import InputError
-from unmask.inference.evaluation import evaluate, evaluate_predictions
+from unmask.inference.evaluation import evaluate
+from unmask.inference.prediction_scoring import evaluate_predictions
 from unmask.inference.predictor import predict, predict_file
 from unmask.inference.windows import WINDOW
 from unmask.tasks.base import ExampleCounts

@@ -12,7 +12,8 @@ from support.files import write_rows
 from support.untrained import save_task_model
 from unmask.errors import InputError, SettingsError
 from unmask.inference.ensemble import keep_null_threshold, write_ensemble
-from unmask.inference.evaluation import evaluate, evaluate_predictions
+from unmask.inference.evaluation import evaluate
+from unmask.inference.prediction_scoring import evaluate_predictions
 from unmask.inference.predictor import load_predictor, predict_file
 from unmask.inference.task_options import NOTHING_SAID, check_task_settings, naming_columns, read_task_settings
 from unmask.tasks.settings import ColumnSettings, TaskSettings

@@ -11,7 +11,7 @@ from sklearn import metrics as reference
 
 from support.files import write, write_rows
 from unmask.errors import InputError, SettingsError
-from unmask.inference.evaluation import evaluate_predictions
+from unmask.inference.prediction_scoring import evaluate_predictions
 from unmask.tasks.settings import ColumnSettings
 
 

@@ -1,0 +1,258 @@
+"""Scoring a file of predictions, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeVar
+
+from unmask.errors import InputError, SettingsError
+from unmask.inference.evaluation import named_figures
+from unmask.inference.task_options import (
+    NOTHING_SAID,
+    build_task_settings,
+    check_label_columns,
+    check_task_settings,
+    naming_columns,
+)
+from unmask.io.input_files import DataPath, as_files
+from unmask.io.reading import split_suffixes
+from unmask.io.rows import Row, find_field
+from unmask.io.tables import read_jsonl
+from unmask.tasks.base import Example, ExampleCounts, Task
+from unmask.tasks.kinds import FACTS
+from unmask.tasks.qa.metrics import score_official
+from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import listed
+from unmask.tasks.settings import ColumnSettings, kind_of
+from unmask.tasks.table import check_name, open_task
+from unmask.tasks.tagging.schemes import Scheme, detect_scheme
+from unmask.tasks.tagging.task import Tagging
+from unmask.tasks.text.classification import sorted_labels
+
+RowT = TypeVar("RowT", Example, Row)
+
+
+@naming_columns()
+def evaluate_predictions(
+    predictions: str | Path,
+    data: str | DataPath,
+    task: str | None = None,
+    columns: ColumnSettings = NOTHING_SAID,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    na_probs: str | Path | None = None,
+    na_threshold: float = 1.0,
+) -> dict[str, Any]:
+    """Scores a file of predictions without a model.
+
+    Args:
+        predictions: JSON lines, as `predict` writes them, paired with the examples by id where both have one, else in
+            the order of the examples; or, for question answering, `{id: answer}` in `.json`, as the official scorers
+            read it.
+        data: the labelled examples; those without an agreed label, or without a field for it, are left out, and so are
+            their predictions; a warning says how many.
+        task: the kind of task or the id of the data set; None is `classification`.
+        columns: of the examples, where they are not those of the data set.
+        settings: of the task by name, such as `{"repair_tags": False}`, as far as they affect labels and scores. In
+            classification, `labels` are those that the predictions name, in their order: F1 is of the second of two.
+            If it is not given, they have the order of the data set, or else sorted, as in training.
+        na_probs: `{id: probability of no answer}` in `.json`, beside official predictions.
+        na_threshold: a question counts as unanswered if its probability of no answer is over this.
+
+    Returns:
+        What `evaluate` returns. Where predictions may abstain, `n` and the metrics are of those that answer, and the
+        metric `answered` is their share, in 0..1.
+
+    Raises:
+        InputError: a file cannot be read, every prediction abstains, a label is empty, or the two are not of the same
+            examples; file and line are named.
+        SettingsError: a task, column or setting is unknown, or does not apply here.
+    """
+    name, data = task or "classification", as_files(data)
+    check_name(name)
+    given = {"name": name, **({} if columns.labels is None else {"multi_label": True}), **(settings or {})}
+    orders_labels = kind_of(name) == "classification"  # type: ignore[arg-type]  # no model decides it here
+    check_task_settings({key: given[key] for key in settings or {} if key != "labels" or not orders_labels}, "score")
+    opened = open_task(build_task_settings(given), columns)
+    suffix = split_suffixes(Path(predictions))[0]
+    if suffix in (".csv", ".tsv"):
+        raise InputError(
+            f"{predictions}: predictions are read from .jsonl: write them with `unmask predict MODEL FILE --out "
+            f"{Path(predictions).stem}.jsonl`"
+        )
+    if suffix == ".json":
+        if not isinstance(opened, QaTask):
+            raise InputError(
+                f"{predictions}: {{id: answer}} is how answers to questions are scored, and the task is {name}: "
+                "expected JSON lines, as `unmask predict` writes them; or name the task with --task"
+            )
+        official = opened.score()
+        probabilities = None if na_probs is None else Path(na_probs)
+        score_official(official, opened.load_golds(data), data, Path(predictions), probabilities, na_threshold)
+        return {"task": name, "n": official.num_examples, "metrics": official.metrics()}
+    if na_probs is not None:
+        raise SettingsError("--na-probs is for predictions in .json ({id: answer}): leave it out")
+    found = _settings_from(predictions, opened, are_stated=given.get("labels") is not None)
+    opened = open_task(build_task_settings({**given, **found}), columns)
+    are_from_data = not opened.labels
+    opened = opened.fit_to(data)
+    check_label_columns(columns, opened.labels)
+    if isinstance(opened, Tagging):
+        tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if are_from_data else set()
+        opened = opened.with_predicted(tags, _predicted_scheme(predictions))
+    score = opened.score()
+    counts, num_read, num_abstained, may_abstain = ExampleCounts(), 0, 0, False
+    examples = opened.load(data, counts, unlabelled=True)
+    for example, prediction in _paired(examples, opened.id_column, predictions, data):
+        _check_match(example, prediction)
+        num_read += 1
+        if FACTS[opened.kind].may_abstain and "abstained" in prediction.fields:
+            may_abstain = True
+            if prediction.fields["abstained"]:
+                num_abstained += example.label is not None
+                continue
+        try:
+            score.add([example], [prediction.fields])
+        except InputError as error:
+            raise InputError(f"{prediction.source}: {error}") from error
+    num_labelled = score.num_examples + num_abstained
+    if not num_labelled:
+        raise InputError(f"{data}: not a single example has a label: nothing to compare the predictions with")
+    if not score.num_examples:
+        raise InputError(f"{predictions}: every prediction abstains: expected an answer; lower --abstain-below")
+    counts.examples, counts.unlabelled = num_labelled, num_read - num_labelled
+    counts.log(data)
+    figures = named_figures(opened, score)
+    if may_abstain:
+        figures["metrics"]["answered"] = score.num_examples / num_labelled
+    return figures
+
+
+def _settings_from(predictions: str | Path, task: Task[Any], are_stated: bool) -> dict[str, Any]:
+    """What the first prediction shows of the task: which labels there are, and if a text has many. Their order in the
+    file says nothing: whoever wrote it may have put the most probable first.
+
+    Args:
+        task: its labels come first, in their order.
+        are_stated: True if these were given by the user, and have to be those of the predictions.
+    """
+    first = next(_read_predictions(predictions), None)
+    if first is None:
+        raise InputError(f"{predictions}: there is nothing in it: expected one prediction a line")
+    found: dict[str, Any] = {}
+    if isinstance(task, Tagging) and not task.tags_characters:
+        found |= {"units": "characters"} if _are_of_characters(predictions) else {}
+    probabilities = first.fields.get("probabilities")
+    if task.kind == "classification" and isinstance(probabilities, Mapping):
+        if are_stated and set(task.labels) != set(probabilities):
+            raise SettingsError(
+                f"task.labels is {listed(task.labels)}: expected those of the predictions, "
+                f"{listed(sorted_labels(probabilities))}, in any order"
+            )
+        known = [label for label in task.labels if label in probabilities]
+        found["labels"] = [*known, *sorted_labels(set(probabilities).difference(known))]
+        found["multi_label"] = "labels" in first.fields
+    return found
+
+
+def _predicted_tags(predictions: str | Path) -> Iterator[list[str]]:
+    """The tags of each prediction; anything that is not a tag is reported when it is scored."""
+    for row in _read_predictions(predictions):
+        tags = row.fields.get("tags")
+        yield [tag for tag in (tags if isinstance(tags, list) else ()) if isinstance(tag, str)]
+
+
+def _are_of_characters(predictions: str | Path) -> bool:
+    """Whether all `tokens` of predictions are characters, and blanks are among them."""
+    listed = [row.fields.get("tokens") for row in _read_predictions(predictions)]
+    tokens = [token for each in listed if isinstance(each, list) for token in each]
+    return " " in tokens and all(isinstance(token, str) and len(token) == 1 for token in tokens)
+
+
+def _predicted_scheme(predictions: str | Path) -> Scheme:
+    """The scheme of predicted tags. `predict` writes BIO, with `entities`: an I- that begins one there is a mistake."""
+    scheme = detect_scheme(_predicted_tags(predictions))
+    is_ours = scheme == "IOB1" and all("entities" in row.fields for row in _read_predictions(predictions))
+    return "BIO" if is_ours else scheme
+
+
+def _read_predictions(path: str | Path) -> Iterator[Row]:
+    yield from read_jsonl(as_files(path).lines(), str(path))
+
+
+def _paired(
+    examples: Iterator[Any], id_column: str, predictions: str | Path, data: str | DataPath
+) -> Iterator[tuple[Any, Row]]:
+    """Each example with its prediction: by id where both have one, else line by line.
+
+    Only what has not found its partner is kept, so that files in one order take constant memory.
+    """
+    unanswered: dict[str, Example] = {}
+    unasked: dict[str, Row] = {}
+    for example, prediction in zip_longest(examples, _read_predictions(predictions)):
+        asked = None if example is None else _id_in(example.fields, id_column)
+        answered = None if prediction is None else _id_in(prediction.fields, "id", f"input.{id_column}")
+        lacks_id = (example is not None and asked is None) or (prediction is not None and answered is None)
+        if example is not None and prediction is not None and (lacks_id or asked == answered):
+            yield example, prediction
+            continue
+        if lacks_id:
+            more, fewer = (data, predictions) if prediction is None else (predictions, data)
+            raise InputError(
+                f"{more} has more rows than {fewer}: expected one prediction for each example, in their order"
+            )
+        if prediction is not None and answered is not None:
+            _note_once(unasked, answered, prediction)
+        if example is not None and asked is not None:
+            _note_once(unanswered, asked, example)
+        for identity in (asked, answered):
+            if identity in unanswered and identity in unasked:
+                yield unanswered.pop(identity), unasked.pop(identity)
+    if unanswered or unasked:
+        row = next(iter((unanswered or unasked).values()))
+        identity = next(iter(unanswered or unasked))
+        lacking, number = (predictions, len(unanswered)) if unanswered else (data, len(unasked))
+        raise InputError(
+            f"{row.source}: the id {identity!r} is not in {lacking} ({number:,} such in all): expected one prediction "
+            "for each example, with its id"
+        )
+
+
+def _id_in(fields: Mapping[str, Any], *names: str) -> str | None:
+    """The id of a row, as text: a table has texts where JSON has numbers."""
+    found = (find_field(fields, name) for name in names)
+    return next((str(value) for value in found if value not in (None, "")), None)
+
+
+def _note_once(rows: dict[str, RowT], identity: str, row: RowT) -> None:
+    if identity in rows:
+        raise InputError(
+            f"{rows[identity].source} and {row.source} have the same id, {identity!r}, and the two files are not in "
+            "one order: give each row its own"
+        )
+    rows[identity] = row
+
+
+def _check_match(example: Example, prediction: Row) -> None:
+    """Refuses a prediction that was made for another example, as far as it repeats its input."""
+    shown = prediction.fields.get("input")
+    if not isinstance(shown, Mapping):
+        return
+    for name, value in example.fields.items():
+        if not _same(shown.get(name, value), value):
+            raise InputError(
+                f"{prediction.source}: {name} is {str(shown[name])[:40]!r}, "
+                f"and at {example.source} it is {str(value)[:40]!r}: "
+                "expected the predictions of these examples, in their order"
+            )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal; NaN counts as equal to itself."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return bool(one == other) or (one != one and other != other)
