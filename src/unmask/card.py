@@ -33,8 +33,7 @@ from unmask.tasks.kinds import FACTS
 from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
-
-CARD = "README.md"
+from unmask.training.run.model_place import CARD, marked
 
 _NOT_METRICS = ("loss",)
 _PIPELINES = ("text-classification", "fill-mask")
@@ -100,7 +99,7 @@ def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool 
     path = directory / CARD
     if path.exists() and not overwrite:
         raise OutputError(f"{path} is there already: --overwrite replaces it")
-    write_text(path, card_of(directory, stated))
+    write_text(path, marked(card_of(directory, stated)))
     return path
 
 

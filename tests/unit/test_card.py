@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 from unmask.card import Stated, stated_in, write_card
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.store.preparation import prepare
+from unmask.training.run.model_place import check_place
 
 STATED = Stated("apache-2.0", ("en", "ko"), ("me/reviews",), "reviews")
 
@@ -233,6 +234,14 @@ def test_weights_beside_an_onnx_file_have_a_card(run: Path) -> None:
     (run / "model" / "model.safetensors").unlink()
     with pytest.raises(SettingsError, match="was exported, with a card of its own"):
         write_card(run, overwrite=True)
+
+
+def test_until_somebody_edits_it_a_card_is_replaced_with_its_model(run: Path) -> None:
+    card = write_card(run)
+    check_place(run / "model", overwrite=True)
+    card.write_text(card.read_text("utf-8").replace("fine-tuned", "fine-tuned with care"), "utf-8")
+    with pytest.raises(OutputError, match=r"holds README\.md"):
+        check_place(run / "model", overwrite=True)
 
 
 def test_a_card_that_is_there_stays(run: Path) -> None:

@@ -19,6 +19,7 @@ from support.corpora import contents
 from support.forked import Forked
 from support.ranks import free_port, wait_until
 from support.runs import assert_same_run, rows_of, stop_at
+from unmask.card import write_card
 from unmask.errors import Interrupted, SettingsError
 from unmask.io.signals import Interruption
 from unmask.pretraining import beginning
@@ -218,6 +219,7 @@ def test_a_damaged_checkpoint_is_passed_over_told_and_the_run_ends_the_same(
 def test_a_longer_budget_at_a_resume_goes_on_and_is_recorded(words: tuple[str, list[str]], tmp_path: Path) -> None:
     run, (recipe, overrides) = tmp_path / "run", words
     pretrain(*words, out=run)
+    card = write_card(run)
     pretrain(recipe, [*overrides, "train.steps=15", "train.log_every=1"], out=run, resume=True)
     rows = [row for row in read_metrics(run / "metrics.jsonl") if "loss" in row]
     assert [row["step"] for row in rows] == [3, 6, 9, 12, 13, 14, 15]
@@ -227,6 +229,8 @@ def test_a_longer_budget_at_a_resume_goes_on_and_is_recorded(words: tuple[str, l
     assert "resumed with train.steps=15, where it was 12" in log_of(run)
     assert load_pretrain_recipe(str(run / "recipe.yaml")).train.steps == 15
     assert len(json.loads((run / "environment.json").read_text())["sessions"]) == 2
+    assert not card.exists()
+    assert f"{card} goes with the model that is replaced: run `unmask card` again" in log_of(run)
 
 
 @pytest.mark.usefixtures("without_report")

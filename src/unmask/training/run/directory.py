@@ -21,7 +21,7 @@ import torch
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError, UserError
 from unmask.io.json_text import read_object
-from unmask.io.paths import CHECKPOINTS, GENERATOR, MODEL, RECIPE, RESULTS, SAMPLES, SUMMARY, TRIALS
+from unmask.io.paths import CHECKPOINTS, MODEL, RECIPE, RESULTS, SAMPLES, SUMMARY, TRIALS
 from unmask.io.writing import (
     REPLACED,
     UNFINISHED,
@@ -38,7 +38,7 @@ from unmask.training.device import without_free_memory
 from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
 from unmask.training.run.environment import ENVIRONMENT, code_differences, read_sessions, write_environment
 from unmask.training.run.log import LOG, METRICS, TENSORBOARD, RunLog
-from unmask.training.run.model_place import MODEL_FILES
+from unmask.training.run.model_place import check_files
 from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
@@ -188,8 +188,7 @@ def _check_only_a_run(directory: Path, keeps: Sequence[str]) -> None:
     if _holds_any(directory, keeps) and _names(directory).issubset(keeps):  # of a run that was refused
         return
     refuse_foreign(directory, _OWN, "a run", RECIPE)
-    for model in (directory / MODEL, directory / MODEL / GENERATOR):
-        refuse_foreign(model, MODEL_FILES, "a model")
+    check_files(directory / MODEL)
 
 
 def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[str, Path]) -> None:
