@@ -94,6 +94,16 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
     assert not {"/srv", "~/", "../"} & set(re.findall(r"/srv|~/|\.\./", text)), "where things were is nobody's business"
 
 
+def test_it_has_every_command_that_made_the_model_as_it_is(run: Path) -> None:
+    begin, longer = ["unmask", "pretrain", "a.yaml", "--out", "/srv/ada/r"], ["train.steps=400"]
+    commands = [begin, [*begin, "--resume"], [*begin, *longer, "--resume"], [*begin, "--resume", *longer], begin]
+    sessions = {"sessions": [{"command": command} for command in commands] + [{}]}
+    (run / "environment.json").write_text(json.dumps(sessions))
+    text = write_card(run).read_text("utf-8")
+    first, then = "unmask pretrain a.yaml --out r", "unmask pretrain a.yaml --out r train.steps=400 --resume"
+    assert f"```\n{first}\n{then}\n{first}\n```\n" in text
+
+
 @pytest.mark.parametrize(
     ("changed", "code", "library"),
     [
