@@ -32,7 +32,7 @@ from unmask.reports.run_page import flatten, number
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
-from unmask.training.run.environment import ENVIRONMENT, read_sessions
+from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
 from unmask.training.run.model_place import CARD, marked
 
@@ -162,6 +162,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         data=list(_data(recipe)),
         results=results,
         commands=_commands(sessions),
+        budget_changes=budget_changes(sessions),
         machine=sessions[-1].get("device") if sessions else None,
         versions=sessions[-1].get("versions", {}) if sessions else {},
         trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},

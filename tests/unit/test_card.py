@@ -104,6 +104,13 @@ def test_it_has_every_command_that_made_the_model_as_it_is(run: Path) -> None:
     assert f"```\n{first}\n{then}\n{first}\n```\n" in text
 
 
+def test_a_budget_that_was_changed_is_told(run: Path) -> None:
+    change = {"step": 300, "was": "train.steps=300", "now": "train.steps=400"}
+    (run / "environment.json").write_text(json.dumps({"sessions": [{}, {"budget_change": change}]}))
+    told = "\n\nIts budget was changed at step 300, from train.steps=300 to train.steps=400: "
+    assert told in write_card(run).read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("changed", "code", "library"),
     [

@@ -103,7 +103,7 @@ def run_trials(
     runs = Runs(directory, recipe, run, max(1, torch.get_num_threads() // settings.search.parallel))
     input_warnings = InputWarnings(directory)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
-        for change in changes:
+        for change in changes.lines:
             _log(directory, change)
         check_files(directory / MODEL, CONFIG, keeps_card=True)  # those of a resumed search are replaced at its end
         refuse_foreign(directory / "ensemble", (ENSEMBLE,), "an ensemble")
