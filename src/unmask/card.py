@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,9 @@ from unmask.reports.run_page import flatten, number
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
-from unmask.training.run.environment import ENVIRONMENT, read_sessions
+from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
-
-CARD = "README.md"
+from unmask.training.run.model_place import CARD, marked
 
 _NOT_METRICS = ("loss",)
 _PIPELINES = ("text-classification", "fill-mask")
@@ -100,7 +100,7 @@ def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool 
     path = directory / CARD
     if path.exists() and not overwrite:
         raise OutputError(f"{path} is there already: --overwrite replaces it")
-    write_text(path, card_of(directory, stated))
+    write_text(path, marked(card_of(directory, stated)))
     return path
 
 
@@ -161,7 +161,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         from_scratch=getattr(recipe, "from_scratch", False),
         data=list(_data(recipe)),
         results=results,
-        command=_command(sessions),
+        commands=_commands(sessions),
+        budget_changes=budget_changes(sessions),
         machine=sessions[-1].get("device") if sessions else None,
         versions=sessions[-1].get("versions", {}) if sessions else {},
         trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},
@@ -338,11 +339,11 @@ def _model_index(
     return [{"name": name, "results": entries}]
 
 
-def _command(sessions: Sequence[Mapping[str, Any]]) -> str | None:
-    """The command of the run, without places on the machine."""
-    if not sessions:
-        return None
-    return shlex.join(_shown(list(sessions[0].get("command", []))))
+def _commands(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The commands of the run, without places on the machine; one that only resumes the one before is left out."""
+    given = [session["command"] for session in sessions if session.get("command")]
+    differing = groupby(given, lambda words: [word for word in words if word != "--resume"])
+    return [shlex.join(_shown(list(next(alike)))) for _, alike in differing]
 
 
 def _trained(metrics: Path) -> dict[str, int]:

@@ -36,7 +36,7 @@ from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name, read_manifest
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
-from unmask.training.run.environment import ENVIRONMENT, read_sessions
+from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
 
 SIZES = (
@@ -291,9 +291,11 @@ def _describe_run(path: Path) -> dict[str, Any]:
     description["checkpoints"] = [checkpoint.name for checkpoint in checkpoints]
     if (path / RESULTS).is_file():
         description["results"] = {k: v for k, v in read_object(path / RESULTS).items() if k != "floors"}
+    sessions = read_sessions(path / ENVIRONMENT)
+    if changes := budget_changes(sessions):
+        description["budget_changed"] = changes
     description["sessions"] = [
-        {name: session.get(name) for name in ("started", "recipe", "device", "git_commit")}
-        for session in read_sessions(path / ENVIRONMENT)
+        {name: session.get(name) for name in ("started", "recipe", "device", "git_commit")} for session in sessions
     ]
     if _is_model(path / MODEL):
         description["model"] = _describe_model(path / MODEL)

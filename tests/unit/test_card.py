@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 from unmask.card import Stated, stated_in, write_card
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.store.preparation import prepare
+from unmask.training.run.model_place import check_place
 
 STATED = Stated("apache-2.0", ("en", "ko"), ("me/reviews",), "reviews")
 
@@ -94,6 +95,23 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
         assert told in text, told
     assert "'data.train=[a.csv,b.csv]' x=c.csv" in text
     assert not {"/srv", "~/", "../"} & set(re.findall(r"/srv|~/|\.\./", text)), "where things were is nobody's business"
+
+
+def test_it_has_every_command_that_made_the_model_as_it_is(run: Path) -> None:
+    begin, longer = ["unmask", "pretrain", "a.yaml", "--out", "/srv/ada/r"], ["train.steps=400"]
+    commands = [begin, [*begin, "--resume"], [*begin, *longer, "--resume"], [*begin, "--resume", *longer], begin]
+    sessions = {"sessions": [{"command": command} for command in commands] + [{}]}
+    (run / "environment.json").write_text(json.dumps(sessions))
+    text = write_card(run).read_text("utf-8")
+    first, then = "unmask pretrain a.yaml --out r", "unmask pretrain a.yaml --out r train.steps=400 --resume"
+    assert f"```\n{first}\n{then}\n{first}\n```\n" in text
+
+
+def test_a_budget_that_was_changed_is_told(run: Path) -> None:
+    change = {"step": 300, "was": "train.steps=300", "now": "train.steps=400"}
+    (run / "environment.json").write_text(json.dumps({"sessions": [{}, {"budget_change": change}]}))
+    told = "\n\nIts budget was changed at step 300, from train.steps=300 to train.steps=400: "
+    assert told in write_card(run).read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -236,6 +254,14 @@ def test_weights_beside_an_onnx_file_have_a_card(run: Path) -> None:
     (run / "model" / "model.safetensors").unlink()
     with pytest.raises(SettingsError, match="was exported, with a card of its own"):
         write_card(run, overwrite=True)
+
+
+def test_until_somebody_edits_it_a_card_is_replaced_with_its_model(run: Path) -> None:
+    card = write_card(run)
+    check_place(run / "model", overwrite=True)
+    card.write_text(card.read_text("utf-8").replace("fine-tuned", "fine-tuned with care"), "utf-8")
+    with pytest.raises(OutputError, match=r"holds README\.md"):
+        check_place(run / "model", overwrite=True)
 
 
 def test_a_card_that_is_there_stays(run: Path) -> None:

@@ -68,6 +68,11 @@ def test_a_run_half_way(tiny_model: Path, tmp_path: Path) -> None:
     (checkpoint / "state.json").write_text('{"step": 150, "tokens": 2700, "epochs": 1.5, "seconds": 60}')
     assert describe(tmp_path)["progress"] == 0.75
     assert describe(tmp_path)["checkpoints"] == ["step-00000150"]
+    assert "budget_changed" not in describe(tmp_path)
+    change = {"step": 60, "was": "train.steps=60", "now": "train.steps=200"}
+    (tmp_path / "environment.json").write_text(json.dumps({"sessions": [{}, {"budget_change": change}]}))
+    shown = format_description(describe(tmp_path))
+    assert "budget_changed  at step 60, from train.steps=60 to train.steps=200\n" in shown
 
 
 def test_a_run_from_a_store_has_no_settings_of_a_tokenizer(tmp_path: Path) -> None:

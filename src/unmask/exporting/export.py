@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from unmask.card import CARD, card_of, stated_in
+from unmask.card import card_of, stated_in
 from unmask.errors import ColumnError, InputError, ModelError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts, size_of
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
@@ -26,6 +26,7 @@ from unmask.models.google.checkpoint import find_index
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.files import CONFIG
 from unmask.tokenization.directory import KEPT_FILES
+from unmask.training.run.model_place import CARD
 
 logger = logging.getLogger("unmask")
 

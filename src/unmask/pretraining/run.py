@@ -33,6 +33,7 @@ from unmask.training.device import choose_compute, log_compute, processes_tip
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
+from unmask.training.run.model_place import drop_card
 from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
 
@@ -142,6 +143,7 @@ def _write_results(
 ) -> None:
     """Writes the model, its figures with their floors, and samples of what it predicts."""
     module, directory = inputs.module, context.directory
+    drop_card(directory / "model")
     save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
     floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))

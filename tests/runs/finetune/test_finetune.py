@@ -19,6 +19,7 @@ from support.model_files import edit_config
 from support.runs import assert_same_weights, rows_of, weights_of
 from support.tasks import new_task
 from support.untrained import save_bert, save_task_model
+from unmask.card import write_card
 from unmask.errors import Interrupted, ModelError
 from unmask.finetuning import run as finetuning
 from unmask.finetuning.inputs import build_module
@@ -97,6 +98,11 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
     halves = finetune("finetune/classification", words, out=tmp_path / "halves", resume=True)
     assert_same_weights(whole, halves)
     assert rows_of(tmp_path / "whole") == rows_of(tmp_path / "halves")
+    card = write_card(halves)
+    card.write_text("by hand")
+    finetune("finetune/classification", words, out=tmp_path / "halves", resume=True)
+    assert card.read_text() == "by hand"
+    assert "README.md has been edited, so it stays" in (tmp_path / "halves" / "log.txt").read_text()
     assert rows_of(tmp_path / "whole")[-1]["eval/accuracy"] >= 0.75  # one word decides: by chance it is .5
 
 

@@ -19,7 +19,9 @@ from support.corpora import contents
 from support.forked import Forked
 from support.ranks import free_port, wait_until
 from support.runs import assert_same_run, rows_of, stop_at
+from unmask.card import write_card
 from unmask.errors import Interrupted, SettingsError
+from unmask.info import describe
 from unmask.io.signals import Interruption
 from unmask.pretraining import beginning
 from unmask.pretraining.run import pretrain
@@ -218,6 +220,7 @@ def test_a_damaged_checkpoint_is_passed_over_told_and_the_run_ends_the_same(
 def test_a_longer_budget_at_a_resume_goes_on_and_is_recorded(words: tuple[str, list[str]], tmp_path: Path) -> None:
     run, (recipe, overrides) = tmp_path / "run", words
     pretrain(*words, out=run)
+    card = write_card(run)
     pretrain(recipe, [*overrides, "train.steps=15", "train.log_every=1"], out=run, resume=True)
     rows = [row for row in read_metrics(run / "metrics.jsonl") if "loss" in row]
     assert [row["step"] for row in rows] == [3, 6, 9, 12, 13, 14, 15]
@@ -225,8 +228,12 @@ def test_a_longer_budget_at_a_resume_goes_on_and_is_recorded(words: tuple[str, l
     # the rates of a run that had 15 steps from the start: what is left after 12, 13 and 14, of the 12 after warm-up
     assert rates == pytest.approx([1e-3 * 3 / 12, 1e-3 * 2 / 12, 1e-3 * 1 / 12])
     assert "resumed with train.steps=15, where it was 12" in log_of(run)
+    assert "WARNING the budget changes at step 12, from train.steps=12 to train.steps=15: " in log_of(run)
+    assert describe(run)["budget_changed"] == ["at step 12, from train.steps=12 to train.steps=15"]
     assert load_pretrain_recipe(str(run / "recipe.yaml")).train.steps == 15
     assert len(json.loads((run / "environment.json").read_text())["sessions"]) == 2
+    assert not card.exists()
+    assert f"{card} goes with the model that is replaced: run `unmask card` again" in log_of(run)
 
 
 @pytest.mark.usefixtures("without_report")

@@ -33,6 +33,7 @@ from unmask.models.hub.directory import load_encoder
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
+from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS
 
 PLATEAU_ROWS = 20
@@ -57,8 +58,8 @@ def check_run(run: Path) -> list[Finding]:
         raise InputError(f"{run}: not a run ({RECIPE} is missing): expected the --out of `unmask pretrain` or finetune")
     recipe, record = read_recipe(run / RECIPE), read_record(run)
     if isinstance(recipe, FinetuneRecipe):
-        return list(_check_finetuning(record))
-    return list(_check_pretraining(record, recipe))
+        return [*_check_finetuning(record), *_changed_budget(run)]
+    return [*_check_pretraining(record, recipe), *_changed_budget(run)]
 
 
 def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Finding]:
@@ -147,6 +148,12 @@ def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
             advice = f"see the advice under {', '.join(faults)}: --resume alone fixes nothing"
         message = f"the run stopped at {done:.0%} of its budget and has made no model yet"
         yield Finding("unfinished-run", "warning", message, advice)
+
+
+def _changed_budget(run: Path) -> Iterator[Finding]:
+    for change in budget_changes(read_sessions(run / ENVIRONMENT)):
+        message = f"the budget was changed {change}: a run which had this budget from the beginning ends otherwise"
+        yield Finding("budget-changed", "note", message, f"{run / RECIPE} with another --out makes such a run")
 
 
 def _results(record: Record) -> dict[str, dict[str, float]]:

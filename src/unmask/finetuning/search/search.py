@@ -51,6 +51,7 @@ from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIA
 from unmask.io.progress import human_duration
 from unmask.io.ray_process import RayProcess
 from unmask.io.writing import alone_in, refuse_foreign, write_json, writing_directory
+from unmask.models.hub.files import CONFIG
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts, Score
 from unmask.tasks.qa.task import QaTask
@@ -61,7 +62,7 @@ from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import opening_run
 from unmask.training.run.environment import write_environment
 from unmask.training.run.log import logging_messages
-from unmask.training.run.model_place import check_place
+from unmask.training.run.model_place import CARD, check_files, drop_card
 
 logger = logging.getLogger("unmask")
 
@@ -102,9 +103,9 @@ def run_trials(
     runs = Runs(directory, recipe, run, max(1, torch.get_num_threads() // settings.search.parallel))
     input_warnings = InputWarnings(directory)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
-        for change in changes:
+        for change in changes.lines:
             _log(directory, change)
-        check_place(directory / MODEL, overwrite=True)  # those of a resumed search are replaced at its end
+        check_files(directory / MODEL, CONFIG, keeps_card=True)  # those of a resumed search are replaced at its end
         refuse_foreign(directory / "ensemble", (ENSEMBLE,), "an ensemble")
         with input_warnings.collecting():
             checked: set[tuple[str, int | None]] = set()
@@ -215,6 +216,8 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, show
     if not finished:
         raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
     metric = choose_metric(finished[0].dev, settings.train.metric)
+    with logging_messages(directory, echo=True):
+        drop_card(directory / MODEL)
     _link_model(directory / TRIALS / best_run(finished, metric).name / MODEL, directory / MODEL)
     summary = summarise(outcomes, metric, len(trials))
     if settings.search.ensemble:
@@ -303,9 +306,11 @@ def _describe_outcome(outcome: TrialOutcome, settings: FinetuneRecipe) -> str:
 
 
 def _link_model(source: Path, target: Path) -> None:
-    """The best model under its own name: hard links where the disk has them, else a copy."""
+    """The best model under its own name, beside a card that has been edited: hard links where the disk has them, else
+    a copy."""
     with writing_directory(target, overwrite=True) as directory:
-        for file in source.iterdir():
+        files = [file for file in source.iterdir() if file.name != CARD]  # that of one run
+        for file in [*files, *target.glob(CARD)]:
             try:
                 os.link(file, directory / file.name)
             except OSError:

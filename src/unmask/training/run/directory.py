@@ -10,18 +10,17 @@ import logging
 import os
 import shutil
 import signal
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from unmask.config import Settings, build_settings, changed_keys, dump_settings, read_settings_file
 from unmask.errors import CheckpointError, InputError, Interrupted, SettingsError, UserError
 from unmask.io.json_text import read_object
-from unmask.io.paths import CHECKPOINTS, GENERATOR, MODEL, RECIPE, RESULTS, SAMPLES, SUMMARY, TRIALS
+from unmask.io.paths import CHECKPOINTS, MODEL, RECIPE, RESULTS, SAMPLES, SUMMARY, TRIALS
 from unmask.io.writing import (
     REPLACED,
     UNFINISHED,
@@ -35,10 +34,17 @@ from unmask.io.writing import (
     writing,
 )
 from unmask.training.device import without_free_memory
-from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, list_steps
-from unmask.training.run.environment import ENVIRONMENT, code_differences, read_sessions, write_environment
+from unmask.training.run.budget import budget_change, check_budget
+from unmask.training.run.checkpoint import find_checkpoint, list_steps
+from unmask.training.run.environment import (
+    ENVIRONMENT,
+    budget_changes,
+    code_differences,
+    read_sessions,
+    write_environment,
+)
 from unmask.training.run.log import LOG, METRICS, TENSORBOARD, RunLog
-from unmask.training.run.model_place import MODEL_FILES
+from unmask.training.run.model_place import check_files
 from unmask.training.settings import BUDGETS
 
 logger = logging.getLogger("unmask")
@@ -71,9 +77,19 @@ _RESUMABLE_IN_SEARCH = frozenset(
 """What may change when a search is resumed: each run has a directory of its own, and those that are there stay."""
 
 
-def open_run(
-    directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()
-) -> list[str]:
+class Changes(NamedTuple):
+    """What has changed at a resume.
+
+    Attributes:
+        lines: each key, in words.
+        budget: for `write_environment`; None where the rates are still those of one run.
+    """
+
+    lines: list[str]
+    budget: dict[str, Any] | None = None
+
+
+def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()) -> Changes:
     """Makes a run directory with its resolved recipe, or checks that the run there can continue under this recipe.
 
     Args:
@@ -83,7 +99,7 @@ def open_run(
             that `resume` may start.
 
     Returns:
-        What has changed at a resume, in words.
+        What has changed at a resume.
 
     Raises:
         OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it holds anything
@@ -97,7 +113,7 @@ def open_run(
         raise SettingsError("--resume continues a run and --overwrite removes it: give one of them")
     saved = directory / RECIPE
     only_kept = directory.is_dir() and _names(directory).issubset(keeps)
-    changes: list[str] = []
+    changes = Changes([])
     if resume and saved.is_file():
         changes = _find_changes(saved, recipe)
     elif overwrite:
@@ -119,7 +135,7 @@ def open_run(
 @contextmanager
 def opening_run(
     directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()
-) -> Iterator[list[str]]:
+) -> Iterator[Changes]:
     """`open_run` as a context for what has to succeed before the first step, such as opening the run's inputs.
 
     If anything goes wrong there, a run that was to be overwritten is put back, and the recipe of one that was to be
@@ -129,7 +145,7 @@ def opening_run(
         keeps: names of what stays then; a directory that holds only these may be resumed or overwritten as a run.
 
     Yields:
-        What has changed at a resume, in words.
+        What has changed at a resume.
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
@@ -188,8 +204,7 @@ def _check_only_a_run(directory: Path, keeps: Sequence[str]) -> None:
     if _holds_any(directory, keeps) and _names(directory).issubset(keeps):  # of a run that was refused
         return
     refuse_foreign(directory, _OWN, "a run", RECIPE)
-    for model in (directory / MODEL, directory / MODEL / GENERATOR):
-        refuse_foreign(model, MODEL_FILES, "a model")
+    check_files(directory / MODEL)
 
 
 def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[str, Path]) -> None:
@@ -245,11 +260,21 @@ def beginning_run(
         opening_run(directory, recipe, resume=resume, overwrite=overwrite, keeps=keeps) as changes,
         RunLog(directory, echo=True),
     ):
-        for change in changes:
+        for change in changes.lines:
             logger.info(change)
+        for change in budget_changes([{"budget_change": changes.budget}]):
+            on = "the learning rate continues where the new schedule is by then"
+            not_alike = "the result is not that of a run which had this budget from the beginning"
+            logger.warning("the budget changes %s: %s, so %s", change, on, not_alike)
         _warn_of_another_machine(directory, device)
         write_environment(
-            directory, recipe=name, command=command, seed=seed, device=device, num_threads=torch.get_num_threads()
+            directory,
+            recipe=name,
+            command=command,
+            seed=seed,
+            device=device,
+            num_threads=torch.get_num_threads(),
+            budget_change=changes.budget,
         )
         yield
 
@@ -288,8 +313,8 @@ def _holds_any(directory: Path, names: Sequence[str]) -> bool:
     return any((directory / name).exists() for name in names)
 
 
-def _find_changes(saved: Path, recipe: Settings) -> list[str]:
-    """What differs from the recipe that the run was begun with, in words; refuses what cannot change."""
+def _find_changes(saved: Path, recipe: Settings) -> Changes:
+    """What differs from the recipe that the run was begun with; refuses what cannot change."""
     before = build_settings(type(recipe), read_settings_file(saved), str(saved))
     changed = changed_keys(before, recipe)
     are_searches = all(getattr(getattr(each, "search", None), "is_wanted", False) for each in (before, recipe))
@@ -302,62 +327,14 @@ def _find_changes(saved: Path, recipe: Settings) -> list[str]:
             "eval.pairs, search.parallel and search.ray; a search also its restarts, rates, batch sizes and epochs: "
             "give the same settings, or another --out"
         )
+    budget = None
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
         checkpoint = find_checkpoint(saved.parent / CHECKPOINTS)
         if checkpoint is not None:
-            _check_budget(saved.parent, recipe, checkpoint)
-            _check_parts(saved.parent, before, recipe, checkpoint)
-    return [f"resumed with {key}={value_at(recipe, key)}, where it was {value_at(before, key)}" for key in changed]
-
-
-def _check_budget(directory: Path, recipe: Settings, checkpoint: Checkpoint) -> None:
-    """Refuses a budget that is less than what the run has done, which its recipe would then not show."""
-    name, amount = value_at(recipe, "train").budget
-    if amount < (done := checkpoint.done[name]):
-        shown = f"{done:,.2f}".removesuffix(".00")
-        raise SettingsError(
-            f"{directory} has done {shown} {name} already, more than train.{name}={amount}: give a larger budget to "
-            f"continue, or train.steps={checkpoint.step} to end the run where it is"
-        )
-
-
-def _check_parts(directory: Path, before: Settings, recipe: Settings, checkpoint: Checkpoint) -> None:
-    """Refuses a larger budget where a phase or stage has begun that would then have begun later: what has been trained
-    is not what the recipe would show.
-
-    Budgets of different units are compared by the shares that are done of them.
-    """
-    share = value_at(before, "train").share_done(checkpoint.done)
-    if value_at(recipe, "train").share_done(checkpoint.done) >= share:
-        return
-    begun = _find_begun_part(recipe, checkpoint, share)
-    if begun is not None:
-        budget, former = _budget_of(recipe), _budget_of(before)
-        raise SettingsError(
-            f"{directory} is in {begun}: under {budget} it would have begun later, and the run would not be the one "
-            f"that its recipe describes. Either keep {former}, or begin a run of its own from the model of this one "
-            f"when it has ended, with init_from={directory} and another --out"
-        )
-
-
-def _find_begun_part(recipe: Any, checkpoint: Checkpoint, share: float) -> str | None:
-    """The phase or stage after the first one that a pre-training run is in, with the key that says when it begins."""
-    untils = [phase.until for phase in getattr(recipe, "phases", ())]
-    # after a roll-back, the position is still that of the phase which the next step leaves again
-    phase = min(checkpoint.state["position"].get("phase", 0), bisect_right(untils, share))
-    if phase > 0:
-        return f"phase {phase + 1} of {len(untils)}, which follows phases.{phase - 1}.until={untils[phase - 1]}"
-    stage = checkpoint.state.get("stage")
-    if stage is None or stage["until"] == recipe.objective.stages[0]:
-        return None
-    stages = recipe.objective.stages
-    number = stages.index(stage["until"])
-    return f"stage {number + 1} of {len(stages)}, which begins at {stages[number - 1]:.0%} of the budget"
-
-
-def _budget_of(recipe: Settings) -> str:
-    name, amount = value_at(recipe, "train").budget
-    return f"train.{name}={amount}"
+            check_budget(saved.parent, before, recipe, checkpoint)
+            budget = budget_change(before, recipe, checkpoint)
+    lines = [f"resumed with {key}={value_at(recipe, key)}, where it was {value_at(before, key)}" for key in changed]
+    return Changes(lines, budget)
 
 
 def value_at(settings: Any, key: str) -> Any:

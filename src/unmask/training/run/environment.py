@@ -21,13 +21,22 @@ _COMMIT = "the commit of unmask"
 
 
 def write_environment(
-    directory: Path, *, recipe: str, command: Sequence[str], seed: int, device: str, num_threads: int
+    directory: Path,
+    *,
+    recipe: str,
+    command: Sequence[str],
+    seed: int,
+    device: str,
+    num_threads: int,
+    budget_change: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes down what a session of a run works with, in `environment.json`: `{"sessions": [first, ..., this one]}`.
 
     Args:
         directory: the run directory; the sessions that a resumed run had before are kept.
         device: in words, such as "cpu" or "cuda (NVIDIA H100)".
+        budget_change: the session's, see `budget_changes`: the `step` it begins at, and what the budget `was` and is
+            `now`.
 
     Raises:
         InputError: the file is there and is not what this function writes.
@@ -44,6 +53,7 @@ def write_environment(
         "processor": _processor(),
         "platform": platform.platform(),
         **code_here(),
+        **({} if budget_change is None else {"budget_change": budget_change}),
     }
     write_json(path, {"sessions": [*read_sessions(path), session]})
 
@@ -60,6 +70,18 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
     except InputError as error:
         raise InputError(f"{path} is not a record of a run's sessions ({error}): fix it, or move it away") from error
     return sessions
+
+
+def budget_changes(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the budget of a run was changed so that its rates are not those of its recipe from the beginning: "at step
+    300, from train.steps=300 to train.steps=400"."""
+    found: list[Mapping[str, Any]] = []
+    for change in filter(None, (session.get("budget_change") for session in sessions)):
+        while found and found[-1]["step"] >= change["step"]:  # of whose steps none is left
+            change = {**change, "was": found.pop()["was"]}
+        if change["was"] != change["now"]:
+            found.append(change)
+    return [f"at step {change['step']:,}, from {change['was']} to {change['now']}" for change in found]
 
 
 def installed_versions() -> dict[str, str | None]:

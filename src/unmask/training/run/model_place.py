@@ -1,20 +1,31 @@
-"""Where a model may be written: never over anything that is not a model of ours."""
+"""Where a model may be written: never over anything that is not a model of ours.
+
+A card that `unmask card` wrote ends with a checksum of itself. Until somebody edits it, it goes with its model.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from pathlib import Path
 
 from unmask.io.paths import GENERATOR, SPAN_BOUNDARY
-from unmask.io.writing import UNFINISHED, refuse_existing, refuse_foreign
+from unmask.io.writing import UNFINISHED, as_output_error, refuse_existing, refuse_foreign
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
 from unmask.tokenization.directory import KEPT_FILES
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 
-MODEL_FILES = (
+logger = logging.getLogger("unmask")
+
+CARD = "README.md"
+_MARK = "\n<!-- As `unmask card` wrote it: "
+_GOES = "%s goes with the model that is replaced: run `unmask card` again"
+
+_MODEL_FILES = (
     *(CONFIG, WEIGHTS, HEAD_WEIGHTS, SPAN_BOUNDARY, GENERATOR),
     *(*KEPT_FILES, WORDS_FILE, SETTINGS_FILE, f"{UNFINISHED}*"),
 )
-"""All that may be replaced: a run's directory, a card or a repository beside the model has to stay."""
+"""All that may be replaced: a run's directory, an edited card or a repository beside the model has to stay."""
 
 
 def check_place(directory: Path, overwrite: bool, advice: str = "choose another name, or pass --overwrite") -> None:
@@ -27,6 +38,49 @@ def check_place(directory: Path, overwrite: bool, advice: str = "choose another 
     Raises:
         OutputError: it exists, and is not to be overwritten or holds something else.
     """
-    for place in (directory, directory / GENERATOR):
-        refuse_foreign(place, MODEL_FILES, "a model", CONFIG)
+    check_files(directory, CONFIG, keeps_card=not overwrite)
     refuse_existing(directory, overwrite, advice)
+
+
+def check_files(model: Path, mark: str | None = None, *, keeps_card: bool = False) -> None:
+    """Refuses a directory that holds anything which is no part of a model; warns of a card that goes with the model.
+
+    Args:
+        mark: a file without which it is no model; None: there is no such file.
+        keeps_card: True where an edited card may be there: it stays, see `drop_card`.
+
+    Raises:
+        OutputError: it holds something else.
+    """
+    for place in (model, model / GENERATOR):
+        is_unedited = _is_unedited(place / CARD)
+        refuse_foreign(place, (*_MODEL_FILES, *([CARD] if keeps_card or is_unedited else [])), "a model", mark)
+        if is_unedited and not keeps_card:
+            logger.warning(_GOES, place / CARD)
+
+
+def drop_card(model: Path) -> None:
+    """Removes the card of a model that is about to be written anew, or warns where it has been edited, and stays."""
+    for card in (model / CARD, model / GENERATOR / CARD):
+        if _is_unedited(card):
+            with as_output_error(card):
+                card.unlink()
+            logger.warning(_GOES, card)
+        elif card.exists():
+            logger.warning("%s has been edited, so it stays: it describes the model that is replaced", card)
+
+
+def marked(card: str) -> str:
+    """The text of a card with the mark that it has been written by `unmask card`, and not edited since."""
+    return card + _mark(card.encode())
+
+
+def _is_unedited(card: Path) -> bool:
+    if not card.is_file():
+        return False
+    text, begin, rest = card.read_bytes().rpartition(_MARK.encode())
+    return begin + rest == _mark(text).encode()
+
+
+def _mark(text: bytes) -> str:
+    return f"{_MARK}{hashlib.sha256(text).hexdigest()} -->\n"

@@ -326,6 +326,14 @@ def test_uneven_speed(tmp_path: Path) -> None:
     assert run_of(tmp_path, FINETUNE, rows)["uneven-speed"] == "note"
 
 
+@pytest.mark.parametrize(("recipe", "rows"), [(PRETRAIN, losses(10.0, 8.0)), (FINETUNE, task_rows([0.7], [0.6]))])
+def test_a_budget_that_was_changed_is_told(tmp_path: Path, recipe: str, rows: Rows) -> None:
+    assert "budget-changed" not in run_of(tmp_path, recipe, rows)
+    change = {"step": 300, "was": "train.steps=300", "now": "train.steps=400"}
+    (tmp_path / "environment.json").write_text(json.dumps({"sessions": [{}, {"budget_change": change}]}))
+    assert run_of(tmp_path, recipe, rows)["budget-changed"] == "note"
+
+
 def test_the_majority_comes_from_the_results(tmp_path: Path) -> None:
     results = {"floors": {"eval/accuracy": {"most frequent label of train": 0.59}}}
     (tmp_path / "results.json").write_text(json.dumps(results))

@@ -21,6 +21,7 @@ from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.training.run.log import RunLog
+from unmask.training.run.model_place import marked
 
 
 def pretended(accuracy: float) -> Pretended:
@@ -219,7 +220,7 @@ def test_another_search_is_not_a_resumed_one(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out" / "trials").iterdir())) == 3
 
 
-@pytest.mark.parametrize("name", ["model/README.md", "ensemble/notes.md"])
+@pytest.mark.parametrize("name", ["model/notes.md", "ensemble/notes.md"])
 def test_what_is_written_by_hand_beside_the_best_model_stays(tmp_path: Path, name: str) -> None:
     run, out = pretended(0.5), tmp_path / "out"
     run_search(out, new_recipe({"restarts": 2}), run)
@@ -228,6 +229,22 @@ def test_what_is_written_by_hand_beside_the_best_model_stays(tmp_path: Path, nam
     with pytest.raises(OutputError, match=f"holds {Path(name).name}, which is no part of a"):
         run_search(out, new_recipe({"restarts": 3}), run, resume=True)
     assert (out / name).read_text() == "by hand"
+
+
+def test_a_card_goes_with_the_best_model_until_somebody_edits_it(tmp_path: Path) -> None:
+    run, out = pretended(0.5), tmp_path / "out"
+    run_search(out, new_recipe({"restarts": 2}), run)
+    card = out / "model" / "README.md"
+    card.write_text(marked("the card of two runs\n"), "utf-8")
+    best = next((out / "trials").glob("*seed0")) / "model" / "README.md"
+    best.write_text(marked("the card of one run\n"), "utf-8")
+    run_search(out, new_recipe({"restarts": 3}), run, resume=True)
+    assert not card.exists()
+    card.write_text("by hand")
+    run_search(out, new_recipe({"restarts": 4}), run, resume=True)
+    assert card.read_text() == "by hand"
+    log = (out / "log.txt").read_text()
+    assert log.count("run `unmask card` again") == log.count("has been edited, so it stays") == 1
 
 
 def test_how_many_run_at_a_time_may_change(tmp_path: Path) -> None:

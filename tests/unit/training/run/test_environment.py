@@ -12,7 +12,7 @@ import pytest
 
 from unmask.errors import InputError
 from unmask.training.run import environment
-from unmask.training.run.environment import read_sessions, write_environment
+from unmask.training.run.environment import budget_changes, read_sessions, write_environment
 
 
 def test_environment_keeps_the_earlier_sessions(tmp_path: Path) -> None:
@@ -31,6 +31,27 @@ def test_environment_keeps_the_earlier_sessions(tmp_path: Path) -> None:
     assert second["versions"]["torch"] == importlib.metadata.version("torch")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", second["started"])
     assert second["processor"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([], []),
+        ([(300, 3, 4), (400, 4, 5)], ["at step 300, from 3 to 4", "at step 400, from 4 to 5"]),
+        ([(1300, 3, 4), (1300, 4, 5)], ["at step 1,300, from 3 to 5"]),  # no step was taken with the first
+        ([(300, 3, 4), (400, 4, 5), (300, 5, 3)], []),  # nothing was saved after 300
+    ],
+    ids=str,
+)
+def test_only_changes_of_the_budget_that_steps_were_taken_with_count(
+    tmp_path: Path, changes: list[tuple[int, int, int]], expected: list[str]
+) -> None:
+    about = {"recipe": "x", "command": [], "seed": 0, "device": "cpu", "num_threads": 1}
+    write_environment(tmp_path, **about)
+    for step, was, now in changes:
+        write_environment(tmp_path, **about, budget_change={"step": step, "was": str(was), "now": str(now)})
+        write_environment(tmp_path, **about)
+    assert budget_changes(read_sessions(tmp_path / "environment.json")) == expected
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"sessions": 3}', '{"sessions": [3]}', "{}"])

@@ -1,0 +1,69 @@
+"""A budget that is changed at a resume: whether the run is still that of its recipe, and what is said if not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from support.checkpoints import save_checkpoint
+from unmask.recipe.tree import PretrainRecipe
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.run.directory import beginning_run
+from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
+from unmask.training.settings import OptimizerSettings
+from unmask.training.state import TrainState
+
+
+def take_steps(run: Path, steps: int, budget: dict[str, Any], schedule: dict[str, Any]) -> None:
+    """Begins a run or resumes it, and saves it after so many steps of 100 tokens."""
+    recipe = PretrainRecipe.model_validate({"store": "a-store", "train": budget, "schedule": schedule})
+    about: dict[str, Any] = {"name": "r", "command": ["unmask"], "seed": 0, "device": "CPU"}
+    with beginning_run(run, recipe, **about, resume=True, overwrite=False):
+        pass
+    module, its_schedule = nn.Linear(1, 1), Schedule(recipe.schedule)
+    for step in range(steps):
+        its_schedule.factor(TrainState(step=step, tokens=100 * step).done, recipe.train)
+    state = TrainState(step=steps, tokens=100 * steps)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    save_checkpoint(run / "checkpoints", module, optimizer, its_schedule, state, {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "is_changed"),
+    [
+        ({}, 300, True),
+        ({}, 18, True),
+        ({"warmup_ratio": 0.1}, 18, True),
+        ({"warmup_steps": 30}, 18, False),  # in the warm-up the rates are the same
+        ({"name": "constant"}, 300, False),
+        ({"name": "inverse_sqrt", "warmup_steps": 30}, 290, False),
+        ({"name": "wsd"}, 270, False),  # where the rate begins to go down
+        ({"name": "wsd"}, 290, True),
+    ],
+    ids=str,
+)
+def test_a_larger_budget_is_told_where_the_rates_were_not_those_of_one_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, schedule: dict[str, Any], step: int, is_changed: bool
+) -> None:
+    take_steps(tmp_path / "run", step, {"steps": 300}, schedule)
+    take_steps(tmp_path / "run", 400, {"steps": 400}, schedule)
+    change = f"at step {step}, from train.steps=300 to train.steps=400"
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    told = (
+        f"the budget changes {change}: the learning rate continues where the new schedule is by then, so the result "
+        "is not that of a run which had this budget from the beginning"
+    )
+    assert warnings == [told] * is_changed
+    assert budget_changes(read_sessions(tmp_path / "run" / ENVIRONMENT)) == [change] * is_changed
+
+
+def test_another_kind_of_budget_is_another_budget_only_if_the_rates_differ(tmp_path: Path) -> None:
+    take_steps(tmp_path / "run", 100, {"steps": 300}, {})
+    take_steps(tmp_path / "run", 200, {"tokens": 30_000}, {})
+    path = tmp_path / "run" / ENVIRONMENT
+    assert budget_changes(read_sessions(path)) == []
+    take_steps(tmp_path / "run", 300, {"tokens": 60_000}, {})
+    assert budget_changes(read_sessions(path)) == ["at step 200, from train.tokens=30000 to train.tokens=60000"]
