@@ -104,11 +104,10 @@ def test_a_bad_tokenizer_is_refused(unmask: Command, place: Path, given: str, me
 
 MODEL: Files = {"made/tokenizer.json": "{}", "made/model.safetensors": "x"}
 IN_THE_WAY: dict[str, tuple[Files, str, list[str], str]] = {
-    "a folder": ({"made/a": "x"}, "made", [],
-     "made exists already and would be overwritten: choose another name, or pass --"),
-    "a file": ({"made": "x"}, "made", [], "made exists already and would be overwritten"),
-    "other things": ({"made/a": "x"}, "made", ["--overwrite"], "made holds a, which is no part of a "),
+    "other things": ({"made/a": "x"}, "made", [], "made holds a, which is no part of a "),
+    "other things to overwrite": ({"made/a": "x"}, "made", ["--overwrite"], "made holds a, which is no part of a "),
     "a model": (MODEL, "made", ["--overwrite"], "made holds model.safe"),
+    "a file": ({"made": "x"}, "made", [], "cannot write made: Not a directory"),
     "a file to overwrite": ({"made": "x"}, "made", ["--overwrite"], "cannot write made: Not a directory"),
     "under a file": ({"file": "x"}, "file/made", [], "cannot write file/made: Not a directory"),
     "a name too long": ({}, "x" * 300, [], f"cannot write {'x' * 300}: File name too long"),

@@ -124,12 +124,7 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
         floor = Floor("task-uniform-floor", "loss/task", "uniform", even, chance, advice=advice)
         yield from check_floor(floor, record.rows, names)
     # The dev accuracy of always giving the most frequent label of the training file, as the run has written it.
-<<<<<<< HEAD
     majority = _results(record).get("eval/accuracy", {}).get("most frequent label of train")
-=======
-    floors = _results(record).get("eval/accuracy", {})
-    majority = next((value for name, value in floors.items() if name.startswith("most frequent label")), None)
->>>>>>> hg
     if "constant-predictions" not in names and majority is not None:
         what = "always saying the most frequent label"
         advice = "train longer, on more examples, or start from a model with more pre-training"
