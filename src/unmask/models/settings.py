@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticKnownError
 
-from unmask.config import Settings
 from unmask.errors import SettingsError
 from unmask.models.families.table import ARCHITECTURES as ARCHITECTURES
 from unmask.models.family import Activation as Activation
@@ -70,7 +69,7 @@ class Sizes(Protocol):
     def initializer_range(self) -> float: ...
 
 
-class EncoderSettings(Settings):
+class EncoderSettings(BaseModel):
     """Every size of one encoder; the defaults are BERT-Base, uncased, and for other families as in their `defaults`.
 
     Attributes:
@@ -100,6 +99,8 @@ class EncoderSettings(Settings):
         classifier_pooling: what represents a sequence: its first token, or the mean of all.
         tie_word_embeddings: whether the masked-LM head decodes with the word embeddings.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     architecture: Architecture = Field("bert", examples=token_families())
     causal: bool = False
@@ -234,12 +235,14 @@ class EncoderSettings(Settings):
         return self.max_position_embeddings - self.first_position
 
 
-class DropoutSettings(Settings):
+class DropoutSettings(BaseModel):
     """`model.*` of a fine-tuning recipe: dropout in place of that in the `config.json` of `init_from` (None: as there).
 
     A model that was pre-trained without dropout, as the `_mini` recipes do, is fine-tuned without it too, unless it is
     given here.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     hidden_dropout_prob: Probability | None = None
     attention_probs_dropout_prob: Probability | None = None
@@ -249,7 +252,7 @@ DROPOUTS = tuple(DropoutSettings.model_fields)
 """Settings of `model.*` that are no sizes: beside `init_from` they replace that model's."""
 
 
-class ModelSettings(Settings):
+class ModelSettings(BaseModel):
     """`model.*` of a recipe: a preset, and what differs from it (None: as in the preset).
 
     Where `hidden_size` is given and `intermediate_size` is not, the latter is 4 x the former, except for an LSTM, whose
@@ -258,6 +261,8 @@ class ModelSettings(Settings):
 
     Beside `init_from` the sizes are that model's: what is given here has to agree, and dropout replaces that model's.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     architecture: Architecture = Field("bert", examples=token_families())
     preset: Preset = "base"

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from unmask.config import Settings
 from unmask.models.families.elmo import ELMO
 from unmask.models.family import Family
 from unmask.models.settings import (
@@ -29,7 +28,7 @@ NUM_CHARACTERS = 261
 ElmoPreset = Literal["original", "small", "mini", "tiny"]
 
 
-class ElmoSettings(Settings):
+class ElmoSettings(BaseModel):
     """Every size of one ELMo.
 
     Attributes:
@@ -48,6 +47,8 @@ class ElmoSettings(Settings):
         hidden_dropout_prob: on the input of each layer, and on what the softmax reads.
         initializer_range: the standard deviation of fresh weights of heads on the encoder.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     family: ClassVar[Family] = ELMO
     causal: ClassVar[bool] = False
@@ -126,8 +127,10 @@ ELMO_PRESETS: dict[ElmoPreset, ElmoSettings] = {
 as BERT-Mini; and one for a first look, on two cores. A vocabulary's size is its tokenizer's."""
 
 
-class ElmoModelSettings(Settings):
+class ElmoModelSettings(BaseModel):
     """`model.*` of a recipe for ELMo: a preset, and what differs from it (None: as in the preset)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     family: ClassVar[Family] = ELMO
     causal: ClassVar[bool] = False
