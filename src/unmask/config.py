@@ -19,7 +19,8 @@ from unmask.yaml_text import dump_yaml, parse_yaml, show
 
 
 class Settings(BaseModel):
-    """Base of every settings class: immutable, numbers finite, and an unknown key is an error."""
+    """Base of a recipe's settings classes: immutable, numbers finite, and an unknown key is an error. (The sizes of a
+    model have another base, so that a model opens without what reads YAML.)"""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
