@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import HeadKind
 from unmask.models.trained import TrainedModule
 from unmask.tasks.encoded import EncodedExamples
@@ -131,12 +130,6 @@ class TaskModule(TrainedModule):
     @abstractmethod
     def counts(self, batch: Batch) -> dict[str, int]:
         """The number of targets of each loss term, without running the model."""
-
-
-def token_outputs(encoder: Encoder, head: nn.Module, batch: Batch) -> Tensor:
-    """(tokens, outputs) of a head on each token, or of a BiLSTM over all of them."""
-    outputs: Tensor = head(encoder(batch), batch.lengths) if isinstance(head, BiLstmHead) else head(encoder(batch))
-    return outputs
 
 
 class Score(Protocol[ExampleT]):  # type: ignore[misc]  # examples only go in

@@ -12,7 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from unmask.batch import Batch
 from unmask.models.dropout import dropout
+from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import HeadKind
 from unmask.models.heads.layer_mixture import LayerMixture, find_choice
 from unmask.models.kernels.lstm_sequences import read_sequences
@@ -152,3 +154,9 @@ def _ends(states: Tensor, lengths: tuple[int, ...]) -> Tensor:
     after = sizes.cumsum(0)
     forward, backward = states.chunk(2, dim=1)
     return torch.cat([forward[after - 1], backward[after - sizes]], dim=1)
+
+
+def token_outputs(encoder: Encoder, head: nn.Module, batch: Batch) -> Tensor:
+    """(tokens, outputs) of a head on each token, or of a BiLSTM over all of them."""
+    outputs: Tensor = head(encoder(batch), batch.lengths) if isinstance(head, BiLstmHead) else head(encoder(batch))
+    return outputs

@@ -20,9 +20,9 @@ from unmask.io.progress import Progress
 from unmask.io.writing import as_output_error
 from unmask.models.buckets import NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.encoder import Encoder
-from unmask.models.heads.bilstm import BiLstmHead, FeatureHead
+from unmask.models.heads.bilstm import BiLstmHead, FeatureHead, token_outputs
 from unmask.models.heads.layer_mixture import find_choice
-from unmask.tasks.base import TaskModule, token_outputs
+from unmask.tasks.base import TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tasks.tagging.feature_files import map_features, writing_features
 
