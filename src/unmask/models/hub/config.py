@@ -111,6 +111,16 @@ def class_named(
     return name, *found
 
 
+def read_class(
+    path: Path, config: Mapping[str, Any], weights: Callable[[], Collection[str]]
+) -> tuple[str, Family, ModelClass, EncoderSettings | ElmoSettings]:
+    """`class_named`, and the sizes of the encoder. Raises ModelError if the model does not load for what its
+    configuration says."""
+    name, family, its = class_named(path, config, weights)
+    sizes = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config, name, family, its)
+    return name, family, its, sizes
+
+
 def _class_of_weights(family: Family, weights: Collection[str]) -> str:
     names = family.weights
     bare = {name.removeprefix(names.prefix) for name in weights}
