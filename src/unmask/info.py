@@ -29,7 +29,7 @@ from unmask.io.paths import (
 )
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
-from unmask.models.hub.config import family_in, read_any_config, read_class
+from unmask.models.hub.config import MADE_BY, family_in, read_any_config, read_class
 from unmask.models.hub.uses import Use, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.names import known_recipes
@@ -198,6 +198,8 @@ def _describe_model(path: Path) -> dict[str, Any]:
         description["labels"] = list(labels.values())
     if "unmask_task" in config:
         description["task"] = config["unmask_task"]
+    if MADE_BY in config:
+        description["made_by"] = config[MADE_BY]
     if (path / SPAN_BOUNDARY).is_file():
         description["span_boundary_head"] = {"num_parameters": _num_parameters([path / SPAN_BOUNDARY])}
     if _is_model(path / GENERATOR):

@@ -28,6 +28,8 @@ HEAD_CLASS = "unmask_head_class"
 """The key for the name of such a head's class here."""
 TRAINED_LENGTH = "unmask_trained_length"
 """The key for the longest sequence of pre-training, in tokens, where the model has more positions than that."""
+MADE_BY = "unmask_made_by"
+"""The key for how a model was made of others, or of a run, by something else than training: `command`, `of`, `step`."""
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "is_decoder": (False, "an encoder"),
