@@ -238,6 +238,7 @@ def test_another_schedule_leaves_the_keys_of_the_former_behind(tmp_path: Path) -
         ("hidden_size=3", "unknown key hidden_size; did you mean model.hidden_size?"),
         ("model.hidden_sizes=3", "unknown key model.hidden_sizes; did you mean model.hidden_size?"),
         ("train.learning_rate=3", "unknown key train.learning_rate; did you mean optimizer.learning_rate?"),
+        ("eval.every=3", "unknown key eval.every; did you mean train.eval_every?"),
         ("trian.log_every=3", "unknown key trian; did you mean train?"),
         ("objective.mask_prob=0",
          "unknown key objective.mask_prob; did you mean objective.target_prob or objective.mask_token_prob?"),
