@@ -299,10 +299,11 @@ def _results(run: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     if found:
         return found
     rows = read_metrics(run / METRICS) if (run / METRICS).is_file() else []
+    number_of_pairs = f"{content['num_pairs']:,} " if "num_pairs" in content else ""
     held_out = {key: value for row in rows for key, value in row.items() if key.startswith("eval/")}
     return [
         {
-            "split": "held-out text",
+            "split": f"{number_of_pairs}minimal pairs" if key == "eval/pairs_accuracy" else "held-out text",
             "metric": key.removeprefix("eval/"),
             "value": value,
             "sd": None,
