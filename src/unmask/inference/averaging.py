@@ -74,7 +74,7 @@ def _write_mean(directories: Sequence[Path], out: Path, extra_config: Mapping[st
     if (first.directory / HEAD_WEIGHTS).is_file():
         head = _mean(sources, [read_head_weights(source.directory) for source in sources])
     out.mkdir(exist_ok=True)
-    write_json(out / CONFIG, _config(sources) | extra_config)
+    write_json(out / CONFIG, {**_config(sources), **extra_config})
     write_weights(out / WEIGHTS, weights)
     if head is not None:
         write_weights(out / HEAD_WEIGHTS, head)
