@@ -24,7 +24,7 @@ from unmask.info import describe
 from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.writing import write_text
-from unmask.models.hub.config import HEAD_KIND, TRAINED_LENGTH, family_in, read_any_config
+from unmask.models.hub.config import HEAD_KIND, MADE_BY, TRAINED_LENGTH, family_in, read_any_config
 from unmask.models.hub.uses import MASKED, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
@@ -124,7 +124,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     content = _content(run) if made_here else {}
     results = _results(run, content) if made_here else []
     description = describe(directory)
-    sessions = read_sessions(run / ENVIRONMENT) if made_here else []
+    sessions = read_sessions(run / ENVIRONMENT) if made_here else _made_of_others(config)
     use = use_of(config)
     opens_there = _opens_there(directory, config) and not export
     segmenter = description.get("tokenizer", {}).get("segmenter")
@@ -301,10 +301,11 @@ def _results(run: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     if found:
         return found
     rows = read_metrics(run / METRICS) if (run / METRICS).is_file() else []
+    number_of_pairs = f"{content['num_pairs']:,} " if "num_pairs" in content else ""
     held_out = {key: value for row in rows for key, value in row.items() if key.startswith("eval/")}
     return [
         {
-            "split": "held-out text",
+            "split": f"{number_of_pairs}minimal pairs" if key == "eval/pairs_accuracy" else "held-out text",
             "metric": key.removeprefix("eval/"),
             "value": value,
             "sd": None,
@@ -337,6 +338,15 @@ def _model_index(
         dataset = {"name": shown, "type": recipe.task.name, "split": "validation" if split == "dev" else split}
         entries.append({"task": {"type": pipeline}, "dataset": dataset, "metrics": metrics})
     return [{"name": name, "results": entries}]
+
+
+def _made_of_others(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The command that made a model of others, or of a checkpoint, as the one session of a run; empty if none did."""
+    made_by = config.get(MADE_BY)
+    if not isinstance(made_by, Mapping):
+        return []
+    step = [] if made_by.get("step") is None else ["--step", str(made_by["step"])]
+    return [{"command": ["unmask", str(made_by.get("command")), *map(str, made_by.get("of") or ()), *step]}]
 
 
 def _commands(sessions: Sequence[Mapping[str, Any]]) -> list[str]:

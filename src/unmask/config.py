@@ -216,13 +216,14 @@ KEYS_ELSEWHERE: dict[str, str] = {
 def nearest(name: str, valid: Sequence[str]) -> str:
     """Suggests what was probably meant by a key or name, as the end of a message.
 
-    A key known by that name in other programs comes first, then the same word at another place in the tree, then a
-    similar word at the same place, then a similar word anywhere, then all keys at the same place.
+    A key known by that name in other programs comes first, then the same word at another place in the tree, with or
+    without its place here (`train.eval_every` for `eval.every`), then a similar word at the same place, then a similar
+    word anywhere, then all keys at the same place.
     """
     place, _, leaf = name.rpartition(".")
     parent = ".".join(part for part in place.split(".") if not part.isdigit())  # elements of a list have the same keys
     theirs = [key for key in valid if key.rpartition(".")[2] == KEYS_ELSEWHERE.get(leaf)]
-    same = [key for key in valid if key.rpartition(".")[2] == leaf]
+    same = [key for key in valid if key.rpartition(".")[2] in (leaf, name.replace(".", "_"))]
     inside = [key.rpartition(".")[2] for key in valid if key.rpartition(".")[0] == parent]
     beside = {key: f"{place}.{key}" if place else key for key in inside}
     anywhere = {key.rpartition(".")[2]: key for key in reversed(valid)}

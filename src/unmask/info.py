@@ -29,7 +29,7 @@ from unmask.io.paths import (
 )
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
-from unmask.models.hub.config import family_in, read_any_config
+from unmask.models.hub.config import MADE_BY, family_in, read_any_config, read_class
 from unmask.models.hub.uses import Use, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.names import known_recipes
@@ -178,13 +178,15 @@ def _commands(use: Use, in_onnx: bool) -> list[str]:
 def _describe_model(path: Path) -> dict[str, Any]:
     config = read_any_config(path)
     is_google = not (path / CONFIGS[0]).is_file()
-    use = use_of(config)
+    refusal = None if is_google else _refusal(path, config)
+    use = None if refusal is not None else use_of(config)
     in_onnx = is_onnx(path)
     description: dict[str, Any] = {
         "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
         if is_google
         else config.get("architectures"),
         "model_type": "bert" if is_google else config.get("model_type"),
+        **({} if refusal is None else {"does_not_load": refusal}),
         **({} if use is None else {"is": use.kind, "commands": _commands(use, in_onnx)}),
         **({"format": "ONNX"} if in_onnx else {}),
         "num_parameters": _num_parameters(sorted(path.glob("*.safetensors"))),
@@ -196,6 +198,8 @@ def _describe_model(path: Path) -> dict[str, Any]:
         description["labels"] = list(labels.values())
     if "unmask_task" in config:
         description["task"] = config["unmask_task"]
+    if MADE_BY in config:
+        description["made_by"] = config[MADE_BY]
     if (path / SPAN_BOUNDARY).is_file():
         description["span_boundary_head"] = {"num_parameters": _num_parameters([path / SPAN_BOUNDARY])}
     if _is_model(path / GENERATOR):
@@ -204,6 +208,15 @@ def _describe_model(path: Path) -> dict[str, Any]:
     if has_tokenizer(path):
         description["tokenizer"] = _describe_tokenizer(path)
     return description
+
+
+def _refusal(path: Path, config: Mapping[str, Any]) -> str | None:
+    """Why a model does not load, as far as its `config.json` says; None where it says nothing against it."""
+    try:
+        read_class(path / CONFIGS[0], config, set)
+    except ModelError as error:
+        return str(error)
+    return None
 
 
 def _renamed_sizes(config: Mapping[str, Any]) -> dict[str, str]:

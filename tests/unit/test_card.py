@@ -221,16 +221,21 @@ def test_a_pre_trained_model_names_its_text(tmp_path: Path, tiny_model: Path) ->
     (run / "recipe.yaml").write_text(f"store: {tmp_path / 'store'}\ntrain: {{steps: 9}}\n")
     (run / "metrics.jsonl").write_text(
         '{"step": 9, "tokens": 80}\n{"step": 9, "eval/mlm_loss": 4.5, "eval/mlm_accuracy": 0.2}\n'
+        '{"step": 9, "eval/pairs_accuracy": 0.7}\n'
     )
     floors = {"loss/mlm": {"no context": 4.2}, "eval/mlm_accuracy": {"no context": 0.1}}
-    (run / "results.json").write_text(json.dumps({"floors": floors}))
+    floors |= {"eval/pairs_accuracy": {"a coin": 0.5}}
+    (run / "results.json").write_text(json.dumps({"num_pairs": 1060, "floors": floors}))
     text = write_card(run).read_text("utf-8")
     assert "| text | books.txt |" in text
     assert "2 documents" in text
     assert "| held-out text | mlm_loss | 4.5 | no context 4.2 |" in text
     assert "| held-out text | mlm_accuracy | 0.2 | no context 0.1 |" in text
+    assert "| 1,060 minimal pairs | pairs_accuracy | 0.7 | a coin 0.5 |" in text
     assert "Not stated." in text
     assert str(tmp_path) not in text
+    (run / "results.json").write_text("{}")  # as earlier versions left it, without the number
+    assert "| minimal pairs | pairs_accuracy | 0.7 |" in write_card(run, overwrite=True).read_text("utf-8")
 
 
 def test_a_model_without_its_run_says_so(tmp_path: Path, tiny_model: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unmask.config import read_settings_file
 from unmask.doctor.findings import Diagnosis, sorted_findings
 from unmask.doctor.recipe.examination import examine_recipe
 from unmask.doctor.recipe.finetuning import examine_finetuning
@@ -18,6 +17,7 @@ from unmask.doctor.run.search_checks import examine_search
 from unmask.doctor.store.examination import examine_store
 from unmask.errors import InputError, SettingsError
 from unmask.info import KINDS
+from unmask.recipe.loading import read_with_bases
 from unmask.recipe.names import find_recipe, similar_recipes
 
 
@@ -86,9 +86,5 @@ def _kind(target: str) -> str:
 
 
 def _is_for_finetuning(recipe: str) -> bool:
-    """Whether a recipe, or its base, names labelled examples."""
-    values = read_settings_file(find_recipe(recipe))
-    if "data" in values or "base" not in values:
-        return "data" in values
-    beside = find_recipe(recipe).parent / str(values["base"])
-    return "data" in read_settings_file(beside if beside.is_file() else find_recipe(str(values["base"])))
+    """Whether a recipe, or a base of it, names labelled examples."""
+    return "data" in read_with_bases(find_recipe(recipe), {})

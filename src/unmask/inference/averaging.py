@@ -7,7 +7,7 @@ of it, or restarts of a fine-tuning. Models from different random weights have n
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from unmask.errors import ModelError, SettingsError
 from unmask.inference.ensemble import answers_of
 from unmask.io.paths import GENERATOR, model_directory
 from unmask.io.writing import write_json, writing_directory
-from unmask.models.hub.config import TRAINED_LENGTH
+from unmask.models.hub.config import MADE_BY, TRAINED_LENGTH
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_config, read_head_weights, write_weights
 from unmask.models.hub.source import ModelSource, open_source
 from unmask.tokenization.opening import open_tokenizer
@@ -54,13 +54,14 @@ def average_models(models: Sequence[str | Path], directory: str | Path, *, overw
     check_place(directory, overwrite)
     directories = [model_directory(model) for model in models]
     folders = [Path(), *([Path(GENERATOR)] if all((each / GENERATOR).is_dir() for each in directories) else [])]
+    made_by = {"command": "average", "of": [str(model) for model in models]}
     with writing_directory(directory, overwrite) as unfinished:
         for folder in folders:
-            _write_mean([each / folder for each in directories], unfinished / folder)
+            _write_mean([each / folder for each in directories], unfinished / folder, {MADE_BY: made_by})
     return directory
 
 
-def _write_mean(directories: Sequence[Path], out: Path) -> None:
+def _write_mean(directories: Sequence[Path], out: Path, extra_config: Mapping[str, Any]) -> None:
     sources = [open_source(directory) for directory in directories]
     first = sources[0]
     alike = _kinds(first)
@@ -73,7 +74,7 @@ def _write_mean(directories: Sequence[Path], out: Path) -> None:
     if (first.directory / HEAD_WEIGHTS).is_file():
         head = _mean(sources, [read_head_weights(source.directory) for source in sources])
     out.mkdir(exist_ok=True)
-    write_json(out / CONFIG, _config(sources))
+    write_json(out / CONFIG, {**_config(sources), **extra_config})
     write_weights(out / WEIGHTS, weights)
     if head is not None:
         write_weights(out / HEAD_WEIGHTS, head)

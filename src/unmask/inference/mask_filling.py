@@ -81,10 +81,10 @@ class MaskFiller:
     ) -> None:
         directory = model_directory(model)
         _check(directory)
-        self.tokenizer = load_tokenizer(directory) if tokenizer is None else tokenizer
         in_onnx = is_onnx(directory)
         loaded = open_encoder(directory) if in_onnx else load_masked_lm(directory)
         assert loaded.masked_lm_head is not None
+        self.tokenizer = load_tokenizer(directory) if tokenizer is None else tokenizer
         check_entries(self.tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
         added = self.tokenizer.backend.get_added_tokens_decoder()[self.tokenizer.mask_id]
         self._mask_takes_blanks = self.tokenizer.kind == "wordpiece" or added.lstrip

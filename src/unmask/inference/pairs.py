@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +20,7 @@ from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.tasks.minimal_pairs.comparing import compare_pairs
-from unmask.tasks.minimal_pairs.reading import read_paradigms
+from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms
 from unmask.tasks.minimal_pairs.scorers import PllMode, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
@@ -64,7 +64,7 @@ def evaluate_pairs(
     scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
     with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
         results = compare_pairs(scorer, paradigms, progress.advance)
-        _warn_of_alike(results)
+        _warn_of_alike(results, paradigms)
     return results
 
 
@@ -98,18 +98,20 @@ def evaluate_checkpoints(
                 scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
                 results.append({"step": step, **compare_pairs(scorer, paradigms, progress.advance)})
             if len(results) == 1:  # all have the same vocabulary
-                _warn_of_alike(results[0])
+                _warn_of_alike(results[0], paradigms)
     return results
 
 
-def _warn_of_alike(results: Mapping[str, Any]) -> None:
-    """Warns where the vocabulary makes the sentences of many pairs alike."""
-    if results["alike"] > MOST_ALIKE * results["n"]:
+def _warn_of_alike(results: Mapping[str, Any], paradigms: Sequence[Paradigm]) -> None:
+    """Warns where the vocabulary makes the sentences of many pairs alike; those that are the same text are told when
+    they are read."""
+    alike = results["alike"] - sum(pair.good == pair.bad for each in paradigms for pair in each.pairs)
+    if alike > MOST_ALIKE * results["n"]:
         logger.warning(
             "of %s pairs, %s are two equal sentences to this model, whose vocabulary lacks their words, and count as "
             "wrong: take a model whose tokenizer was made for such text",
             f"{results['n']:,}",
-            f"{results['alike']:,}",
+            f"{alike:,}",
         )
 
 

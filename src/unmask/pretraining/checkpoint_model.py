@@ -5,14 +5,16 @@ number of updates (Devlin et al. 2019, appendix C.1; Radford et al. 2018, figure
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from unmask.errors import CheckpointError, InputError
 from unmask.io.paths import CHECKPOINTS, RECIPE
 from unmask.io.writing import writing_directory
-from unmask.models.hub.config import length_config
+from unmask.models.hub.config import MADE_BY, length_config
 from unmask.models.hub.directory import save_model
 from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.table import new_objective
@@ -77,11 +79,18 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     phase = checkpoint.state["position"].get("phase", 0)
     with writing_directory(out, overwrite=overwrite) as directory:
-        save_pretrained(module, tokenizer, directory, start.trained_length(phase))
+        made_by = {"command": "checkpoint", "of": [str(run)], "step": checkpoint.step}
+        save_pretrained(module, tokenizer, directory, start.trained_length(phase), {MADE_BY: made_by})
     return out
 
 
-def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Path, trained: int | None) -> None:
+def save_pretrained(
+    module: ObjectiveModule,
+    tokenizer: Tokenizer,
+    directory: Path,
+    trained: int | None,
+    extra_config: Mapping[str, Any] = {},
+) -> None:
     """Writes the model directory: encoder, heads and tokenizer, in the layout that `transformers` opens, and whatever
     belongs beside them (ELECTRA's generator in `generator/`).
 
@@ -89,6 +98,7 @@ def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Pa
 
     Args:
         trained: the longest sequence that the model has seen; see `unmask.pretraining.start.Start`.
+        extra_config: further keys of `config.json`.
     """
     for folder, kept in module.saved().items():
         sizes = kept.encoder.settings
@@ -98,7 +108,7 @@ def save_pretrained(module: ObjectiveModule, tokenizer: Tokenizer, directory: Pa
             kept.heads,
             causal_lm=kept.causal_lm,
             span_boundary_head=kept.span_boundary_head,
-            extra_config={**kept.extra_config, **length_config(sizes, trained)},
+            extra_config={**kept.extra_config, **length_config(sizes, trained), **extra_config},
         )
         reads_bare_text = sizes.family.reads_bare_text
         (without_template(tokenizer) if reads_bare_text else tokenizer).save(directory / folder)

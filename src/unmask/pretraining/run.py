@@ -149,7 +149,13 @@ def _write_results(
     floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))
     if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}
-    results = {**last_evaluation, "num_parameters": module.num_parameters, "floors": floors}
+    num_pairs = sum(len(paradigm.pairs) for paradigm in inputs.pairs)
+    results = {
+        **last_evaluation,
+        **({"num_pairs": num_pairs} if num_pairs else {}),
+        "num_parameters": module.num_parameters,
+        "floors": floors,
+    }
     write_json(directory / RESULTS, results)
     if inputs.held_out:
         write_json(

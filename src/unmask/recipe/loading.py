@@ -1,6 +1,7 @@
 """Reads recipes: YAML files that state what differs from the defaults in `unmask.recipe.tree`.
 
-A recipe may name one other recipe as its `base:`, by its path from the recipe's own folder or as on the command line.
+A recipe may name another recipe as its `base:`, by its path from the recipe's own folder or as on the command line; a
+base may have one too.
 The command line overrides with `key.path=value`.
 """
 
@@ -98,20 +99,14 @@ def _load(cls: type[Recipe], name: str, overrides: Overrides) -> Recipe:
 
 
 def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[str, Any]:
-    """What a recipe, its base and the command line give, as nested dictionaries that nothing has been checked against.
+    """What a recipe, its bases and the command line give, as nested dictionaries that nothing has been checked against.
 
     Raises:
         SettingsError: no such recipe, one for the other program, or a key that this one may not be given.
     """
     path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
-    values, given = read_settings_file(path), parse_overrides(overrides)
-    base_name = values.pop("base", None)
-    if base_name is not None:
-        base = _without_other_names(_read_base(path, base_name), values)
-        continues = values.get("init_from") is not None and given.get("init_from", "") is not None
-        if continues and isinstance(base.get("tokenizer"), Mapping):
-            del base["tokenizer"]  # how to train one: the model has its own
-        values = merge(base, values, ALTERNATIVES)
+    given = parse_overrides(overrides)
+    values = read_with_bases(path, given)
     if "base" in given:
         raise SettingsError(
             "base cannot be given on the command line: name it in the recipe, or pass that recipe instead"
@@ -123,6 +118,35 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
         raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
     _check_place(cls, name, values, given)
     return merge(_without_other_names(values, given), given, ALTERNATIVES)
+
+
+def read_with_bases(path: Path, over: Mapping[str, Any], above: Sequence[Path] = ()) -> dict[str, Any]:
+    """A recipe's file, laid on its base, which may have a base of its own.
+
+    Args:
+        over: what is to be laid on it.
+        above: the recipes whose base this is, directly or not.
+
+    Raises:
+        SettingsError: a file cannot be read, or recipes are based on each other in a circle.
+    """
+    values = read_settings_file(path)
+    name = values.pop("base", None)
+    if name is None:
+        return values
+    if not isinstance(name, str):
+        raise SettingsError(f"{path}: base={name}: expected the path or the name of one recipe")
+    base_path = path.parent / name
+    if not base_path.is_file():
+        base_path = find_recipe(name)
+    family = [*above, path.resolve()]
+    if base_path.resolve() in family:
+        raise SettingsError(f"{path}: its base {name} is based on this recipe: name another, or none")
+    base = _without_other_names(read_with_bases(base_path, {**values, **over}, family), values)
+    continues = values.get("init_from") is not None and over.get("init_from", "") is not None
+    if continues and isinstance(base.get("tokenizer"), Mapping):
+        del base["tokenizer"]  # how to train one: the model has its own
+    return merge(base, values, ALTERNATIVES)
 
 
 def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -165,13 +189,3 @@ def _other_name(under: Mapping[str, Any], over: Mapping[str, Any], part: str, de
         return None  # refused later, for its type
     name = named.get("name")
     return None if name == before.get("name", default) else name
-
-
-def _read_base(path: Path, name: Any) -> dict[str, Any]:
-    if not isinstance(name, str):
-        raise SettingsError(f"{path}: base={name}: expected the path or the name of one recipe")
-    beside = path.parent / name
-    base = read_settings_file(beside if beside.is_file() else find_recipe(name))
-    if "base" in base:
-        raise SettingsError(f"{path}: its base {name} has a base of its own: a recipe has one base at most")
-    return base

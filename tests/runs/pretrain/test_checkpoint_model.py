@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from support.corpora import contents
 from support.elmo import write_elmo_recipe
 from support.files import write, write_rows
 from support.runs import weights_of
+from unmask.card import write_card
+from unmask.info import describe
+from unmask.io.writing import write_json
 from unmask.models.hub.directory import load_model
+from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.pretraining.run import pretrain
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
@@ -50,7 +55,19 @@ def run(
 def test_the_newest_is_the_model_that_the_run_made(run: Path, tmp_path: Path, unmask: Command) -> None:
     told = unmask("checkpoint", run, "--out", tmp_path / "model")
     assert (told.code, told.output.strip()) == (0, str(tmp_path / "model"))
+    for path in (tmp_path / "model").rglob("config.json"):
+        config = json.loads(path.read_text())
+        assert config.pop("unmask_made_by") == {"command": "checkpoint", "of": [str(run)], "step": 12}
+        write_json(path, config)
     assert contents(tmp_path / "model") == contents(run / "model")
+
+
+def test_a_model_of_a_checkpoint_says_of_which(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the places that were given, and no others."""
+    monkeypatch.chdir(run.parent)
+    model = save_checkpoint_model("run", tmp_path / "model", 4)
+    assert describe(model)["made_by"] == {"command": "checkpoint", "of": ["run"], "step": 4}
+    assert "```\nunmask checkpoint run --step 4\n```" in write_card(model).read_text()
 
 
 def test_averaged_weights_are_those_of_the_run(
@@ -59,7 +76,8 @@ def test_averaged_weights_are_those_of_the_run(
     words = [f"store={tiny_store}", "train.steps=4", "train.weight_averaging=.8"]
     pretrain(str(tiny_recipe), words, out=tmp_path / "run")
     assert unmask("checkpoint", tmp_path / "run", "--out", tmp_path / "model").code == 0
-    assert contents(tmp_path / "model") == contents(tmp_path / "run" / "model")
+    weights = [(place / "model" / "model.safetensors").read_bytes() for place in (tmp_path, tmp_path / "run")]
+    assert weights[0] == weights[1]
 
 
 def test_an_earlier_one_is_what_its_checkpoint_holds(run: Path, tmp_path: Path, unmask: Command) -> None:

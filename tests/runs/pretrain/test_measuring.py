@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_pairs_are_compared_at_each_evaluation(
     assert len(figures) == 3  # after steps 5, 10 and 12
     last = evaluate_pairs(tmp_path / "run", pairs, device="cpu")
     assert figures[-1] == last["metrics"]["accuracy"] / 100
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["num_pairs"] == last["n"]
 
 
 def test_nothing_else_changes(tiny_recipe: Path, tiny_store: Path, tmp_path: Path, whole: Path) -> None:

@@ -88,6 +88,16 @@ def test_sentences_that_are_equal_to_the_model_are_told(
     assert json.loads(finished.output)["alike"] == 1
 
 
+def test_the_same_sentence_twice_is_no_fault_of_the_vocabulary(
+    whole: Path, tmp_path: Path, unmask: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    same = [{"sentence_good": "It is old.", "sentence_bad": "It is old."}, *ROWS]
+    finished = unmask("evaluate", whole, "--pairs", write_rows(tmp_path / "same.jsonl", *same), "--json")
+    assert "of 3 pairs, 1 are twice the same sentence" in caplog.text
+    assert "vocabulary" not in caplog.text
+    assert json.loads(finished.output)["alike"] == 1
+
+
 def test_special_tokens_in_a_sentence_are_text(whole: Path, tmp_path: Path, unmask: Command) -> None:
     said = write_rows(tmp_path / "said.jsonl", {"sentence_good": "It is [SEP] old.", "sentence_bad": "It are [SEP]."})
     assert unmask("evaluate", whole, "--pairs", said).code == 0

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from support.model_files import edit_config, edit_weights, with_one, without
 from support.untrained import save_bert, save_task_model
+from unmask.card import write_card
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.inference.averaging import average_models
 from unmask.inference.mask_filling import fill_mask
+from unmask.info import describe
 from unmask.tokenization.tokenizer import load_tokenizer
 
 TEXTS = ["the man went to the store", "a dog ran away"] * 4
@@ -51,6 +53,15 @@ def test_the_mean_is_a_model_like_the_first(tmp_path: Path, models: list[Path]) 
         expected = theirs(**inputs).logits[0, 2].softmax(-1).max()
     [found] = fill_mask(mean, "the [MASK] went", 1)
     assert found["score"] == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_the_mean_says_of_what(tmp_path: Path, models: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the places that were given; a mean of means names those."""
+    monkeypatch.chdir(tmp_path)
+    mean = average_models(["first", models[1]], "mean")
+    assert describe(mean)["made_by"] == {"command": "average", "of": ["first", str(models[1])]}
+    assert "```\nunmask average first second\n```" in write_card(mean).read_text()  # no places of this machine
+    assert describe(average_models(["mean", "first"], "other"))["made_by"]["of"] == ["mean", "first"]
 
 
 def test_weights_in_bf16_are_added_in_float32(tmp_path: Path, models: list[Path]) -> None:

@@ -16,7 +16,8 @@ from unmask.models.settings import ModelSettings, Preset
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.objectives.table import CALLED_OTHERWISE, OBJECTIVES
 from unmask.packing.settings import PackingSettings, PhaseSettings
-from unmask.recipe.loading import ALTERNATIVES, load_finetune_recipe, load_pretrain_recipe
+from unmask.recipe.loading import ALTERNATIVES, load_finetune_recipe, load_pretrain_recipe, merged_values
+from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.tasks.settings import ColumnSettings, DataSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
@@ -86,18 +87,45 @@ def test_a_base_is_named_from_the_recipes_folder_or_as_on_the_command_line(
     assert load(tmp_path, "base: pretrain/bert_tiny\ncorpus: a").model.preset == "tiny"
 
 
+def test_a_base_may_have_a_base_of_its_own(tmp_path: Path) -> None:
+    """Each named from the folder of the recipe that names it, and laid on it as any recipe on its base."""
+    write(tmp_path, "corpus: a\ntrain: {steps: 5, batch_size: 7}\ntokenizer: {vocab_size: 9}", "other/bottom.yaml")
+    write(tmp_path, "base: bottom.yaml\ntrain: {tokens: 9}\noptimizer: {name: lamb}", "other/middle.yaml")
+    recipe = load(tmp_path, "base: other/middle.yaml\ntrain: {batch_size: 3}")
+    assert (recipe.train.steps, recipe.train.tokens, recipe.train.batch_size) == (None, 9, 3)
+    assert (recipe.optimizer.name, recipe.corpus, recipe.tokenizer.vocab_size) == ("lamb", ["a"], 9)
+    of_their_own = [name for name, path in known_recipes().items() if "base" in read_settings_file(path)]
+    assert {"pretrain/modern_tiny", "pretrain/electra_tiny", "pretrain/spanbert_tiny"} <= set(of_their_own)
+    for name in of_their_own:
+        if name.startswith("pretrain/"):
+            theirs = merged_values(PretrainRecipe, name, ["store=x", "init_from=m"])
+            write(tmp_path, f"base: {name}")
+            assert merged_values(PretrainRecipe, str(tmp_path / "recipe.yaml"), ["store=x", "init_from=m"]) == theirs
+
+
+def test_what_continues_from_a_model_learns_no_tokenizer_of_a_base(tmp_path: Path) -> None:
+    write(tmp_path, "corpus: a\ntrain: {steps: 5}\ntokenizer: {vocab_size: 9}", "bottom.yaml")
+    write(tmp_path, "base: bottom.yaml\ninit_from: m", "middle.yaml")
+    assert "tokenizer" not in load(tmp_path, "base: middle.yaml").model_fields_set
+    assert load(tmp_path, "base: middle.yaml\ninit_from: null").tokenizer.vocab_size == 9
+    assert load(tmp_path, "base: middle.yaml", "init_from=null").tokenizer.vocab_size == 9
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("base: middle.yaml", "its base middle.yaml has a base of its own: a recipe has one base at most"),
+        ("base: recipe.yaml", "recipe.yaml: its base recipe.yaml is based on this recipe: name another, or none"),
+        ("base: round.yaml", "round.yaml: its base recipe.yaml is based on this recipe: name another, or none"),
+        ("base: round_again.yaml", "its base round_again.yaml is based on this recipe: name another, or none"),
         ("base: missing.yaml", "no recipe 'missing.yaml': expected a YAML file"),
-        ("base: [middle.yaml]", r"base=\['middle.yaml'\]: expected the path or the name of one recipe"),
+        ("base: [bottom.yaml]", r"base=\['bottom.yaml'\]: expected the path or the name of one recipe"),
         ("base: broken.yaml", "broken.yaml, line 1, column 5: not valid YAML"),
     ],
 )
 def test_a_wrong_base_is_refused(tmp_path: Path, text: str, message: str) -> None:
     write(tmp_path, PLAIN, "bottom.yaml")
-    write(tmp_path, "base: bottom.yaml", "middle.yaml")
+    write(tmp_path, "base: recipe.yaml", "round.yaml")
+    write(tmp_path, "base: round_again.yaml", "round_again.yaml")
     write(tmp_path, "a: b: c", "broken.yaml")
     with pytest.raises(SettingsError, match=message):
         load(tmp_path, text)
@@ -210,6 +238,7 @@ def test_another_schedule_leaves_the_keys_of_the_former_behind(tmp_path: Path) -
         ("hidden_size=3", "unknown key hidden_size; did you mean model.hidden_size?"),
         ("model.hidden_sizes=3", "unknown key model.hidden_sizes; did you mean model.hidden_size?"),
         ("train.learning_rate=3", "unknown key train.learning_rate; did you mean optimizer.learning_rate?"),
+        ("eval.every=3", "unknown key eval.every; did you mean train.eval_every?"),
         ("trian.log_every=3", "unknown key trian; did you mean train?"),
         ("objective.mask_prob=0",
          "unknown key objective.mask_prob; did you mean objective.target_prob or objective.mask_token_prob?"),

@@ -196,7 +196,7 @@ def differences_table(settings: PretrainRecipe) -> FigureTable:
     """The settings that differ from the defaults of this objective and family, with both values."""
     objective, model = type(settings.objective)(name=settings.objective.name), type(settings.model)()
     usual = PretrainRecipe(corpus=[""], train=TrainSettings(steps=1))
-    defaults = usual.model_copy(update={"objective": objective, "model": model})
+    defaults = usual.model_copy(update={"objective": objective, "model": model, "store": settings.store})
     keys = [key for key in changed_keys(defaults, settings) if key not in ("corpus", "store")]
     rows = [
         (key, _shown(value), "" if key.removeprefix("train.") in BUDGETS else _shown(_value(defaults, key)))

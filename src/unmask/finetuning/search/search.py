@@ -95,14 +95,16 @@ def run_trials(
         The directory of the best model on dev.
 
     Raises:
-        UserError: recipe, examples or output are at fault, or every trial has failed. The failure of a single trial,
-            such as a learning rate at which it diverges, is noted, and the others continue.
+        UserError: recipe, examples or output are at fault, a run is there that the search does not have, or every
+            trial has failed. The failure of a single trial, such as a learning rate at which it diverges, is noted, and
+            the others continue.
         Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
     """
     trials = plan_trials(settings)
     runs = Runs(directory, recipe, run, max(1, torch.get_num_threads() // settings.search.parallel))
     input_warnings = InputWarnings(directory)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
+        _refuse_to_leave_out(directory, trials)
         for change in changes.lines:
             _log(directory, change)
         check_files(directory / MODEL, CONFIG, keeps_card=True)  # those of a resumed search are replaced at its end
@@ -207,6 +209,19 @@ def _labels(checkpoints: Sequence[str]) -> list[str]:
 
 def _short(value: float) -> str:
     return repr(int(value)) if value == int(value) else repr(value)
+
+
+def _refuse_to_leave_out(directory: Path, trials: Sequence[Trial]) -> None:
+    """Raises SettingsError if there are runs that are none of these: no figure would show them, whatever they gave."""
+    there = sorted(path.name for path in (directory / TRIALS).glob("[!.]*") if path.is_dir())
+    left_out = [name for name in there if name not in {trial.name for trial in trials}]
+    if left_out:
+        names = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else "")
+        raise SettingsError(
+            f"{directory / TRIALS} holds {len(there):,} runs, and this search of {len(trials):,} would leave out "
+            f"{len(left_out):,} of them, which no figure would then show: {names}. Give at least the settings and "
+            "restarts of all that are there, or another --out"
+        )
 
 
 def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, shown: Set[str]) -> Path:

@@ -81,7 +81,8 @@ def _task_of(run: Path) -> str:
     remembered = read_config(model_directory(run)).get("unmask_task")
     task = remembered.get("name") if isinstance(remembered, dict) else None
     if task not in FIGURE_NAMES:
-        raise SettingsError(f"{run}: its model is for {task!r}; expected runs of {', '.join(FIGURE_NAMES)}")
+        found = repr(task) if task else "no task"
+        raise SettingsError(f"{run}: its model is for {found}; expected runs of {', '.join(FIGURE_NAMES)}")
     return str(task)
 
 

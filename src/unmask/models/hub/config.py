@@ -28,6 +28,8 @@ HEAD_CLASS = "unmask_head_class"
 """The key for the name of such a head's class here."""
 TRAINED_LENGTH = "unmask_trained_length"
 """The key for the longest sequence of pre-training, in tokens, where the model has more positions than that."""
+MADE_BY = "unmask_made_by"
+"""The key for how a model was made of others, or of a run, by something else than training: `command`, `of`, `step`."""
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "is_decoder": (False, "an encoder"),
@@ -109,6 +111,16 @@ def class_named(
     if model_type != expected:
         raise ModelError(f"{path}: model_type is {model_type!r}; expected {expected!r}, as {name} is")
     return name, *found
+
+
+def read_class(
+    path: Path, config: Mapping[str, Any], weights: Callable[[], Collection[str]]
+) -> tuple[str, Family, ModelClass, EncoderSettings | ElmoSettings]:
+    """`class_named`, and the sizes of the encoder. Raises ModelError if the model does not load for what its
+    configuration says."""
+    name, family, its = class_named(path, config, weights)
+    sizes = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config, name, family, its)
+    return name, family, its, sizes
 
 
 def _class_of_weights(family: Family, weights: Collection[str]) -> str:

@@ -18,7 +18,7 @@ from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family, HeadKind, ModelClass, Part
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
-from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, class_named, elmo_settings_of, find_class, settings_of
+from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, find_class, read_class
 from unmask.models.hub.files import CONFIG, read_config, read_weights
 from unmask.models.hub.weight_names import modernise
 from unmask.models.settings import EncoderSettings
@@ -81,10 +81,7 @@ def open_source(directory: Path) -> ModelSource:
 
 
 def _source(directory: Path, config: Mapping[str, Any], read: Callable[[], Mapping[str, Tensor]]) -> ModelSource:
-    path = directory / CONFIG
-    name, family, its = class_named(path, config, lambda: read().keys())
-    settings = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config, name, family, its)
-    return ModelSource(directory, config, name, family, its, settings, read)
+    return ModelSource(directory, config, *read_class(directory / CONFIG, config, lambda: read().keys()), read)
 
 
 PRETRAINING_HEADS: dict[Part, Callable[[Any], nn.Module]] = {

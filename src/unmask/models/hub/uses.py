@@ -9,7 +9,7 @@ from typing import Any
 
 from unmask.errors import ModelError
 from unmask.io.json_text import read_object
-from unmask.models.hub.config import HEAD_KIND
+from unmask.models.hub.config import HEAD_KIND, family_in
 
 CAUSAL = "a left-to-right language model"
 MASKED = "a masked language model"
@@ -56,11 +56,12 @@ HINTS = {
 
 
 def use_of(config: Mapping[str, Any]) -> Use | None:
-    """What the model of a `config.json` is for; None where its class is not known."""
+    """What the model of a `config.json` is for; None where its class does not load here."""
     if HEAD_KIND in config:
         return _FINE_TUNED
-    classes = config.get("architectures")
-    name = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else ""
+    if family_in(config) is None:
+        return None
+    name = config["architectures"][0]
     return _CLASSES.get(name) or next((use for ending, use in _ENDINGS.items() if name.endswith(ending)), None)
 
 

@@ -163,6 +163,13 @@ def test_disk() -> None:
     assert check_disk(3 * GIB, 2 * GIB).name == "disk-too-small"
 
 
+def test_settings_of_a_tokenizer_beside_a_store_are_not_listed() -> None:
+    """They have no effect there."""
+    settings = load_pretrain_recipe("pretrain/bert_tiny", ["store=s"])
+    assert not [row for row in differences_table(settings).rows if row[0].startswith("tokenizer")]
+    assert ("tokenizer.vocab_size", "8,000", "30,522") in differences_table(recipe("bert_tiny")).rows
+
+
 def test_only_what_differs_from_the_defaults_is_listed() -> None:
     train, optimizer = {"tokens": 1_000_000, "batch_size": 32}, {"learning_rate": 2e-3}
     settings = PretrainRecipe.model_validate({"corpus": ["a.txt"], "train": train, "optimizer": optimizer})

@@ -258,11 +258,30 @@ def test_a_number_at_a_time_makes_no_search() -> None:
     assert not new_recipe({"parallel": 5}).search.is_wanted
 
 
-def test_a_longer_budget_makes_runs_of_its_own(tmp_path: Path) -> None:
-    run, longer = pretended(0.5), new_recipe({"restarts": 2}, train={"epochs": 4, "batch_size": 16})
-    run_search(tmp_path / "out", new_recipe({"restarts": 2}), run)
-    summary = run_search(tmp_path / "out", longer, run, resume=True)
-    assert [row["trial"] for row in summary["trials"]] == [f"lr5e-05_batch16_epochs4_seed{seed}" for seed in (0, 1)]
+@pytest.mark.parametrize(
+    ("given", "left_out"),
+    [
+        ({"search": {"learning_rates": [1e-4], "restarts": 3}}, "3 of them"),
+        ({"search": {"learning_rates": [1e-4, 5e-4], "restarts": 2}}, "2 of them"),
+        (
+            {"search": {"learning_rates": [1e-4, 5e-4], "restarts": 3}, "train": {"epochs": 4, "batch_size": 16}},
+            "6 of them.* and 3 more",
+        ),
+    ],
+    ids=["a rate", "a restart", "another budget"],
+)
+def test_a_resumed_search_leaves_out_no_run_that_is_there(tmp_path: Path, given: dict[str, Any], left_out: str) -> None:
+    run, out = pretended(0.5), tmp_path / "out"
+    run_search(out, new_recipe({"learning_rates": [1e-4, 5e-4], "restarts": 3}), run)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(
+        SettingsError, match=f"trials holds 6 runs, and this search of .* leave out {left_out}.*at least"
+    ):
+        run_search(out, new_recipe(**given), run, resume=True)
+    assert {path: path.read_bytes() for path in before} == before
+    more = {"learning_rates": [1e-4, 5e-4], "epochs": [3, 4], "restarts": 3}
+    summary = run_search(out, new_recipe(more), run, resume=True)
+    assert summary["num_finished"] == 12
 
 
 # Together

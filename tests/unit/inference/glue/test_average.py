@@ -94,6 +94,9 @@ def test_what_is_no_finished_run_of_glue_is_refused(tmp_path: Path) -> None:
         average_runs([run])
     with pytest.raises(SettingsError, match=r"run-snli: its model is for 'snli'; expected runs of cola, sst2"):
         average_runs([write_run(tmp_path, "snli", {})])
+    write(run / "model" / "config.json", "{}")
+    with pytest.raises(SettingsError, match=r"run-sst2: its model is for no task; expected runs of cola, sst2"):
+        average_runs([run])
     with pytest.raises(ModelError, match="no such directory"):
         average_runs([tmp_path / "absent"])
     twice = write_runs(tmp_path / "c")

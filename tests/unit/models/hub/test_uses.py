@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from support.imports import loaded_with
 from unmask.errors import ModelError
+from unmask.inference.left_to_right.generation import generate
+from unmask.inference.mask_filling import fill_mask
 from unmask.info import describe
 from unmask.io.paths import GENERATOR, SPAN_BOUNDARY
 from unmask.models.families.table import ARCHITECTURES
@@ -43,6 +46,31 @@ def test_what_is_not_known_is_left_to_who_loads_it(tmp_path: Path, config: dict[
     (tmp_path / "config.json").write_text("{")
     check_kind(tmp_path, CAUSAL)
     check_kind(tmp_path / "absent", CAUSAL)
+
+
+FOREIGN = {"DistilBertForMaskedLM": "distilbert", "DebertaV2ForMaskedLM": "deberta-v2", "GPT2LMHeadModel": "gpt2"}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_model_that_does_not_load_has_no_commands(tmp_path: Path, name: str) -> None:
+    """Whatever the end of its class's name promises."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], "model_type": FOREIGN[name]}))
+    message = f"architectures is ['{name}']: models of this family do not load here; expected a model_type of bert, "
+    described = describe(tmp_path)
+    assert not {"is", "commands"} & described.keys()
+    assert message in described["does_not_load"]
+    for command in (fill_mask, generate):
+        with pytest.raises(ModelError, match=re.escape(message)):
+            command(tmp_path, "a [MASK]")
+
+
+def test_a_model_whose_settings_are_refused_has_no_commands(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"position_embedding_type": "relative_key"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    described = describe(tmp_path)
+    assert not {"is", "commands"} & described.keys()
+    assert "only learned absolute positions loads here" in described["does_not_load"]
 
 
 def test_a_head_apart_is_a_fine_tuned_model(tmp_path: Path) -> None:
