@@ -144,7 +144,7 @@ def _write_results(
     module, directory = inputs.module, context.directory
     save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
-    floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))
+    floors = by_figure(inputs.objective.floors(token_counts, inputs.held_out, evaluation))
     if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}
     results = {**last_evaluation, "num_parameters": module.num_parameters, "floors": floors}

@@ -78,7 +78,7 @@ def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Findi
         message, advice = f"only the figures were judged: {failure}", "run this where the paths in recipe.yaml hold"
         yield Finding("inputs-unreadable", "warning", message, advice)
     if evidence is not None and not evidence.is_held_out:
-        message = f"held_out={recipe.held_out} keeps less than two documents: the floors are those of training text"
+        message = f"nothing is held out (held_out={recipe.held_out}): the floors are those of the whole text"
         advice = "set held_out so that some documents are kept for evaluation"
         yield Finding("nothing-held-out", "note", message, advice)
     floors = recorded_floors(_results(record)) if evidence is None else evidence.floors
