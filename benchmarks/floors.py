@@ -265,8 +265,12 @@ def main() -> int:
     given_words.add_argument("--run", type=Path, help="a run on this store, in place of a recipe")
     given = given_words.parse_args()
 
+    from unmask import TokenStore
     from unmask.recipe.loading import load_pretrain_recipe
+    from unmask.training.run.directory import compare_inputs
 
+    if given.run is not None:
+        compare_inputs(given.run, {"store": TokenStore(given.store).fingerprint()}, {"store": given.store})
     recipe = given.recipe if given.run is None else str(given.run / "recipe.yaml")
     settings = load_pretrain_recipe(recipe, [f"store={given.store}"])
     figures = last_evaluation(given.run) if given.run else {}

@@ -33,6 +33,7 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
 from unmask.training.run.checkpoint import WEIGHTS, Checkpoint, find_checkpoint
+from unmask.training.run.directory import compare_inputs
 from unmask.training.run.log import METRICS, is_of_training, read_metrics
 
 CLEAR_NATS = 0.5
@@ -96,19 +97,22 @@ def gather_evidence(record: Record, recipe: PretrainRecipe) -> Evidence:
     """Opens the store, makes the evaluated batches again and reads the weights.
 
     Raises:
-        UserError: the store is not where the recipe says, or is damaged.
+        UserError: the store is not where the recipe says, is damaged, or holds other text than when the run was begun.
     """
     store = TokenStore(Path(recipe.store) if recipe.store is not None else record.directory / "store")
     tokenizer = open_tokenizer(store.tokenizer_directory)
+    model = record.directory / MODEL
+    model_tokenizer = open_tokenizer(model) if has_tokenizer(model) else None
+    if model_tokenizer is None or model_tokenizer.token_strings == tokenizer.token_strings:  # else that is the cause
+        compare_inputs(record.directory, {"store": store.fingerprint()}, {"store": store.directory})
     objective = new_objective(recipe.objective, tokenizer.vocabulary)
     start = open_start(recipe)
     held_out = prepare_held_out(start, store, tokenizer, objective)
     evaluation = {name: value for row in record.evaluations for name, value in row.items() if value is not None}
-    model = record.directory / MODEL
     return Evidence(
         store,
         tokenizer,
-        open_tokenizer(model) if has_tokenizer(model) else None,
+        model_tokenizer,
         bool(held_out),
         objective.floors(count_targets(store, tokenizer), held_out, evaluation),
         _growth(record, start, tokenizer),
