@@ -201,7 +201,8 @@ def _learning_rate_too_high(record: Record, recipe: PretrainRecipe, evidence: Ev
     key = f"loss/{recipe.objective.main_term}"
     signs = signs_of_divergence(record.training, key)
     growth, floors = (None, []) if evidence is None else (evidence.growth, evidence.floors)
-    end = mean_of(last_part(series(record.training, key)))
+    held_out = series(record.evaluations, f"eval/{recipe.objective.main_term}_loss")
+    end = held_out[-1][1] if held_out else mean_of(last_part(series(record.training, key)))  # as the floors are for
     unpassed = [f for f in floors if (f.figure, f.label) == (key, UNIGRAM) and not f.is_passed_by(end)]
     if growth is not None and growth > GROWN and (signs or unpassed):
         signs.append(f"weights have grown to {growth:.0f} times their initial size")
