@@ -1,11 +1,11 @@
-"""Claim: none of ours. The floors to compare a pre-training run with: what is reached without a model, from counts of
-the training documents, on exactly the held-out pairs and masks that the run is evaluated on.
+"""Claim: none of ours. The floors to compare a pre-training run with: what is reached without a model, on exactly the
+held-out pairs and masks that the run is evaluated on.
 
-Masked-LM loss and accuracy: from the entries' frequencies; with the token shown at the target, the best that is
-possible without context; with the left neighbour, a bigram model; with both neighbours, by P(t | left) P(right | t).
-The last two back off to the frequencies by Witten and Bell's weights, and `[MASK]` beside a target says nothing.
-Finally, with both neighbours and the token that is shown. A shown token other than `[MASK]` is weighed by Bayes' rule:
-half of such tokens are the targets themselves.
+Masked-LM loss and accuracy: those of its `results.json`, from the frequencies of the store's entries, and with the
+token shown at the target. From counts of the training documents: with the left neighbour, a bigram model; with both
+neighbours, by P(t | left) P(right | t). These back off to the frequencies by Witten and Bell's weights, and `[MASK]`
+beside a target says nothing. Finally, with both neighbours and the token that is shown. A shown token other than
+`[MASK]` is weighed by Bayes' rule: half of such tokens are the targets themselves.
 Next-sentence accuracy: from the share of B's words that are also in A, each word counted once or by its surprisal,
 with the threshold that is best on training pairs.
 
@@ -123,31 +123,23 @@ class MaskedFigures:
 def masked_floors(
     neighbours: Neighbours, batches: Sequence[Batch], mask_id: int, kept_prob: float, random_probs: Array
 ) -> dict[str, MaskedFigures]:
-    """Every masked-LM floor on prepared batches, by name."""
-    names = (
-        *("frequencies", "no context: frequencies and the token shown"),
-        *("left neighbour", "both neighbours", "both neighbours and the token shown"),
-    )
+    """The masked-LM floors of who sees neighbours, on prepared batches, by name."""
+    names = "left neighbour", "both neighbours", "both neighbours and the token shown"
     losses: dict[str, float] = dict.fromkeys(names, 0.0)
     right_guesses = dict.fromkeys(names, 0)
-    most_frequent = int(neighbours.shares.argmax())
     num_targets = 0
     for batch in batches:
         ids = batch.input_ids.numpy()
         for place in batch.columns["target_positions"].tolist():
             num_targets += 1
             label, shown = int(batch.columns["labels"][place]), int(ids[place])
-            shares = neighbours.shares
             left = neighbours.after(int(ids[place - 1]))
             both = left * neighbours.before(int(ids[place + 1]))
             both /= both.sum()
-            is_masked = shown == mask_id
-            alone = shares if is_masked else with_shown(shares, shown, kept_prob, random_probs)
-            both_shown = both if is_masked else with_shown(both, shown, kept_prob, random_probs)
-            for name, probabilities in zip(names, (shares, alone, left, both, both_shown), strict=True):
+            both_shown = both if shown == mask_id else with_shown(both, shown, kept_prob, random_probs)
+            for name, probabilities in zip(names, (left, both, both_shown), strict=True):
                 losses[name] -= float(np.log(max(probabilities[label], 1e-12)))
-                best = most_frequent if probabilities is shares else int(probabilities.argmax())
-                right_guesses[name] += best == label
+                right_guesses[name] += int(probabilities.argmax()) == label
     return {name: MaskedFigures(losses[name] / num_targets, right_guesses[name] / num_targets) for name in names}
 
 
@@ -221,12 +213,12 @@ def last_evaluation(run: Path) -> dict[str, float]:
 def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str, float]) -> tuple[list[Row], str]:
     """Every row, and a note on what they were measured on."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.objectives.floors import NoContext, by_figure, vocabulary_floors
+    from unmask.objectives.floors import NoContext, by_figure
     from unmask.objectives.table import new_objective
     from unmask.packing.split import Split
     from unmask.pretraining.inputs import prepare_held_out
     from unmask.pretraining.start import open_start
-    from unmask.pretraining.steps import build_loader
+    from unmask.pretraining.steps import build_loader, count_targets
 
     store = TokenStore(store_path)
     tokenizer = load_tokenizer(store.tokenizer_directory)
@@ -236,14 +228,16 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     neighbours = Neighbours(Split(store, settings.held_out, is_held_out=False))
 
     loss, accuracy = figures.get("mlm_loss"), figures.get("mlm_accuracy")
-    what = "held-out masked-LM loss"
+    of_loss, of_accuracy = "held-out masked-LM loss", "held-out masked-LM accuracy"
+    counts = count_targets(store, tokenizer)
+    written = by_figure(objective.floors(counts, held_out))
+    rows = [Row(of_loss, loss, name, value, unit="nats") for name, value in written["loss/mlm"].items()]
     shares = settings.objective.mask_token_prob, settings.objective.random_token_prob
-    best = NoContext.of(store.token_counts(), *shares, tokenizer.mask_id, tokenizer.special_ids)
-    of_corpus = by_figure(vocabulary_floors("mlm", best))["loss/mlm"]
-    rows = [Row(what, loss, f"{name} of the corpus", value, unit="nats") for name, value in of_corpus.items()]
+    best = NoContext.of(counts, *shares, tokenizer.mask_id, tokenizer.special_ids)
     floors = masked_floors(neighbours, held_out, best.mask_id, best.kept, best.random)
-    rows += [Row(what, loss, name, floor.loss, unit="nats") for name, floor in floors.items()]
-    rows += [Row("held-out masked-LM accuracy", accuracy, name, floor.accuracy) for name, floor in floors.items()]
+    rows += [Row(of_loss, loss, name, floor.loss, unit="nats") for name, floor in floors.items()]
+    rows += [Row(of_accuracy, accuracy, name, value) for name, value in written["eval/mlm_accuracy"].items()]
+    rows += [Row(of_accuracy, accuracy, name, floor.accuracy) for name, floor in floors.items()]
 
     if settings.objective.sentence_objective == "nsp":
         training = [
@@ -271,8 +265,12 @@ def main() -> int:
     given_words.add_argument("--run", type=Path, help="a run on this store, in place of a recipe")
     given = given_words.parse_args()
 
+    from unmask import TokenStore
     from unmask.recipe.loading import load_pretrain_recipe
+    from unmask.training.run.directory import compare_inputs
 
+    if given.run is not None:
+        compare_inputs(given.run, {"store": TokenStore(given.store).fingerprint()}, {"store": given.store})
     recipe = given.recipe if given.run is None else str(given.run / "recipe.yaml")
     settings = load_pretrain_recipe(recipe, [f"store={given.store}"])
     figures = last_evaluation(given.run) if given.run else {}

@@ -1,5 +1,6 @@
 """Floors that a loss has to get under, from the counts of a store: from how often each entry occurs, and, where masking
-leaves targets unchanged (BERT, section 3.1), from the token shown at a target as well.
+leaves targets unchanged (BERT, section 3.1), from the token shown at a target as well. The floors beside a held-out
+figure are those of the targets that it is measured on.
 """
 
 from __future__ import annotations

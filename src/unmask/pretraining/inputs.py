@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import math
 import shutil
@@ -94,9 +92,7 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int, share: 
     checkpoint = find_checkpoint(directory / CHECKPOINTS)
     start = open_start(settings)
     store = open_store(start, directory, workers, begun=checkpoint is not None)
-    files = json.dumps(store.manifest["files"], sort_keys=True)  # with their checksums, the tokenizer's among them
-    found = {"store": hashlib.sha256(files.encode()).hexdigest()}
-    check_unchanged(directory, found, {"store": store.directory})
+    check_unchanged(directory, {"store": store.fingerprint()}, {"store": store.directory})
     tokenizer = open_tokenizer(store.tokenizer_directory)
     check_tokenizer(settings, tokenizer, store.directory)
     objective = open_objective(settings, tokenizer, store.directory)

@@ -146,7 +146,7 @@ def _write_results(
     drop_card(directory / "model")
     save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
-    floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))
+    floors = by_figure(inputs.objective.floors(token_counts, inputs.held_out, evaluation))
     if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}
     num_pairs = sum(len(paradigm.pairs) for paradigm in inputs.pairs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property
@@ -62,6 +64,10 @@ class TokenStore:
     def size_bytes(self) -> int:
         """Bytes of all files but the manifest."""
         return sum(int(file["bytes"]) for file in self.manifest["files"].values())
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of its files' checksums, the tokenizer's among them: the same wherever the store is."""
+        return hashlib.sha256(json.dumps(self.manifest["files"], sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def tokenizer_directory(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def test_a_store_replaced_by_one_of_another_vocabulary(
     run = tmp_path / "run"
     copy_with_store(sound, run, store=tmp_path / "store")
     assert faults_of(run) == {"other-vocabulary"}
+
+
+def test_a_store_replaced_by_one_of_other_text(sound: Path, store: Path, texts: list[str], tmp_path: Path) -> None:
+    """A run is judged by what it has written, not by text that it has not seen."""
+    prepare([write_documents(tmp_path / "text.jsonl", texts[:40])], store / "tokenizer", tmp_path / "store")
+    copy_with_store(sound, tmp_path / "run", store=tmp_path / "store")
+    findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
+    told = findings["inputs-unreadable"]
+    assert told.level == "warning"
+    assert f"store={tmp_path / 'store'} holds something else than when this run was begun" in told.message
+    written = json.loads((sound / "results.json").read_text(encoding="utf-8"))["floors"]["loss/mlm"]
+    assert f"{written['unigram entropy']:.3f}" in findings["mlm-unigram-floor"].message
+    assert f"{written['no context']:.3f}" in findings["mlm-no-context-floor"].message
 
 
 def test_a_store_whose_tokenizer_was_swapped(sound: Path, store: Path, other_tokenizer: Path, tmp_path: Path) -> None:

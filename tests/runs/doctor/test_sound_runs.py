@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,9 +11,15 @@ import torch
 
 from support.commands import write_documents
 from support.run_checks import MLM_FLOORS, copy_with_store, faults_of, levels_of
+from unmask.doctor.run.causes import gather_evidence, read_record
 from unmask.doctor.run.checks import check_run
 from unmask.errors import InputError
+from unmask.objectives.floors import by_figure
+from unmask.pretraining.inputs import open_inputs
 from unmask.pretraining.run import pretrain
+from unmask.pretraining.steps import count_targets
+from unmask.recipe.loading import read_recipe
+from unmask.recipe.tree import PretrainRecipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -52,6 +59,26 @@ def test_a_run_made_from_a_corpus_finds_its_own_store(recipe: str, texts: list[s
     told = levels_of(check_run(tmp_path / "run"))
     assert "inputs-unreadable" not in told
     assert told["no-cause"] == "good"
+
+
+@pytest.mark.parametrize("words", [["objective.masking=whole_word"], ["held_out=0"]], ids=["held out", "nothing"])
+def test_a_run_is_compared_with_the_same_floors_everywhere(
+    recipe: str, store: Path, tmp_path: Path, words: list[str]
+) -> None:
+    """In its results and by its doctor: those of the held-out targets, or without any those of the whole store."""
+    run = tmp_path / "run"
+    pretrain(recipe, [f"store={store}", "train.steps=2", *words], out=run)
+    settings = read_recipe(run / "recipe.yaml")
+    assert isinstance(settings, PretrainRecipe)
+    written = json.loads((run / "results.json").read_text(encoding="utf-8"))["floors"]
+    floors = gather_evidence(read_record(run), settings).floors
+    assert written == by_figure(floors)
+    opened = open_inputs(settings, run, 1)
+    counts = count_targets(opened.store, opened.tokenizer)
+    of_store = by_figure(opened.objective.floors(counts))
+    assert (written["loss/mlm"] == of_store["loss/mlm"]) == (not opened.held_out)
+    of_targets = [floor.what for floor in floors if "of the held-out targets" in floor.what]
+    assert bool(of_targets) == bool(opened.held_out)
 
 
 def test_checking_leaves_the_generator_and_the_run_as_they_were(sound: Path) -> None:

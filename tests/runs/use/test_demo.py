@@ -29,7 +29,7 @@ def test_the_demo_reaches_its_figures(tmp_path: Path) -> None:
     demo = tmp_path / "runs" / "demo"
 
     pretrained = read_json(demo / "pretrained" / "results.json")
-    assert pretrained["mlm_loss"] < pretrained["floors"]["loss/mlm"]["no context"] - 0.8
+    assert pretrained["mlm_loss"] < pretrained["floors"]["loss/mlm"]["no context"] - 0.7
     assert len(list_steps(demo / "pretrained" / "checkpoints")) == 8, "what the page of `unmask serve` has to show"
     assert read_json(demo / "finetuned" / "results.json")["dev"]["accuracy"] > 0.45
     assert read_json(demo / "reviews" / "results.json")["dev"]["accuracy"] > 0.65

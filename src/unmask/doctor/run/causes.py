@@ -26,7 +26,6 @@ from unmask.models.hub.files import CONFIG
 from unmask.objectives.base import Objective
 from unmask.objectives.floors import UNIGRAM, Floor
 from unmask.objectives.table import new_objective
-from unmask.packing.split import Split
 from unmask.pretraining.inputs import prepare_held_out
 from unmask.pretraining.start import Start, build_module, open_start
 from unmask.pretraining.steps import build_loader, count_targets
@@ -34,6 +33,7 @@ from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import Tokenizer, has_tokenizer, open_tokenizer
 from unmask.training.run.checkpoint import WEIGHTS, Checkpoint, find_checkpoint
+from unmask.training.run.directory import compare_inputs
 from unmask.training.run.log import METRICS, is_of_training, read_metrics
 
 CLEAR_NATS = 0.5
@@ -86,8 +86,8 @@ class Evidence:
     store: TokenStore
     tokenizer: Tokenizer  # the store's
     model_tokenizer: Tokenizer | None  # that of the run's model; None if it has none
-    is_held_out: bool  # whether the floors are for held-out targets; else for those of the training documents
-    floors: list[Floor]  # of the figures
+    is_held_out: bool  # whether the floors are of held-out targets, as in `results.json`; else of the whole store
+    floors: list[Floor]
     growth: float | None  # how many times as large as initial ones the weights are; None if that is not known
     # the loss over the vocabulary before the first step, of a run that starts from a model without a tokenizer
     start_loss: float | None
@@ -97,35 +97,39 @@ def gather_evidence(record: Record, recipe: PretrainRecipe) -> Evidence:
     """Opens the store, makes the evaluated batches again and reads the weights.
 
     Raises:
-        UserError: the store is not where the recipe says, or is damaged.
+        UserError: the store is not where the recipe says, is damaged, or holds other text than when the run was begun.
     """
     store = TokenStore(Path(recipe.store) if recipe.store is not None else record.directory / "store")
     tokenizer = open_tokenizer(store.tokenizer_directory)
-    objective = new_objective(recipe.objective, tokenizer.vocabulary)
-    is_held_out = Split(store, recipe.held_out, is_held_out=True).num_documents >= 2
-    start = open_start(recipe)
-    if is_held_out:
-        batches = prepare_held_out(start, store, tokenizer, objective)
-    else:
-        loader = build_loader(start, store, tokenizer, held_out=False)
-        batches = [objective.prepare(batch) for batch in loader.sample(recipe.train.eval_sequences)]
-    evaluation = {name: value for row in record.evaluations for name, value in row.items() if value is not None}
     model = record.directory / MODEL
+    model_tokenizer = open_tokenizer(model) if has_tokenizer(model) else None
+    if model_tokenizer is None or model_tokenizer.token_strings == tokenizer.token_strings:  # else that is the cause
+        compare_inputs(record.directory, {"store": store.fingerprint()}, {"store": store.directory})
+    objective = new_objective(recipe.objective, tokenizer.vocabulary)
+    start = open_start(recipe)
+    held_out = prepare_held_out(start, store, tokenizer, objective)
+    evaluation = {name: value for row in record.evaluations for name, value in row.items() if value is not None}
     return Evidence(
         store,
         tokenizer,
-        open_tokenizer(model) if has_tokenizer(model) else None,
-        is_held_out,
-        objective.floors(count_targets(store, tokenizer), batches, evaluation) if batches else [],
+        model_tokenizer,
+        bool(held_out),
+        objective.floors(count_targets(store, tokenizer), held_out, evaluation),
         _growth(record, start, tokenizer),
-        _start_loss(start, objective, tokenizer, batches),
+        _start_loss(start, objective, tokenizer, store, held_out),
     )
 
 
 @torch.no_grad()
-def _start_loss(start: Start, objective: Objective, tokenizer: Tokenizer, batches: list[Batch]) -> float | None:
+def _start_loss(
+    start: Start, objective: Objective, tokenizer: Tokenizer, store: TokenStore, held_out: list[Batch]
+) -> float | None:
     if start.source is None or start.tokenizer is not None:
         return None
+    batches = held_out
+    if not batches:
+        loader = build_loader(start, store, tokenizer, held_out=False)
+        batches = [objective.prepare(batch) for batch in loader.sample(start.recipe.train.eval_sequences)]
     with torch.random.fork_rng(devices=[]):
         module = build_module(start, objective, tokenizer)
     module.eval()
@@ -197,7 +201,8 @@ def _learning_rate_too_high(record: Record, recipe: PretrainRecipe, evidence: Ev
     key = f"loss/{recipe.objective.main_term}"
     signs = signs_of_divergence(record.training, key)
     growth, floors = (None, []) if evidence is None else (evidence.growth, evidence.floors)
-    end = mean_of(last_part(series(record.training, key)))
+    held_out = series(record.evaluations, f"eval/{recipe.objective.main_term}_loss")
+    end = held_out[-1][1] if held_out else mean_of(last_part(series(record.training, key)))  # as the floors are for
     unpassed = [f for f in floors if (f.figure, f.label) == (key, UNIGRAM) and not f.is_passed_by(end)]
     if growth is not None and growth > GROWN and (signs or unpassed):
         signs.append(f"weights have grown to {growth:.0f} times their initial size")

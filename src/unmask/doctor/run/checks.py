@@ -79,7 +79,7 @@ def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Findi
         message, advice = f"only the figures were judged: {failure}", "run this where the paths in recipe.yaml hold"
         yield Finding("inputs-unreadable", "warning", message, advice)
     if evidence is not None and not evidence.is_held_out:
-        message = f"held_out={recipe.held_out} keeps less than two documents: the floors are those of training text"
+        message = f"nothing is held out (held_out={recipe.held_out}): the floors are those of the whole text"
         advice = "set held_out so that some documents are kept for evaluation"
         yield Finding("nothing-held-out", "note", message, advice)
     floors = recorded_floors(_results(record)) if evidence is None else evidence.floors
@@ -98,8 +98,8 @@ def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Findi
         values = {floor.label: floor.value for floor in floors if floor.figure == f"loss/{term}"}
         yield Finding("no-cause", "good", "no usual cause of a failed run was found")
         if UNIGRAM in values:
-            losses = series(record.training, f"loss/{term}")
-            yield from more_tokens(losses, values[UNIGRAM], values.get(SHOWN, values[UNIGRAM]))
+            training, held_out = (series(record.rows, key) for key in (f"loss/{term}", f"eval/{term}_loss"))
+            yield from more_tokens(training, held_out, values[UNIGRAM], values.get(SHOWN, values[UNIGRAM]))
         yield from _over_fitting(record.rows, f"loss/{term}", f"eval/{term}_loss", None)
     yield from clipping(record, recipe)
     yield from _throughput(record.training)
@@ -188,28 +188,38 @@ def _check_model(record: Record) -> Iterator[Finding]:
         yield Finding("collapsed-vectors", "warning", message, advice)
 
 
-def more_tokens(losses: Sequence[tuple[int, float | None]], unigram: float, no_context: float) -> Iterator[Finding]:
-    """A finding if a loss over the vocabulary ends at, or above, what is possible without context.
+def more_tokens(
+    training: Sequence[tuple[int, float | None]],
+    held_out: Sequence[tuple[int, float | None]],
+    unigram: float,
+    no_context: float,
+) -> Iterator[Finding]:
+    """A finding if a loss over the vocabulary ends little below what is possible without context, or above.
 
     It mentions a plateau only if one can be recognised: between the two floors, with enough rows and hardly a slope.
 
     Args:
+        training: the losses of training rows.
+        held_out: those that the floors are for; without any, the floors are for the training rows.
         unigram: the loss of knowing frequencies alone, in nats.
         no_context: the loss of knowing the token shown at each target as well.
     """
-    newest = last_part(losses)
-    before, end = mean_of(last_part(losses[: -len(newest)])), mean_of(newest)
-    if before is None or end is None or end < no_context - 0.5:
+    newest = last_part(training)
+    before, last = mean_of(last_part(training[: -len(newest)])), mean_of(newest)
+    end = held_out[-1][1] if held_out else last
+    if before is None or last is None or end is None or end < no_context - 0.5:
         return
-    message, advice = f"the loss of the last rows is {end:.2f}", "train on more tokens"
+    message = f"the held-out loss is {end:.2f}" if held_out else f"the loss of the last rows is {end:.2f}"
+    advice = "train on more tokens"
     if end > unigram + PLATEAU_FALL_NATS:
         message += (
             f", above the {unigram:.2f} of knowing how frequent each entry is: the run ended before it learnt that"
         )
     else:
-        message += f"; {no_context:.2f} is possible without any context, so little of it is used, or none"
-        if len(losses) >= PLATEAU_ROWS and before - end < PLATEAU_FALL_NATS:
-            message += f", and it hardly falls ({before:.2f} in the rows before)"
+        side = f"only {no_context - end:.2f} below" if end < no_context else "not below"
+        message += f", {side} the {no_context:.2f} that is possible without any context"
+        if len(training) >= PLATEAU_ROWS and before - last < PLATEAU_FALL_NATS:
+            message += f"; in training it hardly falls ({last:.2f}, and {before:.2f} in the rows before)"
             advice += ": BERT-Mini on Wikipedia stays on this plateau for more than 20 million"
     yield Finding("more-tokens", "note", message, advice)
 

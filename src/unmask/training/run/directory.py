@@ -208,7 +208,13 @@ def _check_only_a_run(directory: Path, keeps: Sequence[str]) -> None:
 
 
 def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[str, Path]) -> None:
-    """Writes down what a run's inputs hold, or compares them with what was written when it was begun.
+    """`compare_inputs`, and writes down what a run's inputs hold where that is not yet written."""
+    if compare_inputs(directory, found, places).keys() != found.keys():
+        write_json(directory / DATA, dict(found))
+
+
+def compare_inputs(directory: Path, found: Mapping[str, str], places: Mapping[str, Path]) -> dict[str, Any]:
+    """Compares what a run's inputs hold with what was written when it was begun; returns that, or {} if nothing was.
 
     Args:
         found: a fingerprint of each input, by the key that names it in the recipe.
@@ -218,22 +224,21 @@ def check_unchanged(directory: Path, found: Mapping[str, str], places: Mapping[s
         CheckpointError: one differs: what came before and after it would not be one run. Or the record is damaged.
     """
     record = directory / DATA
-    before: dict[str, Any] = {}
-    if record.is_file():
-        try:
-            before = read_object(record)
-        except InputError as error:
-            raise CheckpointError(
-                f"{record}: cannot be read ({error}): remove it if the run's inputs are what they were"
-            ) from error
-        changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
-        if changed:
-            raise CheckpointError(
-                f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, "
-                "or start again with --overwrite"
-            )
-    if before.keys() != found.keys():
-        write_json(record, dict(found))
+    if not record.is_file():
+        return {}
+    try:
+        before = read_object(record)
+    except InputError as error:
+        raise CheckpointError(
+            f"{record}: cannot be read ({error}): remove it if the run's inputs are what they were"
+        ) from error
+    changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
+    if changed:
+        raise CheckpointError(
+            f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, "
+            "or start again with --overwrite"
+        )
+    return before
 
 
 @contextmanager

@@ -226,21 +226,29 @@ def test_a_diverged_run_is_not_told_to_go_on(tmp_path: Path) -> None:
     assert advice["unfinished-run"].startswith("its command with --resume continues it; ")
 
 
-def more_told(*values: float) -> str:
+def more_told(*values: float, held_out: float | None = None) -> str:
     """What is said of training losses where knowing frequencies comes to 6.5, and the tokens shown to 5.5."""
-    found = list(more_tokens([(10 * n, value) for n, value in enumerate(values, start=1)], 6.5, 5.5))
+    evaluated = [] if held_out is None else [(10, 9.0), (20, held_out)]
+    found = list(more_tokens([(10 * n, value) for n, value in enumerate(values, start=1)], evaluated, 6.5, 5.5))
     assert len(found) <= 1
     return "".join(f"{finding.message} | {finding.advice}" for finding in found)
 
 
 def test_a_plateau_is_told_where_one_can_be_told() -> None:
-    assert "and it hardly falls (6.00 in the rows before) | " in more_told(*[7.0] * 10, *[6.0] * 10)
+    assert "; in training it hardly falls (6.00, and 6.00 in the rows before) | " in more_told(*[7.0] * 10, *[6.0] * 10)
     assert more_told(*[7.0] * 10, *[6.0] * 10).endswith("stays on this plateau for more than 20 million")
-    assert more_told(*[7.0] * 10, *[6.0] * 9).endswith("or none | train on more tokens")  # too few rows
+    assert more_told(*[7.0] * 10, *[6.0] * 9).endswith("without any context | train on more tokens")  # too few rows
     sloping = more_told(*np.linspace(7.5, 5.8, 20).tolist())
-    assert sloping.endswith(
-        "5.50 is possible without any context, so little of it is used, or none | train on more tokens"
-    )
+    expected = "the loss of the last rows is 5.98, not below the 5.50 that is possible without any context"
+    assert sloping == f"{expected} | train on more tokens"
+
+
+def test_held_out_losses_are_what_floors_of_held_out_targets_are_for() -> None:
+    told = more_told(*[5.2] * 30, held_out=5.75)
+    assert told.startswith("the held-out loss is 5.75, not below the 5.50 that is possible without any context; in ")
+    told = more_told(*[5.7] * 19, held_out=5.25)
+    assert told.startswith("the held-out loss is 5.25, only 0.25 below the 5.50 that is possible without any context |")
+    assert more_told(*[5.7] * 30, held_out=4.9) == ""
 
 
 def test_a_run_over_the_entropy_of_the_entries_is_no_plateau() -> None:
