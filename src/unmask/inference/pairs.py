@@ -103,8 +103,8 @@ def evaluate_checkpoints(
 
 
 def _warn_of_alike(results: Mapping[str, Any], paradigms: Sequence[Paradigm]) -> None:
-    """Warns where the vocabulary makes the sentences of many pairs alike; those that are the same text are told when
-    they are read."""
+    """Warns where the vocabulary makes the sentences of many pairs alike; of those that are the same text it
+    was warned when they were read."""
     alike = results["alike"] - sum(pair.good == pair.bad for each in paradigms for pair in each.pairs)
     if alike > MOST_ALIKE * results["n"]:
         logger.warning(

@@ -145,15 +145,10 @@ def _write_results(
     save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
     floors = by_figure(inputs.objective.floors(token_counts, evaluation=evaluation))
+    results = {**last_evaluation, "num_parameters": module.num_parameters, "floors": floors}
     if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}
-    num_pairs = sum(len(paradigm.pairs) for paradigm in inputs.pairs)
-    results = {
-        **last_evaluation,
-        **({"num_pairs": num_pairs} if num_pairs else {}),
-        "num_parameters": module.num_parameters,
-        "floors": floors,
-    }
+        results["num_pairs"] = sum(len(paradigm.pairs) for paradigm in inputs.pairs)
     write_json(directory / RESULTS, results)
     if inputs.held_out:
         write_json(
