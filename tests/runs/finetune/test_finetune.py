@@ -125,7 +125,7 @@ def test_transformers_opens_the_model_and_agrees(words: list[str], data: Path, t
         assert list(one["probabilities"].values()) == pytest.approx(torch.softmax(logits[0], -1).tolist(), abs=1e-5)
     results = json.loads((run / "results.json").read_text())
     assert results["test"] == results["dev"]
-    assert results["floors"]["dev.accuracy"] == {"most frequent label": 0.5}
+    assert results["floors"]["dev.accuracy"] == {"most frequent label of train": 0.5}
     measured = evaluate(run, data / "dev.jsonl")
     assert measured["metrics"] == {name: value for name, value in results["dev"].items() if name != "loss"}
     samples = json.loads((run / "samples.json").read_text())

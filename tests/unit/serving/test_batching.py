@@ -197,7 +197,7 @@ def test_scoring_in_several_threads_ends_where_nobody_waits(tiny_model: Path, mo
     use, scored = LikelihoodUse(tiny_model, "fp32"), []
     work = use.read(["a man is asleep on the grass . " * 3])
 
-    def score(self: MaskedScorer, copies: Sequence[Any], found: Any) -> None:
+    def score(self: MaskedScorer, rows: Any, copies: Sequence[Any], found: Any) -> None:
         scored.append(len(copies))
         time.sleep(0.05)
 
