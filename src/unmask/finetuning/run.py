@@ -47,7 +47,7 @@ from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
-from unmask.training.run.model_place import drop_card
+from unmask.training.run.model_place import replacing_model
 from unmask.training.run.together import check_batch_size, check_same_device, check_same_run, open_everywhere
 from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
@@ -324,8 +324,8 @@ def _write_results(
         test = Measurement("test", task, run.module, run.test, compute)
         results["test"] = test()
         logger.info("test: %s", _listed(test.figures))
-    drop_card(directory / "model")
-    save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
+    with replacing_model(directory / "model"):
+        save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
     write_json(directory / RESULTS, results)
     if (directory / "features").exists():
         rmtree(directory / "features")

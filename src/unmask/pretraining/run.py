@@ -33,7 +33,7 @@ from unmask.training.device import choose_compute, log_compute, processes_tip
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
-from unmask.training.run.model_place import drop_card
+from unmask.training.run.model_place import replacing_model
 from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
 
@@ -143,8 +143,8 @@ def _write_results(
 ) -> None:
     """Writes the model, its figures with their floors, and samples of what it predicts."""
     module, directory = inputs.module, context.directory
-    drop_card(directory / "model")
-    save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
+    with replacing_model(directory / "model"):
+        save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
     floors = by_figure(inputs.objective.floors(token_counts, inputs.held_out, evaluation))
     results = {**last_evaluation, "num_parameters": module.num_parameters, "floors": floors}

@@ -65,6 +65,7 @@ def write_report(run_directory: Path) -> Path:
     degenerate = results.pop("degenerate", None)
     positive_label = results.pop("positive_label", None)
     calibration = results.pop("calibration", None)
+    results.pop("num_pairs", None)  # how many `pairs_accuracy` is of
     figures = last_evaluation(rows)
     for name, value in flatten(results).items():
         if figures.get(name.replace("dev.", "eval/", 1)) == value:  # measured at the last step

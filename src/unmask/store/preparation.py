@@ -86,7 +86,8 @@ def prepare(
     out = out if out.name else out.resolve()  # "." has no name to put a neighbour beside
     if workers < 1:
         raise InputError(f"workers={workers}: expected at least 1")
-    refuse_foreign(out, STORE_FILES, "a token store")
+    if not (resume and (out / MANIFEST).is_file()):
+        refuse_foreign(out, STORE_FILES, "a token store")
     if not resume:
         refuse_existing(out, overwrite, "choose another name, or pass --resume to continue it, or --overwrite")
     complete = TokenStore(out) if resume and (out / MANIFEST).is_file() else None

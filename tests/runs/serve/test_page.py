@@ -106,6 +106,12 @@ def test_a_model_of_another_language_begins_with_a_text_that_it_reads(browser: A
             page.goto(f"{address}/{panel}")
             page.locator(".answer[aria-busy=false] svg").wait_for()
             assert page.get_by_label("Text", exact=True).input_value() == text
+        page.get_by_role("button", name="a door").click()
+        link = page.evaluate("location.href")
+        page.goto("about:blank")
+        page.goto(link)
+        page.locator(".answer[aria-busy=false] svg").wait_for()
+        assert page.get_by_label("Text", exact=True).input_value() == "She opened the [MASK] and went out ."
     page.close()
 
 

@@ -189,14 +189,14 @@ def test_rows_of_every_kind(tmp_path: Path, rows: list[dict[str, Any]], num_figu
 
 def test_what_was_logged_once_is_a_table(tmp_path: Path) -> None:
     rows = [training_row(2, loss=0.5), {"step": 2, "eval/loss": 0.75, "eval/accuracy": 0.25}]
-    results = {"floors": {"eval/accuracy": {"most frequent label": 0.5}}}
+    results = {"floors": {"eval/accuracy": {"most frequent label of train": 0.5}}}
     text, _ = report_of(run_directory(tmp_path / "run", rows, results=results))
     assert "Logged once, so that there is no curve to draw" in text
     assert "<td>Tokens per second</td><td>500</td><td></td>" in text
     assert "<td>Loss in training</td>" not in text
     # What is held out stands among the results, and nowhere else than in the headline.
     [held_out] = re.findall("<td>Held-out accuracy</td>.*?</tr>", text)
-    assert held_out == "<td>Held-out accuracy</td><td>0.25</td><td>most frequent label 0.5</td></tr>"
+    assert held_out == "<td>Held-out accuracy</td><td>0.25</td><td>most frequent label of train 0.5</td></tr>"
     two = [training_row(2), training_row(4), *({"step": step, "eval/accuracy": 0.25} for step in (2, 4))]
     assert "Logged once" not in report_of(run_directory(tmp_path / "two", two))[0]
 

@@ -28,8 +28,6 @@ from unmask.io.paths import MODEL, RESULTS, TRIALS
 from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe
 
-"""What a run directory has once its run is finished."""
-
 
 class RunOne(Protocol):
     """Makes one run of a recipe without `search`, as `unmask.finetuning.run.finetune_settings`."""

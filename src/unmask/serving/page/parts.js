@@ -4,7 +4,7 @@ import { useEffect, useRef } from "./vendor/hooks.js";
 import { predict } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
-import { has, idOf, models, modelsFor, nameOf, panel, readersOf, withMask } from "./state.js";
+import { has, idOf, linked, models, modelsFor, nameOf, panel, readersOf, withMask } from "./state.js";
 
 /** How wide a figure may be, in CSS pixels. */
 export const width = signal(680);
@@ -54,6 +54,9 @@ export function BlankBox({ field, label, model, use, remark }) {
   return html`<${TextBox} field=${field} label=${label} />${told && html`<p class="remark" role="status">${told}</p>`}`;
 }
 
+/** The samples of the panels that have been shown. */
+const begun = new Set();
+
 /** Buttons that put texts into fields: each sample is `[name, {field: value}]` with the signals of `fields`. A model that
  * cannot read the text gives way to the one that knows most of it. The panel begins with the first sample, or with another
  * that the model reads better; with the texts of a link where the address has some. */
@@ -68,11 +71,11 @@ export function Samples({ samples, fields, model, use, run }) {
   });
   useEffect(() => {
     const its = chosen(model, use);
-    const [, first] = samples[0];
-    const isNew = Object.entries(first).every(([name, value]) => fields[name].value === withMask(value, its));
+    const isNew = !begun.has(samples) && linked !== panel.value;
+    begun.add(samples);
     run(isNew ? async () => {
       const best = await bestSample(samples, its);
-      return () => best !== first && fill(best, its);
+      return () => best !== samples[0][1] && fill(best, its);
     } : undefined);
   }, []);
   return html`<p class="samples">Try ${samples.map(([name, values]) => html`<button type="button" onClick=${() => put(values)}>${name}</button>`)}</p>`;

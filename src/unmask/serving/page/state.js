@@ -44,10 +44,14 @@ export function withMask(text, choice) {
 /** Whether a model has a use. */
 export const has = (id, use) => modelsFor(use).some((model) => model.id === id);
 
+/** The panel whose fields are those of a link; "" where the address had none. */
+export let linked = "";
+
 /** Reads the address: `#panel?name=value&...`. */
 export function readAddress() {
   const [id, query = ""] = location.hash.slice(1).split("?");
   panel.value = id;
+  linked = query && id;
   for (const [name, value] of new URLSearchParams(query)) {
     const known = fields.get(`${id}.${name}`);
     if (!known) continue;

@@ -138,8 +138,8 @@ def opening_run(
 ) -> Iterator[Changes]:
     """`open_run` as a context for what has to succeed before the first step, such as opening the run's inputs.
 
-    If anything goes wrong there, a run that was to be overwritten is put back, and the recipe of one that was to be
-    resumed; a new directory is removed again after a `UserError`.
+    If anything goes wrong there, a run that was to be overwritten is put back, and the recipe and the sessions of one
+    that was to be resumed; a new directory is removed again after a `UserError`.
 
     Args:
         keeps: names of what stays then; a directory that holds only these may be resumed or overwritten as a run.
@@ -164,7 +164,8 @@ def opening_run(
         is_there = only_kept or (directory / RECIPE).is_file()
         is_overwritten = overwrite and not resume and is_there
         is_new = not (resume and (directory / RECIPE).is_file())
-        former = None if is_new else (directory / RECIPE).read_bytes()
+        kept = [] if is_new else [path for path in (directory / RECIPE, directory / ENVIRONMENT) if path.is_file()]
+        former = {path: path.read_bytes() for path in kept}
         if is_overwritten:
             _check_only_a_run(directory, keeps)
             with as_output_error(directory):
@@ -184,9 +185,10 @@ def opening_run(
             if is_overwritten:
                 shutil.rmtree(directory, ignore_errors=True)
                 os.replace(aside, directory)
-            elif former is not None and is_open:
-                with writing(directory / RECIPE) as file:
-                    file.write(former)
+            elif former and is_open:
+                for path, content in former.items():
+                    with writing(path) as file:
+                        file.write(content)
             elif isinstance(error, UserError) and is_open and is_new:
                 _remove_but(directory, keeps)
             if isinstance(error, KeyboardInterrupt | Interrupted):
@@ -268,7 +270,7 @@ def beginning_run(
         for change in changes.lines:
             logger.info(change)
         for change in budget_changes([{"budget_change": changes.budget}]):
-            on = "the learning rate continues where the new schedule is by then"
+            on = "the learning rate, and what else follows the budget, continues where the new one puts it by then"
             not_alike = "the result is not that of a run which had this budget from the beginning"
             logger.warning("the budget changes %s: %s, so %s", change, on, not_alike)
         _warn_of_another_machine(directory, device)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from unmask.io.paths import GENERATOR, SPAN_BOUNDARY
-from unmask.io.writing import UNFINISHED, as_output_error, refuse_existing, refuse_foreign
+from unmask.io.writing import UNFINISHED, as_output_error, refuse_existing, refuse_foreign, sha256
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
 from unmask.tokenization.directory import KEPT_FILES
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
@@ -47,7 +49,7 @@ def check_files(model: Path, mark: str | None = None, *, keeps_card: bool = Fals
 
     Args:
         mark: a file without which it is no model; None: there is no such file.
-        keeps_card: True where an edited card may be there: it stays, see `drop_card`.
+        keeps_card: True where an edited card may be there: it stays, see `replacing_model`.
 
     Raises:
         OutputError: it holds something else.
@@ -59,8 +61,21 @@ def check_files(model: Path, mark: str | None = None, *, keeps_card: bool = Fals
             logger.warning(_GOES, place / CARD)
 
 
+@contextmanager
+def replacing_model(model: Path) -> Iterator[None]:
+    """A block that writes a model; see `drop_card` for where its weights are others then."""
+    before = _checksums(model)
+    yield
+    if _checksums(model) != before:
+        drop_card(model)
+
+
+def _checksums(model: Path) -> dict[str, str]:
+    return {str(path.relative_to(model)): sha256(path) for path in sorted(model.rglob("*.safetensors"))}
+
+
 def drop_card(model: Path) -> None:
-    """Removes the card of a model that is about to be written anew, or warns where it has been edited, and stays."""
+    """Removes the card of a model that it no longer describes, or warns where it has been edited, and stays."""
     for card in (model / CARD, model / GENERATOR / CARD):
         if _is_unedited(card):
             with as_output_error(card):

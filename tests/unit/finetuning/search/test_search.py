@@ -238,6 +238,8 @@ def test_a_card_goes_with_the_best_model_until_somebody_edits_it(tmp_path: Path)
     card.write_text(marked("the card of two runs\n"), "utf-8")
     best = next((out / "trials").glob("*seed0")) / "model" / "README.md"
     best.write_text(marked("the card of one run\n"), "utf-8")
+    run_search(out, new_recipe({"restarts": 2}), run, resume=True)
+    assert card.exists(), "of the same runs"
     run_search(out, new_recipe({"restarts": 3}), run, resume=True)
     assert not card.exists()
     card.write_text("by hand")

@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 from support.checkpoints import save_checkpoint
+from unmask.errors import InputError
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.run.directory import beginning_run
@@ -17,9 +18,9 @@ from unmask.training.settings import OptimizerSettings
 from unmask.training.state import TrainState
 
 
-def take_steps(run: Path, steps: int, budget: dict[str, Any], schedule: dict[str, Any]) -> None:
+def take_steps(run: Path, steps: int, budget: dict[str, Any], schedule: dict[str, Any], **more: Any) -> None:
     """Begins a run or resumes it, and saves it after so many steps of 100 tokens."""
-    recipe = PretrainRecipe.model_validate({"store": "a-store", "train": budget, "schedule": schedule})
+    recipe = PretrainRecipe.model_validate({"store": "a-store", "train": budget, "schedule": schedule, **more})
     about: dict[str, Any] = {"name": "r", "command": ["unmask"], "seed": 0, "device": "CPU"}
     with beginning_run(run, recipe, **about, resume=True, overwrite=False):
         pass
@@ -53,8 +54,8 @@ def test_a_larger_budget_is_told_where_the_rates_were_not_those_of_one_run(
     change = f"at step {step}, from train.steps=300 to train.steps=400"
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     told = (
-        f"the budget changes {change}: the learning rate continues where the new schedule is by then, so the result "
-        "is not that of a run which had this budget from the beginning"
+        f"the budget changes {change}: the learning rate, and what else follows the budget, continues where the new "
+        "one puts it by then, so the result is not that of a run which had this budget from the beginning"
     )
     assert warnings == [told] * is_changed
     assert budget_changes(read_sessions(tmp_path / "run" / ENVIRONMENT)) == [change] * is_changed
@@ -67,3 +68,26 @@ def test_another_kind_of_budget_is_another_budget_only_if_the_rates_differ(tmp_p
     assert budget_changes(read_sessions(path)) == []
     take_steps(tmp_path / "run", 300, {"tokens": 60_000}, {})
     assert budget_changes(read_sessions(path)) == ["at step 200, from train.tokens=30000 to train.tokens=60000"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"objective": {"target_prob": 0.3, "target_prob_end": 0.15}}, {"phases": [{"until": 0.5}, {"until": 1}]}],
+    ids=["masking", "phases"],
+)
+def test_what_else_follows_the_budget_counts_too(tmp_path: Path, more: dict[str, Any]) -> None:
+    constant = {"name": "constant"}
+    take_steps(tmp_path / "run", 140, {"steps": 300}, constant, **more)
+    take_steps(tmp_path / "run", 240, {"steps": 240}, constant, **more)
+    change = "at step 140, from train.steps=300 to train.steps=240"
+    assert budget_changes(read_sessions(tmp_path / "run" / ENVIRONMENT)) == [change]
+
+
+def test_a_resume_that_is_refused_leaves_no_session(tmp_path: Path) -> None:
+    take_steps(tmp_path / "run", 300, {"steps": 300}, {})
+    before = (tmp_path / "run" / ENVIRONMENT).read_bytes()
+    recipe = PretrainRecipe.model_validate({"store": "a-store", "train": {"steps": 400}})
+    about: dict[str, Any] = {"name": "r", "command": ["unmask"], "seed": 0, "device": "CPU"}
+    with pytest.raises(InputError), beginning_run(tmp_path / "run", recipe, **about, resume=True, overwrite=False):
+        raise InputError("no such file")
+    assert (tmp_path / "run" / ENVIRONMENT).read_bytes() == before

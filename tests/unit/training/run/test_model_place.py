@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import OutputError
-from unmask.training.run.model_place import CARD, check_files, check_place, drop_card, marked
+from unmask.training.run.model_place import CARD, check_files, check_place, marked, replacing_model
 
 
 @pytest.fixture
@@ -44,17 +44,24 @@ def test_a_card_is_replaced_with_its_model_until_somebody_edits_it(
 
 
 def test_a_card_does_not_outlive_its_model_unseen(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    drop_card(model)
-    assert not caplog.messages
+    def train_on() -> None:
+        with replacing_model(model):
+            (model / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes() + b"1")
+
     card = model / CARD
     card.write_text(marked("# A model\n"), "utf-8")
-    drop_card(model)
+    (model / "model.safetensors").write_bytes(b"0")
+    with replacing_model(model):
+        (model / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes())
+    assert card.exists(), "the model is the same"
+    assert not caplog.messages
+    train_on()
     assert not card.exists()
     assert caplog.messages == [f"{card} goes with the model that is replaced: run `unmask card` again"]
     caplog.clear()
     for edited in ("by hand", marked("# A model\n") + "and more\n"):
         card.write_text(edited, "utf-8")
-        drop_card(model)
+        train_on()
         assert card.read_text("utf-8") == edited
     assert len(caplog.messages) == 2
     assert "has been edited, so it stays: it describes the model that is replaced" in caplog.messages[-1]

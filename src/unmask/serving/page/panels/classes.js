@@ -30,7 +30,7 @@ const answer = answering(async () => {
   const its = chosen(model, "classify", texts().length);
   const read = await predict(its, "classify", input(its));
   if (method.value === "none") return read;
-  if (!has(its, "words")) return { ...read, note: `${its} gives its answer alone, as any model that is served as ONNX does.` };
+  if (!has(its, "words")) return { ...read, note: `${its} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
   try {
     return { ...read, words: await askModel(its, "words", { input: input(its), method: method.value }) };
   } catch (error) {
