@@ -21,7 +21,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -30,7 +29,7 @@ from typing import Any
 import torch
 
 from unmask.config import build_settings, merge
-from unmask.errors import InputError, Interrupted, SettingsError, UserError
+from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.search.display import InputWarnings
 from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
@@ -48,7 +47,6 @@ from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, wri
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor
 from unmask.inference.windows import encode_windows
-from unmask.io.json_text import read_object
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import human_duration
 from unmask.io.ray_process import RayProcess
@@ -233,9 +231,6 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, show
     if not finished:
         raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
     metric = choose_metric(finished[0].dev, settings.train.metric)
-    if len(finished) != _num_finished(directory):
-        with logging_messages(directory, echo=True):
-            drop_card(directory / MODEL)  # it has the figures of all runs
     _link_model(directory / TRIALS / best_run(finished, metric).name / MODEL, directory / MODEL)
     summary = summarise(outcomes, metric, len(trials))
     if settings.search.ensemble:
@@ -260,7 +255,12 @@ def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, sho
     def in_order() -> list[TrialOutcome]:
         return [ended[trial.name] for trial in trials if trial.name in ended]
 
+    num_there = len(ended)
+
     def note_end(trial: Trial, failure: str | None) -> str:
+        if len(ended) == num_there:
+            with logging_messages(directory, echo=True):
+                drop_card(directory / MODEL)  # it has the figures of all runs
         ended[trial.name] = outcome = _outcome(trial, directory, failure)
         if finished := [each for each in in_order() if each.error is None]:
             metric = choose_metric(finished[0].dev, settings.train.metric)
@@ -321,14 +321,6 @@ def _describe_outcome(outcome: TrialOutcome, settings: FinetuneRecipe) -> str:
     metric = choose_metric(outcome.dev, settings.train.metric)
     fault = "" if outcome.degenerate is None else f"; degenerate: {outcome.degenerate}"
     return f"{outcome.name}: {metric} {in_words(outcome.dev[metric])} on dev{fault}"
-
-
-def _num_finished(directory: Path) -> int:
-    """How many runs the summary of a search is of; 0 without a sound one."""
-    with suppress(InputError):
-        if (directory / SUMMARY).is_file():
-            return int(read_object(directory / SUMMARY).get("num_finished", 0))
-    return 0
 
 
 def _link_model(source: Path, target: Path) -> None:
