@@ -1,8 +1,7 @@
 """Reads recipes: YAML files that state what differs from the defaults in `unmask.recipe.tree`.
 
 A recipe may name another recipe as its `base:`, by its path from the recipe's own folder or as on the command line; a
-base may have one too.
-The command line overrides with `key.path=value`.
+base may have one too. The command line overrides with `key.path=value`.
 """
 
 from __future__ import annotations
