@@ -21,6 +21,7 @@ from unmask.batch import Batch
 from unmask.errors import UserError
 from unmask.io.progress import human_bytes, human_count
 from unmask.training.device import Compute, look_at_gpu
+from unmask.training.distributed import ALONE, Ranks
 from unmask.training.eager import weigh
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, OPTIMIZERS, Cut
 from unmask.training.state import TrainState
@@ -96,14 +97,23 @@ class MicroBatches:
         learner: its module, on the device; what the buffers carry from batch to batch is restored when a step is
             broken off.
         progress: returns the share of the budget that is done.
+        ranks: the processes that take the steps together; their micro-batches are of one size.
     """
 
-    def __init__(self, source: StepSource, learner: Learner, compute: Compute, progress: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        source: StepSource,
+        learner: Learner,
+        compute: Compute,
+        progress: Callable[[], float],
+        ranks: Ranks = ALONE,
+    ) -> None:
         self._source = source
         self._learner = learner
         self._module = module = learner.module
         self._compute = compute
         self._progress = progress
+        self._ranks = ranks
         self._memory = memory_of(compute.device)
         self._carried = _copy_buffers(module)
 
@@ -118,6 +128,11 @@ class MicroBatches:
     def halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
         """The steps from `state.position` on, in half as large micro-batches; see `unmask.training.loop.train`. Raises
         UserError if a micro-batch is one sequence already."""
+        state.seconds = self._ranks.from_first(state.seconds)
+        with self._ranks.agreeing():
+            return self._halve(state, step, reason)
+
+    def _halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
         _restore_buffers(self._carried)
         self._release()
         cut = self._source.cut(step.after, state.micro_batch_tokens)
@@ -145,18 +160,20 @@ class MicroBatches:
         )
 
     def choose(self, state: TrainState) -> None:
-        """Notes in a new run's state the size of the largest micro-batch that fits, estimated from two small ones.
+        """Notes in a new run's state the size of the largest micro-batch that fits, estimated from two small ones; of
+        several processes, the smallest of theirs.
 
         If less fits than estimated, the first step that does not fit halves it.
         """
         whole = self._source.cut(state.position, None)
         if self._memory is None:
             logger.info("train.micro_batch_size: %s, on the CPU", whole)
-            return
-        free = self._memory.free
-        state.micro_batch_tokens, measured = self._find_fitting(state.position, whole, free)
-        cut = self._source.cut(state.position, state.micro_batch_tokens)
-        logger.info("train.micro_batch_size: %s: %s free, %s", cut, human_bytes(free), measured)
+        else:
+            free = self._memory.free
+            state.micro_batch_tokens, measured = self._find_fitting(state.position, whole, free)
+            cut = self._source.cut(state.position, state.micro_batch_tokens)
+            logger.info("train.micro_batch_size: %s: %s free, %s", cut, human_bytes(free), measured)
+        state.micro_batch_tokens = min(filter(None, self._ranks.gather(state.micro_batch_tokens)), default=None)
 
     def _find_fitting(self, position: Any, whole: Cut, free: int) -> tuple[int, str]:
         """Tokens of the largest micro-batch, and what was measured, in words."""

@@ -5,11 +5,10 @@ Its `Session` is the hook that the loop calls after each step: it logs, evaluate
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.io.paths import CHECKPOINTS
 from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
+from unmask.models.trained import TrainedModule
 from unmask.training.averaging import WeightAverage
 from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.distributed import ALONE, Ranks
@@ -28,7 +28,6 @@ from unmask.training.loop import Hooks, raise_out_of_memory, train
 from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recompute import recompute_blocks
-from unmask.training.run.best import choose_metric, newest_best, restore_best
 from unmask.training.run.checkpoint import (
     Checkpoint,
     find_shared_checkpoint,
@@ -38,19 +37,16 @@ from unmask.training.run.checkpoint import (
     restore,
     take_snapshot,
 )
+from unmask.training.run.evaluations import Evaluations
 from unmask.training.run.log import RunLog
 from unmask.training.run.saving import CheckpointWriter
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.sharding import shard
 from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
-from unmask.training.stepper import Stepper
 from unmask.training.steppers import choose_stepper
-from unmask.training.steps import Learner, PreparedStep, StepBatches, set_training_mode
+from unmask.training.steps import Learner, StepBatches
 
 logger = logging.getLogger("unmask")
-
-_MOST_FIGURES = 10
-"""Figures of an evaluation that the log shows; `metrics.jsonl` has all."""
 
 
 class RunSettings(Protocol):
@@ -126,43 +122,28 @@ def run_session(
     budget, module, compute, ranks = settings.train, learner.module, context.compute, context.ranks
     if budget.patience is not None and evaluate is None:
         raise SettingsError(f"train.patience={budget.patience} needs something to measure: give data.dev")
-    if context.checkpoint is None:
-        ranks.copy_tensors([*module.parameters(), *module.buffers()])
-    if budget.recompute:
-        recompute_blocks(module)
-    if budget.shard:
-        shard(module, ranks, compute.device)
-    optimizer = ScheduledOptimizer(build_optimizer(module, settings.optimizer, ranks), Schedule(settings.schedule))
-    decay = budget.weight_averaging
-    average = None if decay is None else WeightAverage(optimizer.optimizer, decay)
-    state = TrainState()
+    optimizer = _build_optimizer(module, settings, context)
+    average = None if budget.weight_averaging is None else WeightAverage(optimizer.optimizer, budget.weight_averaging)
+    state = _begin(module, optimizer, context)
     if context.checkpoint is not None:
-        for damage in context.checkpoint.damaged:
-            logger.warning("a damaged checkpoint is passed over: %s", damage)
-        with ranks.agreeing():  # all have read it before the first process may replace it
-            state = restore(context.checkpoint, module, optimizer.optimizer, optimizer.schedule)
         log_resumed(state, budget, in_parts=in_parts)
     log_limits(budget, settings.schedule, is_resumed=context.checkpoint is not None)
-    micro_batches = MicroBatches(steps, learner, compute, lambda: state.progress(budget))
+    micro_batches = MicroBatches(steps, learner, compute, lambda: state.progress(budget), ranks)
     if budget.micro_batch_size == "auto" and state.micro_batch_tokens is None:
         micro_batches.choose(state)
-        state.micro_batch_tokens = min(filter(None, ranks.gather(state.micro_batch_tokens)), default=None)
     if compute.device.type == "cpu":
         keep_freed_memory()
+    divided = budget.shard
     eager = EagerStepper(
-        module, optimizer.optimizer, budget.max_grad_norm, compute, context.seed, ranks, is_divided=budget.shard
+        module, optimizer.optimizer, budget.max_grad_norm, compute, context.seed, ranks, is_divided=divided
     )
     stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
     logger.info(how)
-    digest = None if context.checkpoint is None else context.checkpoint.state.get("metrics_sha256")
-    with ranks.agreeing():
-        context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
-        if digest and ranks.is_first:
-            context.log.check_rows(digest, state.step)
+    _rewind_log(context, state)
+    evaluations = Evaluations(module, evaluate, average, stepper, budget, context.log, ranks, state.evaluation)
+    session = Session(context, budget, module, optimizer, micro_batches, evaluations, saved_step=state.step or None)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
         context.log.echo_above(progress)
-        session = Session(context, budget, learner, optimizer, stepper, evaluate, average)
-        session.start(state)
 
         def begin_step(state: TrainState, schedule: Schedule) -> None:
             progress.update(state.progress(budget), state.tokens)
@@ -170,17 +151,9 @@ def run_session(
             if before_step is not None and before_step(state, schedule):
                 session.log_rest(state)
 
-        def continue_after(state: TrainState, bad: BadStep) -> Iterable[StepBatches]:
-            session.handle_bad_step(state, bad)
-            return micro_batches.steps(state)  # those made ahead may be of a later phase
-
-        def halve(state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
-            state.seconds = ranks.from_first(state.seconds)
-            with ranks.agreeing():
-                return micro_batches.halve(state, step, reason)
-
-        divided = budget.shard  # all would have to stop within the same block
-        hooks = Hooks(session, begin_step, session.is_due, continue_after, raise_out_of_memory if divided else halve)
+        # A model that is divided would have to stop within the same block everywhere.
+        halve = raise_out_of_memory if divided else micro_batches.halve
+        hooks = Hooks(session, begin_step, session.is_due, session.handle_bad_step, halve)
         try:
             with session.writer, ranks.answered(beside_computing=True) if divided else nullcontext():
                 train(learner, micro_batches.steps(state), optimizer, stepper, budget, state, hooks, ranks=ranks)
@@ -191,11 +164,38 @@ def run_session(
             progress.update(state.progress(budget), state.tokens)
     module.zero_grad(set_to_none=True)  # captured steps would keep theirs
     log_shortfalls(state, budget, settings.schedule)
-    if state.best is not None:
-        return restore_best(module, state.best)
-    if average is not None:
-        average.use()
-    return session.last_evaluation
+    return evaluations.give_final_weights(state)
+
+
+def _build_optimizer(module: TrainedModule, settings: RunSettings, context: RunContext) -> ScheduledOptimizer:
+    """The optimizer of the module, which has the same weights in all processes and is wrapped as the recipe says."""
+    if context.checkpoint is None:
+        context.ranks.copy_tensors([*module.parameters(), *module.buffers()])
+    if settings.train.recompute:
+        recompute_blocks(module)
+    if settings.train.shard:
+        shard(module, context.ranks, context.compute.device)
+    optimizer = build_optimizer(module, settings.optimizer, context.ranks)
+    return ScheduledOptimizer(optimizer, Schedule(settings.schedule))
+
+
+def _begin(module: TrainedModule, optimizer: ScheduledOptimizer, context: RunContext) -> TrainState:
+    """The state of a new run, or that of the checkpoint, from which module and optimizer are restored too."""
+    if context.checkpoint is None:
+        return TrainState()
+    for damage in context.checkpoint.damaged:
+        logger.warning("a damaged checkpoint is passed over: %s", damage)
+    with context.ranks.agreeing():  # all have read it before the first process may replace it
+        return restore(context.checkpoint, module, optimizer.optimizer, optimizer.schedule)
+
+
+def _rewind_log(context: RunContext, state: TrainState) -> None:
+    """Takes the log back to where the run begins, and checks the rows up to there against the checkpoint."""
+    digest = None if context.checkpoint is None else context.checkpoint.state.get("metrics_sha256")
+    with context.ranks.agreeing():
+        context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
+        if digest and context.ranks.is_first:
+            context.log.check_rows(digest, state.step)
 
 
 @dataclass
@@ -204,29 +204,20 @@ class Session:
 
     Attributes:
         settings: how often to log, evaluate and save.
-        stepper: takes the steps, and may free its memory for an evaluation.
-        evaluate: measures the module on held-out data; None where there is none.
-        average: of the weights, which is what is evaluated; None: the newest ones are.
+        saved_step: the step of the newest checkpoint that need not be written again; None: there is none.
     """
 
     context: RunContext
     settings: TrainSettings
-    learner: Learner
+    module: TrainedModule
     optimizer: ScheduledOptimizer
-    stepper: Stepper
-    evaluate: Callable[[], dict[str, float]] | None
-    average: WeightAverage | None = None
-    last_evaluation: dict[str, float] = field(default_factory=dict)
-    _saved_step: int | None = None
+    micro_batches: MicroBatches
+    evaluations: Evaluations
+    saved_step: int | None = None
 
     def __post_init__(self) -> None:
         self.checkpoints = self.context.directory / CHECKPOINTS
         self.writer = CheckpointWriter(self.checkpoints, self.settings)
-
-    def start(self, state: TrainState) -> None:
-        """To be called before the first step, with the state as new or as restored from a checkpoint."""
-        self.last_evaluation = state.evaluation
-        self._saved_step = state.step or None
 
     def is_due(self, state: TrainState) -> bool:
         """Whether the hook has anything to do after the step just launched."""
@@ -250,7 +241,7 @@ class Session:
         if is_last or settings.minutes is not None or state.step % settings.log_every == 0:
             self.log_rest(state)
         if is_last or (settings.eval_every is not None and state.step % settings.eval_every == 0):
-            self._evaluate(state)
+            self.evaluations(state)
             is_last = state.is_over(settings)
             if is_last:
                 self.log_rest(state)  # where it ends early
@@ -269,11 +260,14 @@ class Session:
                 signal_number,
             )
 
-    def handle_bad_step(self, state: TrainState, bad: BadStep) -> None:
+    def handle_bad_step(self, state: TrainState, bad: BadStep) -> Iterable[StepBatches]:
         """Keeps a step that has not been taken, then stops the run or puts it back to its newest checkpoint.
 
         The text is not read again: the run continues with what comes after the step. The state is saved at once: a
         run that is stopped afterwards continues from there.
+
+        Returns:
+            The steps from there on; those that had been made ahead may be of a later phase.
 
         Raises:
             UserError: the recipe says so, there is no checkpoint, or the run has gone back too often.
@@ -294,24 +288,25 @@ class Session:
             with ranks.agreeing():  # all processes have it, and the first one says so
                 has_checkpoint = bool(list_steps(self.checkpoints))
                 raise UserError(f"{kept}. {advise(self.settings, state.step, state.roll_backs, has_checkpoint)}")
-        with ranks.agreeing():  # as in `run_session`
-            state.roll_back_to(restore(newest, self.learner.module, self.optimizer.optimizer, self.optimizer.schedule))
+        with ranks.agreeing():  # all have read it before the first process may replace it
+            state.roll_back_to(restore(newest, self.module, self.optimizer.optimizer, self.optimizer.schedule))
             remove_later(self.checkpoints, state.step)
             is_evaluated = state.evaluated_step == state.step
             self.context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=is_evaluated)
             times = f"{state.roll_backs} of at most {self.settings.max_roll_backs} times"
             back = f"back to the weights of step {state.step:,}, with the text after the step ({times})"
             logger.warning("%s; %s", kept, back)
-        self.start(state)
+        self.evaluations.newest = state.evaluation
         self._save(state)
+        return self.micro_batches.steps(state)
 
     def finish(self, state: TrainState) -> None:
         """Logs, evaluates and saves if that was not done after the last step: when a run is resumed under a budget that
         ends where it was stopped, or when the batches have run out."""
         self.log_rest(state)
         if not (is_evaluated := state.evaluated_step == state.step):
-            self._evaluate(state)
-        if not is_evaluated or self._saved_step != state.step:
+            self.evaluations(state)
+        if not is_evaluated or self.saved_step != state.step:
             self._save(state)
         with self.context.ranks.agreeing():
             self.writer.wait()
@@ -352,43 +347,9 @@ class Session:
                 tokens_per_s=tokens_per_s,
             )
 
-    def _evaluate(self, state: TrainState) -> None:
-        state.evaluated_step = state.step
-        if self.evaluate is not None:
-            with self.average.used() if self.average is not None else nullcontext():
-                self._evaluate_weights(state, self.evaluate)
-
-    def _evaluate_weights(self, state: TrainState, evaluate: Callable[[], dict[str, float]]) -> None:
-        module = self.learner.module
-        module.eval()
-        measured = None
-        with suppress(torch.OutOfMemoryError):  # an error that is kept would keep some of the memory
-            measured = evaluate()
-        if measured is None:  # memory held for steps may be in its way
-            self.stepper.release()
-            gc.collect()
-            torch.cuda.empty_cache()
-            measured = evaluate()
-        measured = self.context.ranks.from_first(measured)
-        self.last_evaluation = state.evaluation = measured
-        set_training_mode(module)
-        shown = list(measured.items())[:_MOST_FIGURES]
-        left = len(measured) - len(shown)
-        figures = " · ".join(f"{name} {value:.4g}" for name, value in shown) + (f" · {left} more" if left else "")
-        with self.context.ranks.agreeing():
-            self.context.log.write_evaluation(state.step, measured)
-            logger.info("step %s: %s", f"{state.step:,}", figures)
-        if self.settings.patience is not None:
-            metric = choose_metric(measured, self.settings.metric)
-            state.best = newest_best(state.best, state.step, measured, metric, module)
-            if state.has_lost_patience(self.settings):
-                best = f"{state.best.evaluation[metric]:.4g}, that of step {state.best.step:,}"
-                since = f"for {state.best.evaluations_since} evaluations"
-                logger.info("%s has not been better than %s, %s: the run ends here", metric, best, since)
-
     def _save(self, state: TrainState) -> None:
-        self._saved_step = state.step
-        module, optimizer, ranks = self.learner.module, self.optimizer, self.context.ranks
+        self.saved_step = state.step
+        module, optimizer, ranks = self.module, self.optimizer, self.context.ranks
         for name in module.lane_buffers:  # of each lane its own process has the newest
             setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
         with ranks.agreeing():

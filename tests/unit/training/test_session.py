@@ -17,9 +17,12 @@ from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
 from unmask.models.trained import TrainedModule
 from unmask.training.device import Compute
+from unmask.training.distributed import ALONE
 from unmask.training.eager import EagerStepper
+from unmask.training.memory import MicroBatches
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.run.checkpoint import find_checkpoint, restore
+from unmask.training.run.evaluations import Evaluations
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, Session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -59,16 +62,22 @@ class Sitting:
         optimizer = build_optimizer(self.module, OptimizerSettings())
         compute = Compute(torch.device("cpu"), torch.float32, "a test")
         self.state = state or TrainState()
-        self.session = Session(
-            RunContext("testing", directory, compute, cast(RunLog, self.notes), self.interruption),
+        train, log = (
             TrainSettings.model_validate({"steps": 10, "save_every": None, **settings}),
-            Learner(self.module, lambda batch: {}),
+            cast(RunLog, self.notes),
+        )
+        stepper, found = EagerStepper(self.module, optimizer, None, compute), self.state.evaluation
+        self.evaluations = Evaluations(self.module, self.evaluate, None, stepper, train, log, ALONE, found)
+        self.session = Session(
+            RunContext("testing", directory, compute, log, self.interruption),
+            train,
+            self.module,
             ScheduledOptimizer(optimizer, Schedule(ScheduleSettings())),
-            EagerStepper(self.module, optimizer, None, compute),
-            self.evaluate,
+            MicroBatches(NUMBERED, Learner(self.module, lambda batch: {}), compute, float),
+            self.evaluations,
+            self.state.step or None,
         )
         self.checkpoints = directory / "checkpoints"
-        self.session.start(self.state)
 
     def evaluate(self) -> dict[str, float]:
         self.modes.append(self.module.training)
@@ -98,7 +107,7 @@ def test_all_is_done_where_it_is_due_and_after_the_last_step(tmp_path: Path) -> 
     assert (rows, evaluations, sitting.saved()) == ([4, 8, 10], [3, 6, 9, 10], [5, 10])
     assert sitting.modes == [False] * 4
     assert sitting.module.training
-    assert sitting.session.last_evaluation == {"mlm_loss": 10.0}
+    assert sitting.evaluations.newest == {"mlm_loss": 10.0}
 
 
 def test_a_row_has_the_mean_since_the_last_one_times_its_coefficient(tmp_path: Path) -> None:
@@ -129,7 +138,7 @@ def test_a_session_that_begins_at_the_end_does_not_evaluate_again(tmp_path: Path
     sitting = Sitting(tmp_path, state)
     sitting.session.finish(state)
     assert (sitting.notes.rows, sitting.saved()) == ([], [])
-    assert sitting.session.last_evaluation == {"mlm_loss": 0.5}
+    assert sitting.evaluations.newest == {"mlm_loss": 0.5}
 
 
 def test_a_session_that_begins_beyond_the_end_evaluates_once_and_saves_that(tmp_path: Path) -> None:
@@ -185,12 +194,12 @@ def test_an_evaluation_that_does_not_fit_beside_graphs_is_tried_without_them(tmp
             raise torch.OutOfMemoryError("CUDA out of memory")
         return {"mlm_loss": 2.0}
 
-    sitting.session.evaluate = evaluate
+    sitting.evaluations.measure = evaluate
     with pytest.raises(torch.OutOfMemoryError):
         sitting.take_steps(1)  # nothing to release
-    sitting.session.stepper = cast(Stepper, SimpleNamespace(release=lambda: released.append(sitting.state.step)))
+    sitting.evaluations.stepper = cast(Stepper, SimpleNamespace(release=lambda: released.append(sitting.state.step)))
     sitting.take_steps(1)
-    assert (released, sitting.session.last_evaluation) == ([2], {"mlm_loss": 2.0})
+    assert (released, sitting.evaluations.newest) == ([2], {"mlm_loss": 2.0})
     assert sitting.module.training
 
 
