@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from unmask.config import parse_overrides
 from unmask.doctor.findings import Diagnosis, sorted_findings
 from unmask.doctor.recipe.examination import examine_recipe
 from unmask.doctor.recipe.finetuning import examine_finetuning
@@ -17,7 +18,7 @@ from unmask.doctor.run.search_checks import examine_search
 from unmask.doctor.store.examination import examine_store
 from unmask.errors import InputError, SettingsError
 from unmask.info import KINDS
-from unmask.recipe.loading import read_with_bases
+from unmask.recipe.loading import program_of, read_with_bases
 from unmask.recipe.names import find_recipe, similar_recipes
 
 
@@ -48,7 +49,7 @@ def diagnose(
     if kind == "store":
         diagnosis = examine_store(Path(target), recipe, overrides, num_samples)
     elif kind == "recipe":
-        if _is_for_finetuning(str(target)):
+        if program_of({**read_with_bases(find_recipe(str(target)), {}), **parse_overrides(overrides)}) == "finetune":
             diagnosis = examine_finetuning(str(target), overrides, probe_s=probe_s)
         else:
             diagnosis = examine_recipe(str(target), overrides, probe_s=probe_s, num_samples=num_samples)
@@ -83,8 +84,3 @@ def _kind(target: str) -> str:
             f"made), a run, a search, a recipe's file or its name{meant}"
         ) from error
     return "recipe"
-
-
-def _is_for_finetuning(recipe: str) -> bool:
-    """Whether a recipe, or a base of it, names labelled examples."""
-    return "data" in read_with_bases(find_recipe(recipe), {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from unmask.config import Overrides, build_settings, merge, nearest, parse_overrides, read_settings_file
 from unmask.errors import SettingsError
@@ -47,7 +47,7 @@ def load_finetune_recipe(name: str, overrides: Overrides = ()) -> FinetuneRecipe
 def read_recipe(path: Path) -> PretrainRecipe | FinetuneRecipe:
     """A run's resolved recipe, of either kind; that of a sample encoder names no text, and gets none."""
     values = read_settings_file(path)
-    if "data" in values:
+    if program_of(values) == "finetune":
         return build_settings(FinetuneRecipe, values, str(path))
     if values.get("corpus") is None and values.get("store") is None:
         values["corpus"] = []
@@ -112,11 +112,19 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
         )
     if given.get("store") is not None and given.get("tokenizer") is not None:
         raise SettingsError("store and tokenizer contradict each other: a store brings its own tokenizer; keep one")
-    if ("data" in values) != (cls is FinetuneRecipe):
-        program = "finetune" if "data" in values else "pretrain"
+    own = "finetune" if cls is FinetuneRecipe else "pretrain"
+    if (program := program_of(values)) not in (own, None):
         raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
     _check_place(cls, name, values, given)
     return merge(_without_other_names(values, given), given, ALTERNATIVES)
+
+
+def program_of(values: Mapping[str, Any]) -> Literal["pretrain", "finetune"] | None:
+    """The program whose recipes have a key that is among `values`, and the other's have not; None: either."""
+    for key in values:
+        if (key in FinetuneRecipe.model_fields) != (key in PretrainRecipe.model_fields):
+            return "finetune" if key in FinetuneRecipe.model_fields else "pretrain"
+    return None
 
 
 def read_with_bases(path: Path, over: Mapping[str, Any], above: Sequence[Path] = ()) -> dict[str, Any]:

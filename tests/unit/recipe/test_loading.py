@@ -52,6 +52,18 @@ def test_settings_of_the_other_program_are_not_taken_for_slips() -> None:
         load_finetune_recipe("finetune/sst2", ["init_from=m", "packing.max_length=8"])
 
 
+def test_a_recipe_is_of_the_program_that_alone_has_its_keys(tmp_path: Path) -> None:
+    """A file need not say what the command line does: neither its text nor its examples."""
+    tuned = str(write(tmp_path / "tuned.yaml", "task: {name: classification}\ntrain: {epochs: 1}\n"))
+    either = str(write(tmp_path / "either.yaml", "train: {epochs: 1}\n"))
+    words = ["init_from=m", "data.train=a.csv"]
+    assert load_finetune_recipe(tuned, words).task.name == "classification"
+    assert load_finetune_recipe(either, [*words, "task.name=classification"]).train.epochs == 1
+    assert load_pretrain_recipe(either, ["corpus=a"]).train.epochs == 1
+    with pytest.raises(SettingsError, match=r"tuned.yaml is a recipe for `unmask finetune`: give it to that"):
+        load_pretrain_recipe(tuned, ["corpus=a"])
+
+
 def test_a_phase_of_a_recipe_without_phases_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"^pretrain/bert_tiny has no phases, so there is no phases.0 to change"):
         load_pretrain_recipe("pretrain/bert_tiny", ["corpus=a", "phases.0.max_length=64"])
