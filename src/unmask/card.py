@@ -179,12 +179,12 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
 def _opens_there(directory: Path, config: Mapping[str, Any]) -> bool:
     """Whether `transformers` opens all of a model: it has a class for it, no head lies in a file of its own, and the
     weights are not TensorFlow's."""
-    return HEAD_KIND not in config and not _is_recurrent(config) and (directory / CONFIGS[0]).is_file()
+    return HEAD_KIND not in config and not _is_unknown_there(config) and (directory / CONFIGS[0]).is_file()
 
 
-def _is_recurrent(config: Mapping[str, Any]) -> bool:
+def _is_unknown_there(config: Mapping[str, Any]) -> bool:
     family = family_in(config)
-    return family is not None and family.is_recurrent
+    return family is not None and not family.in_transformers
 
 
 def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:
@@ -192,7 +192,7 @@ def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:
     TensorFlow's weights are named elsewhere in the card."""
     task = config.get("unmask_task", {})
     ways = {
-        "`transformers` has no such model": _is_recurrent(config),
+        "`transformers` has no such model": _is_unknown_there(config),
         "its head is in `head.safetensors`, which `transformers` does not read": HEAD_KIND in config,
         "`unmask` reads a long text in windows and puts their outputs together": task.get("long_text") == "windows",
         "`unmask` gives a text every label that is probable enough, by thresholds": bool(task.get("multi_label")),

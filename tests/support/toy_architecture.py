@@ -35,6 +35,7 @@ TOY = Family(
     ),
     tokenizer="wordpiece",
     presets={"tiny": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 1}},
+    in_transformers=False,
     deepen=f"{__name__}:deepened",
 )
 

@@ -15,15 +15,20 @@ from torch.nn import functional
 
 from unmask.errors import SettingsError
 from unmask.inference.onnx_model import HIDDEN
+from unmask.models.bert import BertEncoder
+from unmask.models.electra import ElectraEncoder
 from unmask.models.encoder import TokenEncoder
 from unmask.models.family import HeadKind
+from unmask.models.gpt1 import Gpt1Encoder
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.source import LoadedModel
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import ACTIVATIONS
-from unmask.models.modernbert import ModernBertBlock
+from unmask.models.modernbert import ModernBertBlock, ModernBertEncoder
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import Block
+
+_ENCODERS = (BertEncoder, ElectraEncoder, Gpt1Encoder, ModernBertEncoder)
+"""Those whose forward passes are written here once more."""
 
 OUTPUTS = {
     "question_answering": ("start_logits", "end_logits"),
@@ -50,10 +55,10 @@ class PaddedModel(nn.Module):
         super().__init__()
         if encoder.reads_words or encoder.settings.family.is_recurrent:
             raise SettingsError("an LSTM or ELMo cannot be exported: ONNX files are written of Transformers")
-        if not all(isinstance(block, Block | ModernBertBlock) for block in encoder.blocks):
+        if type(encoder) not in _ENCODERS:  # one that is built on them may compute something else
             raise SettingsError(
                 f"a model of the family {encoder.settings.architecture} cannot be exported: ONNX files are written of "
-                "blocks as BERT and ModernBERT have them"
+                f"the encoders {', '.join(each.__name__ for each in _ENCODERS)}"
             )
         if kind != "encoder" and not isinstance(head, Classifier | DeepClassifier | MaskedLMHead | DiscriminatorHead):
             raise SettingsError(

@@ -146,6 +146,7 @@ class Family:
         reads_bare_text: without special tokens around it (Radford et al. 2018, section 4.1).
         reads_words: by their characters, and the two texts of a pair apart, as ELMo does.
         is_recurrent: it has no attention, and no position embeddings.
+        in_transformers: `transformers` has a class for it.
         is_gated: its feed-forward has a third matrix, for the gate.
         deepen: the function, `package.module:function`, that gives an encoder more layers and leaves its hidden states
             as they are: (encoder, layers) -> encoder. None: the family has none, and its models keep their depth.
@@ -181,6 +182,7 @@ class Family:
     reads_bare_text: bool = False
     reads_words: bool = False
     is_recurrent: bool = False
+    in_transformers: bool = True
     is_gated: bool = False
     deepen: str | None = None
     positions_after_padding: bool = False

@@ -11,6 +11,7 @@ from torch import Tensor
 from support.family_parity import LENGTHS, draw, padded_inputs, settings_of
 from unmask.errors import SettingsError
 from unmask.exporting.graph import PaddedModel
+from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import BiLstmHead
@@ -79,3 +80,14 @@ def test_what_transformers_has_no_class_for_is_refused() -> None:
     encoder: Any = new_encoder(settings, pooler=False)
     with pytest.raises(SettingsError, match="a BiLSTM on the encoder"):
         PaddedModel(encoder, BiLstmHead("sequence_classification", settings, 2, 0.0, 8), "sequence_classification")
+
+
+def test_an_encoder_built_on_one_that_is_known_is_refused() -> None:
+    """It has its blocks and may compute something else between them, which the graph would leave out."""
+
+    class Shifted(BertEncoder):
+        pass
+
+    encoder = Shifted(settings_of("bert"), pooler=False)
+    with pytest.raises(SettingsError, match="a model of the family bert cannot be exported: ONNX files are written of"):
+        PaddedModel(encoder.eval(), None, "encoder")

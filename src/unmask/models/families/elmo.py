@@ -20,4 +20,5 @@ ELMO = Family(
     heads={"sequence_classification": "layers", "token_classification": "linear"},
     reads_words=True,
     is_recurrent=True,
+    in_transformers=False,
 )

@@ -48,4 +48,5 @@ LSTM = Family(
     left_to_right=True,
     reads_bare_text=True,
     is_recurrent=True,
+    in_transformers=False,
 )
