@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from unmask.batch import Batch
@@ -22,9 +23,11 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
 from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.objectives.table import new_objective
+from unmask.packing.loader import SequenceLoader
+from unmask.packing.planning import PlannedSequence, Planner
 from unmask.pretraining.inputs import open_store
 from unmask.pretraining.start import Start, build_module
-from unmask.pretraining.steps import build_loader, with_rates
+from unmask.pretraining.steps import sequence_loader, with_rates
 from unmask.recipe.loading import merged_values
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.settings import TokenizerSettings
@@ -111,6 +114,18 @@ def _why_not_read(settings: PretrainRecipe, corpus: Sequence[str]) -> str | None
 
 
 @dataclass(frozen=True)
+class _PlannedOnce(Planner):
+    """Keeps the plans of blocks, each of which may take seconds."""
+
+    plans: dict[tuple[int, int], list[PlannedSequence]] = field(default_factory=dict)
+
+    def plan_block(self, copy: int, block: int) -> list[PlannedSequence]:
+        if (copy, block) not in self.plans:
+            self.plans[copy, block] = super().plan_block(copy, block)
+        return self.plans[copy, block]
+
+
+@dataclass(frozen=True)
 class Material:
     """What a recipe trains, and on what."""
 
@@ -161,10 +176,15 @@ class Material:
         if self.text is None:
             yield from random_batches(self.settings, self.sizes.vocab_size, sequences)
             return
-        train = self.settings.train.model_copy(update={"batch_size": sequences, "micro_batch_size": None})
-        start = replace(self.start, recipe=self.settings.model_copy(update={"train": train}))
-        for step in build_loader(start, self.text.store, self.text.tokenizer, held_out=False).steps():
+        for step in replace(self._loader, batch_size=sequences, micro_batch_size=sequences).steps():
             yield step.batches[0]
+
+    @cached_property
+    def _loader(self) -> SequenceLoader:
+        assert self.text is not None, "there are no documents"
+        loader = sequence_loader(self.start, self.text.store, self.text.tokenizer, held_out=False)
+        planner = loader.planner
+        return replace(loader, planner=_PlannedOnce(planner.split, planner.format, planner.seed))
 
     def module(self) -> ObjectiveModule:
         """The module that a run would train, with its initial weights."""

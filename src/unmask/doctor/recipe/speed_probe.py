@@ -114,24 +114,23 @@ def probe_speed(
     Args:
         module: on the device; its weights change.
         batches: gives endless unprepared batches of a given number of sequences.
-        limit_s: about how long the probe may take; two steps of two sequences are always finished.
+        limit_s: about how long its steps may take, planning left out; two steps of two sequences are always finished.
         most_sequences: in a micro-batch: as in the recipe, or fewer if they do not fit into memory.
     """
-    began = clock()
     timer = _Timer(settings, module, objective, compute, advance, clock)
     sequences = min(most_sequences, 2)
     timer.run(batches(sequences), 1)
     if timer.steps_s[-1] < limit_s / 4:
         timer.run(batches(sequences), 1)
     while sequences < most_sequences:  # as many as leave time for some steps, one warm-up step per size
-        left_s = limit_s - (clock() - began)
+        left_s = limit_s - sum(timer.steps_s)
         fitting = int(sequences * left_s / ((FEWEST_STEPS + 1) * timer.steps_s[-1]))
         if fitting <= sequences * 3 // 2:
             break
         sequences = min(most_sequences, fitting, sequences * 8)
         timer.run(batches(sequences), 1)
     warm_up = len(timer.steps_s)
-    timer.run(batches(sequences), MOST_STEPS, until=began + limit_s)
+    timer.run(batches(sequences), MOST_STEPS, limit_s)
     tokens, optimizer_s = timer.tokens[warm_up:], timer.optimizer_s[warm_up:]
     return SpeedProbe(
         sequences, statistics.median(tokens), tuple(timer.steps_s[warm_up:]), statistics.median(optimizer_s)
@@ -164,19 +163,19 @@ class _Timer:
         self._settings = settings.train.model_copy(update=endless)
         self._began = self._optimizer_began = 0.0
 
-    def run(self, batches: Iterator[Batch], num_steps: int, until: float = float("inf")) -> None:
-        """Trains for `num_steps` steps, or until a time; at least one step.
+    def run(self, batches: Iterator[Batch], num_steps: int, limit_s: float = float("inf")) -> None:
+        """Trains for `num_steps` steps, or until all steps so far have taken `limit_s`; at least one step.
 
         The first batch is made before the clock starts, since a whole block of documents may be planned for it.
         """
-        steps = self._steps(chain([next(batches)], batches), num_steps, until)
+        steps = self._steps(chain([next(batches)], batches), num_steps, limit_s)
         self._began = self._now()
         train(self._learner, steps, self._optimizer, self._stepper, self._settings, TrainState(), Hooks(self._on_step))
 
-    def _steps(self, batches: Iterator[Batch], num_steps: int, until: float) -> Iterator[LoadedStep]:
+    def _steps(self, batches: Iterator[Batch], num_steps: int, limit_s: float) -> Iterator[LoadedStep]:
         for _ in range(num_steps):
             yield LoadedStep([next(batches)], Position(), 0.0)
-            if self._clock() >= until:
+            if sum(self.steps_s) >= limit_s:
                 return
 
     def _on_step(self, state: TrainState, result: StepResult) -> None:

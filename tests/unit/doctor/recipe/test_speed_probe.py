@@ -63,13 +63,17 @@ def probe(work: Work, limit_s: float, most_sequences: int = 64) -> SpeedProbe:
     )  # fmt: skip
 
 
-def test_planning_the_first_batch_does_not_count() -> None:
+@pytest.mark.parametrize("limit_s", [60.0, 2.0])
+def test_planning_the_first_batch_does_not_count(limit_s: float) -> None:
+    """Neither as time of a step nor as time that the steps may take."""
+
     class Planned(Work):
         def batches(self, sequences: int) -> Iterator[Batch]:
             self.now += 3.0
             yield from super().batches(sequences)
 
-    found = probe(Planned(per_sequence=0.001), limit_s=60.0)
+    found = probe(Planned(per_sequence=0.001), limit_s=limit_s)
+    assert len(found.steps_s) > 20
     assert found.sequences == 64
     assert found.steps_s == pytest.approx([0.064] * len(found.steps_s))
 
