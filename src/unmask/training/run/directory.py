@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,16 +89,23 @@ class Changes(NamedTuple):
     budget: dict[str, Any] | None = None
 
 
-def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()) -> Changes:
+@contextmanager
+def opening_run(
+    directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()
+) -> Iterator[Changes]:
     """Makes a run directory with its resolved recipe, or checks that the run there can continue under this recipe.
+
+    It is a context for what has to succeed before the first step, such as opening the run's inputs. If anything goes
+    wrong there, a run that was to be overwritten is put back, and the recipe and the sessions of one that was to be
+    resumed; a new directory is removed again after a `UserError`.
 
     Args:
         resume: True continues the run there, or starts one where there is none.
-        overwrite: True removes the run there first.
-        keeps: names; a directory that holds only these, such as a search's trials that were run one by one, is a run
-            that `resume` may start.
+        overwrite: True removes the run there.
+        keeps: names of what stays then; a directory that holds only these, such as a search's trials that were run one
+            by one, may be resumed or overwritten as a run.
 
-    Returns:
+    Yields:
         What has changed at a resume.
 
     Raises:
@@ -108,102 +115,89 @@ def open_run(directory: Path, recipe: Settings, *, resume: bool, overwrite: bool
             changed to less than the run has done or so that a phase or stage has begun too soon, or both `resume` and
             `overwrite` are given.
         CheckpointError: the budget is changed, and no checkpoint is sound.
-    """
-    if resume and overwrite:
-        raise SettingsError("--resume continues a run and --overwrite removes it: give one of them")
-    saved = directory / RECIPE
-    only_kept = directory.is_dir() and _names(directory).issubset(keeps)
-    changes = Changes([])
-    if resume and saved.is_file():
-        changes = _find_changes(saved, recipe)
-    elif overwrite:
-        _check_only_a_run(directory, keeps)
-        with as_output_error(directory):
-            if directory.exists():
-                shutil.rmtree(directory)
-    elif not (resume and only_kept):
-        no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
-        is_run = saved.is_file() or only_kept
-        advice = "choose another --out, or pass --resume or --overwrite" if is_run else no_run
-        refuse_existing(directory, overwrite=False, instead=advice)
-    with as_output_error(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-    write_text(saved, dump_settings(recipe))
-    return changes
-
-
-@contextmanager
-def opening_run(
-    directory: Path, recipe: Settings, *, resume: bool, overwrite: bool, keeps: Sequence[str] = ()
-) -> Iterator[Changes]:
-    """`open_run` as a context for what has to succeed before the first step, such as opening the run's inputs.
-
-    If anything goes wrong there, a run that was to be overwritten is put back, and the recipe and the sessions of one
-    that was to be resumed; a new directory is removed again after a `UserError`.
-
-    Args:
-        keeps: names of what stays then; a directory that holds only these may be resumed or overwritten as a run.
-
-    Yields:
-        What has changed at a resume.
-
-    Raises:
         Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
         AnotherProcess: a run is under way there.
     """
-    aside = directory.with_name(f"{REPLACED}{directory.name}")
+    if resume and overwrite:
+        raise SettingsError("--resume continues a run and --overwrite removes it: give one of them")
+    saved, aside = directory / RECIPE, directory.with_name(f"{REPLACED}{directory.name}")
     with ExitStack() as held:
         for place in (aside, directory):  # a lock stays with what it was taken of, whatever the name is then
             if place.is_dir():
                 held.enter_context(alone_in(place))
         put_back(directory)
-        is_held = directory.is_dir() and not overwrite  # else another directory takes its place
         for checkpoint in (directory / CHECKPOINTS).glob(f"{REPLACED}*"):
             put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
-        only_kept = _holds_any(directory, keeps) and _names(directory).issubset(keeps)
-        is_there = only_kept or (directory / RECIPE).is_file()
-        is_overwritten = overwrite and not resume and is_there
-        is_new = not (resume and (directory / RECIPE).is_file())
-        kept = [] if is_new else [path for path in (directory / RECIPE, directory / ENVIRONMENT) if path.is_file()]
-        former = {path: path.read_bytes() for path in kept}
-        if is_overwritten:
+        is_there = saved.is_file() or _holds_only(directory, keeps)
+        continues, replaces = resume and saved.is_file(), overwrite and is_there
+        if overwrite:
             _check_only_a_run(directory, keeps)
-            with as_output_error(directory):
-                if aside.exists() and not _holds_any(directory, _RESULTS):
-                    shutil.rmtree(directory)  # of an attempt to replace the run that was killed
-                else:
-                    shutil.rmtree(aside, ignore_errors=True)
-                    os.replace(directory, aside)
-        is_open = False
+        elif not (resume and is_there):
+            no_run = f"it is not a run ({RECIPE} is missing); choose another --out"
+            advice = "choose another --out, or pass --resume or --overwrite" if is_there else no_run
+            refuse_existing(directory, overwrite=False, instead=advice)
+        changes = _find_changes(saved, recipe) if continues else Changes([])
+        is_held = directory.is_dir() and not replaces
         try:
-            changes = open_run(directory, recipe, resume=resume, overwrite=overwrite, keeps=keeps)
-            if not is_held:
-                held.enter_context(alone_in(directory))
-            is_open = True  # else it is another process's
-            yield changes
-        except BaseException as error:
-            if is_overwritten:
-                shutil.rmtree(directory, ignore_errors=True)
-                os.replace(aside, directory)
-            elif former and is_open:
-                for path, content in former.items():
-                    with writing(path) as file:
-                        file.write(content)
-            elif isinstance(error, UserError) and is_open and is_new:
-                _remove_but(directory, keeps)
-            if isinstance(error, KeyboardInterrupt | Interrupted):
-                as_it_was, to_continue = "the run there is as it was", "the same command with --resume continues"
-                what_now = as_it_was if is_overwritten else to_continue
-                number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
-                raise Interrupted(f"{directory}: stopped before the first step; {what_now}", number) from error
-            raise
-        if is_overwritten:
+            with _replacing(directory, aside) if replaces else nullcontext():
+                with as_output_error(directory):
+                    directory.mkdir(parents=True, exist_ok=True)
+                if not is_held:
+                    held.enter_context(alone_in(directory))
+                kept = (saved, directory / ENVIRONMENT)
+                with _restoring(kept) if continues else _removing_refused(directory, keeps):
+                    write_text(saved, dump_settings(recipe))
+                    yield changes
+        except (KeyboardInterrupt, Interrupted) as error:
+            then = "the run there is as it was" if replaces else "the same command with --resume continues"
+            number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
+            raise Interrupted(f"{directory}: stopped before the first step; {then}", number) from error
+
+
+@contextmanager
+def _replacing(directory: Path, aside: Path) -> Iterator[None]:
+    """A block in which another directory takes the place of a run, which comes back if anything goes wrong in it."""
+    with as_output_error(directory):
+        if aside.exists() and not any((directory / name).exists() for name in _RESULTS):
+            shutil.rmtree(directory)  # of an attempt to replace the run that was killed
+        else:
             shutil.rmtree(aside, ignore_errors=True)
+            os.replace(directory, aside)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.replace(aside, directory)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _restoring(paths: Sequence[Path]) -> Iterator[None]:
+    """A block after which files are as they were if anything goes wrong in it."""
+    former = {path: path.read_bytes() for path in paths if path.is_file()}
+    try:
+        yield
+    except BaseException:
+        for path, content in former.items():
+            with writing(path) as file:
+                file.write(content)
+        raise
+
+
+@contextmanager
+def _removing_refused(directory: Path, keeps: Sequence[str]) -> Iterator[None]:
+    """A block in which a new run may be refused: nothing but `keeps` stays of it then."""
+    try:
+        yield
+    except UserError:
+        _remove_but(directory, keeps)
+        raise
 
 
 def _check_only_a_run(directory: Path, keeps: Sequence[str]) -> None:
     """Raises OutputError if a directory that is to be replaced holds anything that is no part of a run."""
-    if _holds_any(directory, keeps) and _names(directory).issubset(keeps):  # of a run that was refused
+    if _holds_only(directory, keeps):  # of a run that was refused
         return
     refuse_foreign(directory, _OWN, "a run", RECIPE)
     check_files(directory / MODEL)
@@ -316,8 +310,9 @@ def _remove_but(directory: Path, keeps: Sequence[str]) -> None:
         directory.rmdir()
 
 
-def _holds_any(directory: Path, names: Sequence[str]) -> bool:
-    return any((directory / name).exists() for name in names)
+def _holds_only(directory: Path, names: Sequence[str]) -> bool:
+    """Whether a directory holds some of these names, and nothing else."""
+    return directory.is_dir() and bool(found := _names(directory)) and found.issubset(names)
 
 
 def _find_changes(saved: Path, recipe: Settings) -> Changes:

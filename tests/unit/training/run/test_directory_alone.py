@@ -12,7 +12,7 @@ from support.corpora import contents, names
 from unmask.errors import AnotherProcess
 from unmask.io.paths import RECIPE
 from unmask.recipe.tree import PretrainRecipe
-from unmask.training.run.directory import open_run, opening_run
+from unmask.training.run.directory import opening_run
 
 
 def opening(directory: Path, **how: bool) -> Any:
@@ -46,18 +46,18 @@ def test_a_run_keeps_its_directory_while_the_one_before_is_removed(
 
 def test_a_run_keeps_its_directory_while_it_is_moved_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In that moment there is none of its name, and what is aside is not to be put back."""
-    run, directory = tmp_path / "run", "unmask.training.run.directory"
+    run, make = tmp_path / "run", Path.mkdir
     with opening(run):
         (run / "checkpoints").mkdir()
 
-    def open_late(*given: Any, **how: Any) -> list[str]:
+    def make_late(path: Path, **how: Any) -> None:
         monkeypatch.undo()
         with pytest.raises(AnotherProcess), opening(run, overwrite=True):
             pytest.fail("opened")
         assert names(tmp_path) == [".unfinished-replaced-run"]
-        return open_run(*given, **how)
+        make(path, **how)
 
-    monkeypatch.setattr(f"{directory}.open_run", open_late)
+    monkeypatch.setattr(Path, "mkdir", make_late)
     with opening(run, overwrite=True):
         assert names(run) == [RECIPE]
     assert names(tmp_path) == ["run"]
