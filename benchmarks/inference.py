@@ -166,12 +166,12 @@ def build_ours(setup: Setup) -> Callable[[Work], Any]:
 
     torch.set_num_threads(setup.threads)
     loaded = load_encoder(setup.directory / "model").encoder.eval()
-    encoder, compute = freeze(loaded, choose_compute("cpu", setup.precision))
+    compute = freeze(loaded, choose_compute("cpu", setup.precision))
 
     @torch.inference_mode()
     def run(batch: Batch) -> torch.Tensor:
         with compute.autocast():
-            hidden: torch.Tensor = encoder(batch)
+            hidden: torch.Tensor = loaded(batch)
         return hidden.float()
 
     def work(asked: Work) -> Any:

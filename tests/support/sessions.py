@@ -101,7 +101,7 @@ def sit(
     *,
     stops: Callable[[Batch], bool] = lambda batch: False,
     evaluate: Callable[[], dict[str, float]] | None = None,
-    before_step: Callable[[TrainState, Schedule], bool] | None = None,
+    change_stage: Callable[[TrainState, Schedule], bool] | None = None,
     counts: Callable[[Batch], dict[str, int]] = lambda batch: {"task": batch.num_tokens},
     optimizer: OptimizerSettings,
     schedule: ScheduleSettings,
@@ -124,5 +124,5 @@ def sit(
             Settings(TrainSettings.model_validate(settings), optimizer, schedule),
             RunContext("testing", directory, compute, log, interruption, checkpoint),
             evaluate=evaluate,
-            before_step=before_step,
+            change_stage=change_stage,
         )

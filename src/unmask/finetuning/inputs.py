@@ -91,7 +91,7 @@ class TaskInputs:
         start: the position among them at which the run starts or continues.
         checkpoint: what the run continues from; None at its beginning.
         dev, test: what the run is measured on; None where the recipe names no such file.
-        trained_length: the longest sequence that the model will have seen; None: as long as it has positions.
+        trained_length: the longest sequence that the model had seen before; None: as long as it has positions.
     """
 
     task: Task[Any]

@@ -25,7 +25,7 @@ from unmask.training.run.model_place import check_place
 
 _OF_TRAINING = ("hidden_dropout_prob", "embedding_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 """Settings in which the models may differ: they say nothing of what a model computes when it answers."""
-_CHOSEN = ("thresholds", "null_threshold", "temperature")
+_CHOSEN = ("thresholds", "null_threshold")
 """What was chosen on a dev file for the weights of one model."""
 
 logger = logging.getLogger("unmask")

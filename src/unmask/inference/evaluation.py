@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unmask.errors import SettingsError
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, naming_columns
 from unmask.inference.windows import encode_windows
@@ -35,7 +36,8 @@ def evaluate(
     Args:
         model: the directory of a model, of the run that made it or of an ensemble, or a loaded `Predictor`.
         data: `.tsv`, `.csv`, `.jsonl` or `.parquet`, plain, `.gz` or `.zst`, or a data set's published layout.
-        task: the task or data set whose layout the file has; None takes the one that the model was trained on.
+        task: the task or data set whose layout the file has; None takes the one that the model was trained on. A
+            `Predictor` has its own.
         columns: of the examples, where they are not those that the model remembers.
         settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
         device: `auto`, `cpu` or `cuda`.
@@ -49,6 +51,8 @@ def evaluate(
         UserError: the model does not load, or the file cannot be read or has a label that the model does not know, or a
             column or setting does not apply here.
     """
+    if task is not None and isinstance(model, Predictor):
+        raise SettingsError(f"task={task}: a loaded Predictor has its task: give it to load_predictor")
     data = as_files(data)
     loaded = model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
     predictor = loaded.with_options(columns, settings, "evaluate")

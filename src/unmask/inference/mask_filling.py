@@ -96,7 +96,7 @@ class MaskFiller:
             self._compute = on_processor(directory, compute)
         else:
             module = compute.place(nn.ModuleList([loaded.encoder, loaded.masked_lm_head]))
-            _, self._compute = freeze(module, compute, packs=False)
+            self._compute = freeze(module, compute, packs=False)
 
     def fill(self, text: str, top_k: int = 5, source: str = "") -> list[dict[str, Any]]:
         """See `fill_mask`; `source` says where the text is, for messages."""

@@ -7,7 +7,6 @@ are rounded at every batch for products in bf16, the others compute in float32.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from torch import nn
@@ -17,8 +16,6 @@ from unmask.models.kernels.products import pack_weights
 from unmask.models.modernbert import ModernBertBlock
 from unmask.models.transformer import Block
 from unmask.training.device import Compute, choose_compute, keep_freed_memory
-
-AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -38,7 +35,7 @@ def inference_compute(device: str, precision: str) -> Compute:
     return choose_compute(device, precision)
 
 
-def freeze(module: AnyModule, compute: Compute, *, packs: bool = True) -> tuple[AnyModule, Compute]:
+def freeze(module: nn.Module, compute: Compute, *, packs: bool = True) -> Compute:
     """Prepares a module for inference, in place.
 
     Args:
@@ -48,7 +45,7 @@ def freeze(module: AnyModule, compute: Compute, *, packs: bool = True) -> tuple[
             only up to rounding.
 
     Returns:
-        The module, and the device and precision to run it with.
+        The device and precision to run it with.
     """
     parts = list(module.modules())
     has_blocks = any(isinstance(part, Block | ModernBertBlock) for part in parts)
@@ -60,4 +57,4 @@ def freeze(module: AnyModule, compute: Compute, *, packs: bool = True) -> tuple[
         pack_weights(module)
     if compute.device.type == "cpu":
         keep_freed_memory()
-    return module, compute
+    return compute

@@ -174,8 +174,7 @@ def load_predictor(
 
 
 def _frozen(predictor: Predictor, precision: str) -> Predictor:
-    module, compute = freeze(predictor.module, predictor.compute, packs=precision != "fp32")
-    return replace(predictor, module=module, compute=compute)
+    return replace(predictor, compute=freeze(predictor.module, predictor.compute, packs=precision != "fp32"))
 
 
 def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any]:

@@ -55,6 +55,11 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
             raise
 
 
+def own_place(path: Path) -> Path:
+    """The place where a neighbour can be put beside a directory: where a link leads, and what `.` stands for."""
+    return path.resolve() if path.is_symlink() or not path.name else path
+
+
 @contextmanager
 def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """Yields a neighbour directory of `path` to fill; it takes the name of `path` when the block ends without error.
@@ -66,7 +71,7 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises:
         OutputError: `path` exists and `overwrite` is False, the disk is full, or the place cannot be written.
     """
-    path = path if path.name else path.resolve()  # "." has no name to put a neighbour beside
+    path = own_place(path)
     put_back(path)
     refuse_existing(path, overwrite)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")

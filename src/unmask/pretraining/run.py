@@ -132,7 +132,7 @@ def _train(
         settings,
         context,
         evaluate=evaluate,
-        before_step=stage_changer(module, settings.train),
+        change_stage=stage_changer(module, settings.train),
         compiles=True,
         in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
     )

@@ -145,8 +145,9 @@ class Batcher:
             if self._is_closed:
                 raise Stopping("the server is being stopped")
             wait_s = self._tokens / self._rate if self._rate else 0.0
-            if self._began is not None:  # it is taken to last as long again as it has lasted
-                wait_s += time.monotonic() - self._began
+            began = self._began  # the thread that computes may change it at any moment
+            if began is not None:  # it is taken to last as long again as it has lasted
+                wait_s += time.monotonic() - began
             if self._tokens + work.tokens > most or wait_s > self._limits.timeout_s / 2:
                 raise Busy(max(1, round(wait_s)))  # at once, rather than given up late
             self._waiting.append(job)

@@ -7,7 +7,6 @@ import base64
 from typing import Annotated, Any
 
 import numpy as np
-from anyio import to_thread
 from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 
@@ -123,6 +122,6 @@ async def tokenize(
     model = service.model(body.model, "tokenize")
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     service.check_number(len(texts))
-    return await to_thread.run_sync(
+    return await service.in_thread(
         lambda: model.use("tokens").template_tokens(texts, body.add_special_tokens, service.limits.queue_tokens)
     )

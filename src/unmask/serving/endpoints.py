@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Annotated, Any
 
-from anyio import to_thread
 from fastapi import APIRouter, Body, Request
 
 from unmask.errors import InputError
+from unmask.inference.left_to_right.generation import Sampling
 from unmask.serving.batching import Work
 from unmask.serving.models import ServedModel
 from unmask.serving.schemas import (
@@ -149,7 +148,7 @@ async def tokenize(request: Request, name: str, body: Annotated[TextsRequest, ex
     service = service_of(request)
     model = service.model(name, "tokenize")
     service.check_number(len(body.inputs))
-    tokens = await to_thread.run_sync(lambda: model.use("tokens").tokens(body.inputs, service.limits.queue_tokens))
+    tokens = await service.in_thread(lambda: model.use("tokens").tokens(body.inputs, service.limits.queue_tokens))
     return Answer(model=name, predictions=tokens, truncated=False, tokens_left_out=[0] * len(tokens))
 
 
@@ -160,16 +159,12 @@ async def generate(
     most = service_of(request).limits.new_tokens
     if body.num_tokens * len(body.inputs) > most:
         raise Refused(413, f"{body.num_tokens * len(body.inputs):,} new tokens: a request adds at most {most:,}")
-    continuing = Continuing(body.num_tokens, body.temperature, body.top_k, body.top_p, body.seed)
-    read = partial(_read_prompts, body.inputs, continuing)
-    texts, reply = await answer(request, name, "generate", "generation", len(body.inputs), read)
+    continuing = Continuing(body.num_tokens, Sampling(body.temperature, body.top_k, body.top_p), body.seed)
+    texts, reply = await answer(
+        request, name, "generate", "generation", len(body.inputs), lambda use: use.read(body.inputs, continuing)
+    )
     predictions = [{"prompt": prompt, "text": text} for prompt, text in zip(body.inputs, texts, strict=True)]
     return reply.model_copy(update={"predictions": predictions})
-
-
-def _read_prompts(prompts: list[str], continuing: Continuing, use: Any) -> Work:
-    work: Work = use.read(prompts, continuing)
-    return work
 
 
 @router.post("/{name}/score", summary="How likely each text is: the natural logarithm, higher for what is likelier")

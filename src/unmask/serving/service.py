@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from anyio import to_thread
 from fastapi import Request
@@ -16,6 +17,8 @@ from unmask.serving.batching import Batcher, TooSlow, Work
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel
 from unmask.serving.settings import Limits
+
+Result = TypeVar("Result")
 
 
 class Refused(Exception):  # noqa: N818  an answer to a client, not a fault
@@ -76,9 +79,19 @@ class Service:
             TooSlow: it was not read and computed in `Limits.timeout_s`.
             ClientLeft, Busy, TooMuch, Stopping: there is no result.
         """
+        async with self._in_time():
+            return await self._compute(request, read)
+
+    async def in_thread(self, function: Callable[[], Result]) -> Result:
+        """What a function returns, from a thread; raises TooSlow as `compute`."""
+        async with self._in_time():
+            return await to_thread.run_sync(function, abandon_on_cancel=True)
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self.limits.timeout_s):
-                return await self._compute(request, read)
+                yield
         except TimeoutError:
             message = f"not answered within {self.limits.timeout_s:g} s: send fewer or shorter inputs, or try again"
             raise TooSlow(message) from None

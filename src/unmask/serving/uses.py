@@ -291,9 +291,7 @@ class Continuing:
     """How a prompt is continued; see `unmask.inference.left_to_right.generation.generate`."""
 
     num_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
+    sampling: Sampling
     seed: int
 
 
@@ -304,8 +302,6 @@ class GenerationUse:
         self._model: LanguageModel = load_language_model(directory, precision=precision)
 
     def read(self, prompts: Sequence[str], continuing: Continuing) -> Work:
-        """Raises SettingsError for a value that is out of its range."""
-        Sampling(continuing.temperature, continuing.top_k, continuing.top_p)
         encoded = self._model.tokenizer.encode_batch(list(prompts))
         lengths = [len(ids) for ids in encoded]
         tokens = sum(continuing.num_tokens * min(length + 1, self._model.window) for length in lengths)
@@ -313,8 +309,8 @@ class GenerationUse:
         return Work(self, continuing, list(zip(prompts, encoded, strict=True)), tokens, left_out)
 
     def compute(self, options: Continuing, payloads: Sequence[list[tuple[str, list[int]]]]) -> list[list[str]]:
-        sampling = Sampling(options.temperature, options.top_k, options.top_p)
+        number, sampling, seed = options.num_tokens, options.sampling, options.seed
         return [
-            [continue_prompt(self._model, *prompt, options.num_tokens, sampling, options.seed) for prompt in prompts]
+            [continue_prompt(self._model, prompt, ids, number, sampling, seed) for prompt, ids in prompts]
             for prompts in payloads
         ]

@@ -88,7 +88,7 @@ def run_session(
     context: RunContext,
     *,
     evaluate: Callable[[], dict[str, float]] | None = None,
-    before_step: Callable[[TrainState, Schedule], bool] | None = None,
+    change_stage: Callable[[TrainState, Schedule], bool] | None = None,
     compiles: bool = False,
     in_parts: bool = False,
 ) -> dict[str, float]:
@@ -106,8 +106,8 @@ def run_session(
         steps: the batches of each step; they begin where the checkpoint is.
         settings: of the run: `train`, `optimizer` and `schedule`.
         evaluate: measures the module on held-out data; None where there is none.
-        before_step: as in `unmask.training.loop.Hooks`; it returns whether a stage begins, so that the steps before it
-            get a row of their own.
+        change_stage: called before each step, as `Hooks.before_step`; it returns whether a stage begins, so that the
+            steps before it get a row of their own.
         compiles: whether captured steps are compiled where the recipe leaves it open.
         in_parts: the run has phases or stages, whose places depend on the budget, so that it cannot get a larger one.
 
@@ -148,7 +148,7 @@ def run_session(
         def begin_step(state: TrainState, schedule: Schedule) -> None:
             progress.update(state.progress(budget), state.tokens)
             micro_batches.begin_step()
-            if before_step is not None and before_step(state, schedule):
+            if change_stage is not None and change_stage(state, schedule):
                 session.log_rest(state)
 
         # A model that is divided would have to stop within the same block everywhere.

@@ -201,7 +201,8 @@ class TrainSettings(Settings):
     """Times that a run rolls back before it stops after all."""
 
     log_every: int = Field(50, ge=1)
-    """Steps between rows of `metrics.jsonl`; the last row of a run, a stage or a stop may cover fewer."""
+    """Steps between rows of `metrics.jsonl`; the last row of a run, a stage or a stop may cover fewer. With `minutes`
+    every step has one."""
     eval_every: int | None = Field(None, ge=1)
     """Steps between evaluations; null evaluates at the end only."""
     eval_sequences: int = Field(2000, ge=1)

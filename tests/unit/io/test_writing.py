@@ -131,6 +131,17 @@ def test_the_current_directory_can_be_filled(tmp_path: Path, monkeypatch: pytest
     assert (here / "inner" / "f").read_text() == "x"
 
 
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "other disk").mkdir()
+    (tmp_path / "link").symlink_to("other disk")
+    for text in ("x", "y"):
+        with writing_directory(tmp_path / "link", overwrite=True) as unfinished:
+            fill(unfinished, text)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "other disk" / "inner" / "f").read_text() == "y"
+    assert names(tmp_path) == ["link", "other disk"]
+
+
 def test_what_exists_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()

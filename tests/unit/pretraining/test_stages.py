@@ -57,7 +57,7 @@ def pretrain(run: Path, module: Staged, stop_at: int | None = None) -> None:
         NUMBERED,
         STEPS,
         stops=lambda batch: batch.keys.tolist() == [stop_at],
-        before_step=stage_changer(module, TRAIN),
+        change_stage=stage_changer(module, TRAIN),
         counts=lambda batch: {f"term{stage}": 5 for stage in range(3)},
         optimizer=OptimizerSettings(learning_rate=0.1),
         schedule=ScheduleSettings(warmup_steps=2),

@@ -89,3 +89,11 @@ def test_a_deadline_is_kept(what: str) -> None:
 
     with service(0.05) as serving:
         asyncio.run(asked(serving))
+
+
+def test_what_only_reads_is_given_up_in_time_too() -> None:
+    gate = threading.Event()
+    with service(timeout_s=0.05) as its:
+        with pytest.raises(TooSlow, match=r"not answered within 0\.05 s"):
+            asyncio.run(its.in_thread(gate.wait))
+        gate.set()

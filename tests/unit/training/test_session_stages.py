@@ -64,7 +64,7 @@ def run(
     module, seen = Toy(), list[int]()
     settings = {"log_every": 1, **settings}
 
-    def before_step(state: TrainState, schedule: Schedule) -> bool:
+    def change_stage(state: TrainState, schedule: Schedule) -> bool:
         share = state.progress(TrainSettings.model_validate(settings))
         if stage_at is None or share < stage_at:
             return False
@@ -86,7 +86,7 @@ def run(
         Whole(phases),
         settings,
         stops=stops,
-        before_step=before_step,
+        change_stage=change_stage,
         optimizer=OptimizerSettings.model_validate({"name": optimizer, "learning_rate": 0.1}),
         schedule=schedule,
     )

@@ -116,7 +116,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         place, fitted = Path(directory), self.predictor_
         try:
             check_place(place, overwrite, "choose another name, or pass overwrite=True to replace a model")
-            with writing_directory(place.resolve(), overwrite) as unfinished:  # resolved: a link stays a link
+            with writing_directory(place, overwrite) as unfinished:
                 save_finetuned(fitted.module, fitted.task, fitted.tokenizer, unfinished, self._trained_length)
         except OSError as error:  # such as a folder that even the system's owner cannot make
             reason = error.strerror or error
@@ -327,7 +327,7 @@ def _stop(state: TrainState, bad: BadStep) -> NoReturn:
 
 @dataclass
 class _LossCurve:
-    """The loop's hook: keeps the mean loss of each epoch."""
+    """The loop's hook: keeps the mean loss of each whole epoch."""
 
     means: list[float] = field(default_factory=list)
 

@@ -70,7 +70,7 @@ class RayMachines:
 
     def ended(self, timeout_s: float) -> list[tuple[str, Ended]]:
         return [
-            (name, self._seen(name) if ended.is_well else ended)
+            (name, self._seen(name, ended) if ended.is_well else ended)
             for name, ended in self._cluster.call(_ended, timeout_s)
         ]
 
@@ -80,15 +80,15 @@ class RayMachines:
     def close(self) -> None:
         self._cluster.close()
 
-    def _seen(self, name: str) -> Ended:
-        """How a trial has ended that has ended well on its machine, once this one sees its results."""
+    def _seen(self, name: str, ended: Ended) -> Ended:
+        """How a trial has `ended` that has ended well on its machine, once this one sees its results."""
         place = self._runs.directory / TRIALS / name
         until = time.monotonic() + _PATIENCE_S
         while read_results(place) is None:
             if time.monotonic() > until:
                 return Ended(error=OutputError(f"{place}: its results, made on another machine, are not seen here"))
             time.sleep(_LOOK_EVERY_S)
-        return Ended()
+        return ended
 
 
 # In the process that is connected to the cluster

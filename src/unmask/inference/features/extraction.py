@@ -102,7 +102,7 @@ def load_feature_model(
         raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
     choice = find_choice(layers, settings.num_hidden_layers)
     check_layers(encoder, layers)
-    encoder, compute = freeze(encoder, compute)
+    compute = freeze(encoder, compute)
     opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts)
     if (capacity := opened.row_maker("none").capacity(is_pair=True)) < 2:
         raise SettingsError(

@@ -26,6 +26,7 @@ from unmask.io.writing import (
     UNFINISHED,
     alone_in,
     as_output_error,
+    own_place,
     put_back,
     refuse_existing,
     refuse_foreign,
@@ -51,7 +52,7 @@ logger = logging.getLogger("unmask")
 
 DATA = "data.json"
 """In the directory of a run or search: a fingerprint of each of its inputs."""
-_RESULTS = (CHECKPOINTS, MODEL, TRIALS)
+_WORTH_KEEPING = (CHECKPOINTS, MODEL, TRIALS)
 """What a run's directory holds once it is worth keeping."""
 _OWN = (
     *(RECIPE, DATA, ENVIRONMENT, METRICS, LOG, TENSORBOARD, "report.html", RESULTS, SAMPLES),
@@ -120,6 +121,7 @@ def opening_run(
     """
     if resume and overwrite:
         raise SettingsError("--resume continues a run and --overwrite removes it: give one of them")
+    directory = own_place(directory)
     saved, aside = directory / RECIPE, directory.with_name(f"{REPLACED}{directory.name}")
     with ExitStack() as held:
         for place in (aside, directory):  # a lock stays with what it was taken of, whatever the name is then
@@ -137,15 +139,15 @@ def opening_run(
             advice = "choose another --out, or pass --resume or --overwrite" if is_there else no_run
             refuse_existing(directory, overwrite=False, instead=advice)
         changes = _find_changes(saved, recipe) if continues else Changes([])
-        is_held = directory.is_dir() and not replaces
+        is_new = replaces or not directory.is_dir()
         try:
             with _replacing(directory, aside) if replaces else nullcontext():
                 with as_output_error(directory):
                     directory.mkdir(parents=True, exist_ok=True)
-                if not is_held:
+                if is_new:
                     held.enter_context(alone_in(directory))
                 kept = (saved, directory / ENVIRONMENT)
-                with _restoring(kept) if continues else _removing_refused(directory, keeps):
+                with _restoring(kept) if continues else _removing_refused(directory, keeps, is_new):
                     write_text(saved, dump_settings(recipe))
                     yield changes
         except (KeyboardInterrupt, Interrupted) as error:
@@ -158,7 +160,7 @@ def opening_run(
 def _replacing(directory: Path, aside: Path) -> Iterator[None]:
     """A block in which another directory takes the place of a run, which comes back if anything goes wrong in it."""
     with as_output_error(directory):
-        if aside.exists() and not any((directory / name).exists() for name in _RESULTS):
+        if aside.exists() and not any((directory / name).exists() for name in _WORTH_KEEPING):
             shutil.rmtree(directory)  # of an attempt to replace the run that was killed
         else:
             shutil.rmtree(aside, ignore_errors=True)
@@ -186,12 +188,15 @@ def _restoring(paths: Sequence[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def _removing_refused(directory: Path, keeps: Sequence[str]) -> Iterator[None]:
-    """A block in which a new run may be refused: nothing but `keeps` stays of it then."""
+def _removing_refused(directory: Path, keeps: Sequence[str], is_new: bool) -> Iterator[None]:
+    """A block in which a new run may be refused: nothing but `keeps` stays of it then, and of a directory that `is_new`
+    not even that where it holds nothing."""
     try:
         yield
     except UserError:
         _remove_but(directory, keeps)
+        if is_new and not _names(directory):
+            directory.rmdir()
         raise
 
 
@@ -299,15 +304,13 @@ def _names(directory: Path) -> set[str]:
 
 
 def _remove_but(directory: Path, keeps: Sequence[str]) -> None:
-    """Removes what a directory holds besides these names, and the directory where nothing is left."""
+    """Removes what a directory holds besides these names."""
     for name in _names(directory).difference(keeps):
         path = directory / name
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-    if not _names(directory):
-        directory.rmdir()
 
 
 def _holds_only(directory: Path, names: Sequence[str]) -> bool:

@@ -404,3 +404,17 @@ def test_whatever_goes_wrong_an_overwritten_run_is_as_it_was(tmp_path: Path, tro
     with pytest.raises(Interrupted if isinstance(trouble, KeyboardInterrupt) else type(trouble)):
         open_and(get_into_trouble, run, overwrite=True, keeps=("store",))
     assert contents(tmp_path) == before
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_the_run(tmp_path: Path) -> None:
+    """Runs of clusters are links to another disk."""
+    (tmp_path / "scratch").mkdir()
+    link = tmp_path / "run"
+    link.symlink_to("scratch")
+    with pytest.raises(InputError, match="not text"):
+        open_and(lambda: None, link)
+    assert names(tmp_path / "scratch") == []
+    begin(link)
+    for _ in range(2):
+        open_run(link, recipe(seed=3), resume=False, overwrite=True)
+        assert (link.is_symlink(), names(tmp_path / "scratch"), names(tmp_path)) == (True, [RECIPE], ["run", "scratch"])
