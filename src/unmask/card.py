@@ -37,8 +37,6 @@ from unmask.training.run.log import METRICS, read_metrics
 from unmask.training.run.model_place import CARD, marked
 
 _NOT_METRICS = ("loss",)
-_PIPELINES = ("text-classification", "fill-mask")
-"""The tasks of pipelines of `transformers` that answer as `unmask` does, where nothing of `_own_ways` is in the way."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +129,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     pipeline = (
         FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
     )
-    own_ways = _own_ways(config, pipeline)
-    code = "pipeline" if pipeline in _PIPELINES else None if task else "encoder"
+    own_ways = _own_ways(config)
+    code = "encoder" if pipeline is None else "pipeline"
     front = {
         "license": stated.license,
         "language": list(stated.languages),
@@ -187,7 +185,7 @@ def _is_unknown_there(config: Mapping[str, Any]) -> bool:
     return family is not None and not family.in_transformers
 
 
-def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:
+def _own_ways(config: Mapping[str, Any]) -> list[str]:
     """Why no code for `transformers` would answer as `unmask` does; empty if some does. A segmenter and
     TensorFlow's weights are named elsewhere in the card."""
     task = config.get("unmask_task", {})
@@ -196,10 +194,9 @@ def _own_ways(config: Mapping[str, Any], pipeline: str | None) -> list[str]:
         "its head is in `head.safetensors`, which `transformers` does not read": HEAD_KIND in config,
         "`unmask` reads a long text in windows and puts their outputs together": task.get("long_text") == "windows",
         "`unmask` gives a text every label that is probable enough, by thresholds": bool(task.get("multi_label")),
-        "`unmask` tags words or characters, and a pipeline tokens": pipeline == "token-classification",
-        f"`transformers` has no pipeline for {pipeline}": pipeline in ("question-answering", "multiple-choice"),
     }
-    return [way for way, is_so in ways.items() if is_so]
+    of_kind = FACTS[kind_of(task["name"])].own_way if "name" in task else ""
+    return [*(way for way, is_so in ways.items() if is_so), *filter(None, [of_kind])]
 
 
 @cache

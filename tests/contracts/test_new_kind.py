@@ -1,4 +1,5 @@
-"""A kind of task that is not of the program, with the head of another kind: it is trained, saved, opened and asked."""
+"""A kind of task that is not of the program, with the head of another kind: it is trained, saved, opened, asked
+and served."""
 
 from __future__ import annotations
 
@@ -9,13 +10,19 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from starlette.testclient import TestClient
 from torch import Tensor
 
 import unmask
 from support.files import write_rows
 from support.untrained import save_bert
+from unmask.card import card_of
 from unmask.finetuning.run import save_finetuned
+from unmask.inference.deciding import Deciding
+from unmask.inference.predictor import predict_file
 from unmask.models.hub.directory import load_encoder
+from unmask.serving.app import build_app
+from unmask.serving.models import open_models
 from unmask.tasks import table
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.encoded import EncodedExamples
@@ -27,6 +34,9 @@ from unmask.tasks.text.examples import TextFiles
 from unmask.tokenization.opening import open_tokenizer
 
 STARS = ["bad", "fair", "good"]
+ORDINAL = FACTS["classification"]._replace(
+    endpoint="rank", decision=("label", "median"), own_way="`unmask` answers with the median, and a pipeline does not"
+)
 
 
 class OrdinalSettings(TaskSettings):
@@ -54,7 +64,7 @@ def open_ordinal(settings: TaskSettings, columns: ColumnSettings, lenient: bool 
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines in the tables; `TaskKind`, which the settings are checked against, cannot be changed while running."""
     monkeypatch.setitem(TASKS, "ordinal", open_ordinal)  # type: ignore[arg-type]
-    monkeypatch.setitem(FACTS, "ordinal", FACTS["classification"])  # type: ignore[arg-type]
+    monkeypatch.setitem(FACTS, "ordinal", ORDINAL)  # type: ignore[arg-type]
     monkeypatch.setitem(FIELDS_OF_KINDS, "labels", (*FIELDS_OF_KINDS["labels"], "ordinal"))
     monkeypatch.setattr(table, "TaskSettings", OrdinalSettings)
 
@@ -74,7 +84,21 @@ def test_a_kind_with_the_head_of_another_is_opened_as_it_was_saved(tmp_path: Pat
         (term.total / module.counts(batch)["task"]).backward()
         optimizer.step()
     save_finetuned(module, task, tokenizer, tmp_path / "model")
-    [told] = list(unmask.predict(tmp_path / "model", [{"text": "a good film"}]))
-    assert told.keys() >= {"label", "probabilities", "median"}
-    assert list(told["probabilities"]) == STARS
-    assert unmask.evaluate(tmp_path / "model", path)["n"] == len(rows)
+    model = tmp_path / "model"
+    [prediction] = list(unmask.predict(model, [{"text": "a good film"}]))
+    assert prediction.keys() >= {"label", "probabilities", "median"}
+    assert list(prediction["probabilities"]) == STARS
+    assert unmask.evaluate(model, path)["n"] == len(rows)
+
+    unsure = next(iter(predict_file(model, path, deciding=Deciding(abstain_below=1.0))))
+    assert (unsure["label"], unsure["median"], unsure["abstained"]) == (None, None, True)
+    assert ORDINAL.own_way in (card := card_of(model))
+    assert "pipeline(" not in card
+    app = build_app(open_models([str(model)], "fp32"))
+    with TestClient(app) as client:
+        [served] = client.get("/v1/models").json()["data"]
+        assert {"rank", "words"} <= set(served["uses"])
+        assert [each["label"] for each in client.post("/predict", json={"inputs": "a good film"}).json()] == sorted(
+            STARS, key=lambda label: -prediction["probabilities"][label]
+        )
+    app.service.batcher.close()

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from unmask.corpus.files import FORMAT_OF_SUFFIX
 from unmask.errors import SettingsError
+from unmask.io.reading import COMPRESSIONS
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -181,3 +183,19 @@ def test_make_targets_exist() -> None:
     text = "\n".join(path.read_text("utf-8") for path in [*DOCUMENTS, REPOSITORY / ".ci" / "run"])
     named = set(re.findall(r"(?:^|`|run )make ([a-z]+)", text, flags=re.MULTILINE))
     assert {"setup", "check", "test", "demo"} <= named <= targets
+
+
+LISTS_OF_SUFFIXES = {
+    "README.md": r"^Text is .*?;",
+    "docs/architecture.md": r"corpus files<br/>.*?$",
+    "docs/guides/your-own-corpus.md": r"^## 1\. What can be read$.*?^Give files",
+    "src/unmask/cli/options.py": r"^Text = .*?^\]",  # by hand, so that `--help` need not import what reads
+}
+
+
+@pytest.mark.parametrize("name", LISTS_OF_SUFFIXES)
+def test_what_can_be_read_is_listed_wholly(name: str) -> None:
+    text = (REPOSITORY / name).read_text("utf-8").replace("a Wikipedia dump", ".xml")
+    listed = re.search(LISTS_OF_SUFFIXES[name], text, flags=re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    assert set(filter(None, (*FORMAT_OF_SUFFIX, *COMPRESSIONS))) <= set(re.findall(r"\.\w+\b", listed[0]))

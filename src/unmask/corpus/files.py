@@ -21,7 +21,7 @@ FORMAT_OF_SUFFIX: dict[str, str] = {
     ".parquet": "parquet",
     ".xml": "wikipedia",
 }
-"""A `.txt` may turn out to be a Project Gutenberg book: `readers` looks into it."""
+"""A `.txt` may turn out to be a Project Gutenberg book: `unmask.corpus.reading` looks into it."""
 
 
 def format_of(path: Path) -> str | None:

@@ -23,7 +23,6 @@ from unmask.models.gpt1 import Gpt1Encoder
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.source import LoadedModel
 from unmask.models.kernels.products import Linear
-from unmask.models.layers import ACTIVATIONS
 from unmask.models.modernbert import ModernBertBlock, ModernBertEncoder
 from unmask.models.settings import EncoderSettings
 
@@ -126,7 +125,7 @@ class PaddedModel(nn.Module):
             if inner:
                 hidden = hidden + attended
                 inputs, gates = block.feed_forward.up(block.feed_forward_norm(hidden)).chunk(2, -1)
-                hidden = hidden + block.feed_forward.down(ACTIVATIONS[block.feed_forward.activation](inputs) * gates)
+                hidden = hidden + block.feed_forward.down(block.feed_forward.activation(inputs) * gates)
                 continue
             hidden = block.attention_norm(hidden + attended)
             transformed = block.feed_forward.down(block.feed_forward.activation(block.feed_forward.up(hidden)))

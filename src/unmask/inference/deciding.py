@@ -39,7 +39,7 @@ class Deciding:
     """What to do with uncertain predictions of a classifier or of a task with choices.
 
     Attributes:
-        abstain_below: below this certainty `label`, `labels` or `choice` is None and `abstained` True.
+        abstain_below: below this certainty the keys of the kind's `decision` are None and `abstained` True.
         most_uncertain: only so many predictions are kept, the least certain first.
 
     Raises:
@@ -57,17 +57,17 @@ class Deciding:
 
     def check(self, task: Task[Any]) -> None:
         """Refuses a task whose predictions have no probabilities of labels or choices, by a `SettingsError`."""
-        if (self.abstain_below or self.most_uncertain) and not FACTS[task.kind].may_abstain:
+        if (self.abstain_below or self.most_uncertain) and not FACTS[task.kind].decision:
             option = "--most-uncertain" if self.abstain_below is None else "--abstain-below"
             raise SettingsError(
                 f"{option} is for labels and choices, and the model's task is {task.settings.name}: leave it out"
             )
 
-    def __call__(
-        self, predictions: Iterable[dict[str, Any]], thresholds: Mapping[str, float] = MappingProxyType({})
-    ) -> Iterator[dict[str, Any]]:
-        """The predictions with what was decided; to choose the least certain, all are read first, and only those chosen
-        are kept in memory. `thresholds` as for `certainty`."""
+    def __call__(self, predictions: Iterable[dict[str, Any]], task: Task[Any]) -> Iterator[dict[str, Any]]:
+        """The predictions of a task with what was decided; to choose the least certain, all are read first, and only
+        those chosen are kept in memory."""
+        given = task.settings.thresholds
+        thresholds = given if isinstance(given, dict) else {}
         if self.most_uncertain is not None:
             order = count()  # of equally uncertain ones the earlier comes first
             keyed = ((certainty(prediction, thresholds), next(order), prediction) for prediction in predictions)
@@ -77,7 +77,7 @@ class Deciding:
                 yield prediction
                 continue
             has_abstained = certainty(prediction, thresholds) < self.abstain_below
-            named = [name for name in ("label", "labels", "choice") if name in prediction and has_abstained]
+            named = [name for name in FACTS[task.kind].decision if name in prediction and has_abstained]
             yield {**prediction, **dict.fromkeys(named), "abstained": has_abstained}
 
 

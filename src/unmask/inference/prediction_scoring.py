@@ -108,7 +108,7 @@ def evaluate_predictions(
     for example, prediction in _paired(examples, opened.id_column, predictions, data):
         _check_match(example, prediction)
         num_read += 1
-        if FACTS[opened.kind].may_abstain and "abstained" in prediction.fields:
+        if FACTS[opened.kind].decision and "abstained" in prediction.fields:
             may_abstain = True
             if prediction.fields["abstained"]:
                 num_abstained += example.label is not None

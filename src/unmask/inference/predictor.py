@@ -278,11 +278,10 @@ def predict_file(
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
     rows = read_task_inputs(path, predictor.task, format)
-    given = predictor.task.settings.thresholds
     predictions = predictor(rows if columns.id is None else having_field(rows, columns.id))
     if shows_progress:
         predictions = _counted(predictions)
-    return deciding(predictions, given if isinstance(given, dict) else {})
+    return deciding(predictions, predictor.task)
 
 
 def _counted(predictions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

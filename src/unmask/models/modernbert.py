@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from unmask.batch import Batch
 from unmask.models.dropout import add_dropout, dropout
@@ -68,17 +69,17 @@ class GatedFeedForward(nn.Module):
         super().__init__()
         self.up = Linear(settings.hidden_size, 2 * settings.intermediate_size, settings.mlp_bias)
         self.down = Linear(settings.intermediate_size, settings.hidden_size, settings.mlp_bias)
-        self.activation = settings.hidden_act
+        self.activation = ACTIVATIONS[settings.hidden_act]
         self.dropout_prob = settings.hidden_dropout_prob
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(rows, hidden)."""
         values = self.up(hidden)
-        if self.activation == "gelu":
+        if self.activation is functional.gelu:
             gated = gated_gelu(values)
         else:
             inputs, gates = values.chunk(2, -1)
-            gated = ACTIVATIONS[self.activation](inputs) * gates
+            gated = self.activation(inputs) * gates
         output: Tensor = self.down(dropout(gated, self.dropout_prob, self.training))
         return output
 

@@ -13,7 +13,7 @@ At a first reading skip what answers for reports, floors and checkpoints: in `Ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,22 +50,13 @@ from unmask.objectives.directions import (
     next_counts,
 )
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
-from unmask.objectives.masks.masking import choose_tokens, choose_words, describe_masking, mask_targets, predict_masked
-from unmask.objectives.masks.span_masking import (
-    choose_annotated,
-    choose_spans,
-    describe_span_lengths,
-    describe_spans,
-    find_spans,
-)
+from unmask.objectives.masks.masking import describe_masking, mask_targets, predict_masked
+from unmask.objectives.masks.span_masking import describe_span_lengths, describe_spans, find_spans
+from unmask.objectives.masks.table import MASKINGS
 from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.objectives.settings import TARGET_PROB, MaskedLMSettings
-from unmask.objectives.settings_base import AnnotationKind
 from unmask.objectives.span_boundary import SpanBoundary
 from unmask.tokenization.vocabulary import Vocabulary
-
-SPAN_MASKINGS = ("span", *get_args(AnnotationKind))
-"""Maskings in which a whole span is masked, replaced or left together (SpanBERT, section 3.1)."""
 
 
 class MaskedLM:
@@ -80,14 +71,14 @@ class MaskedLM:
 
     def __init__(self, settings: MaskedLMSettings, vocabulary: Vocabulary) -> None:
         assert vocabulary.mask_id is not None, "checked by `new_objective`"
-        if settings.masking != "token" and not vocabulary.marks_words:
+        self._masking = MASKINGS[settings.masking]
+        if self._masking.needs_words and not vocabulary.marks_words:
             raise SettingsError(
                 f"objective.masking={settings.masking} needs a tokenizer whose entries show where a word begins: take "
                 "masking=token, or a WordPiece or byte-level tokenizer"
             )
-        self._settings = settings
+        self._settings, self._vocabulary = settings, vocabulary
         self._mask_id, self._special_ids = vocabulary.mask_id, vocabulary.special_ids
-        self._continuation = torch.from_numpy(vocabulary.continuation)
         ordinary = torch.ones(vocabulary.size, dtype=torch.bool)
         ordinary[list(vocabulary.special_ids)] = False
         self._ordinary_ids = torch.nonzero(ordinary).squeeze(1)
@@ -100,17 +91,14 @@ class MaskedLM:
         next_tokens = ("lm",) if settings.causal_share else ()
         self.vocabulary_terms = ("mlm", *next_tokens, *(part.term for part in self._parts if part.is_over_vocabulary))
 
-    @property
-    def _has_spans(self) -> bool:
-        return self._settings.masking in SPAN_MASKINGS
-
     def prepare(self, batch: Batch) -> Batch:
         """Masks a batch; see `unmask.objectives.masks.masking.mask_targets` for the columns it gets, to which the parts
         add theirs."""
         settings = self._settings
         batch = draw_directions(batch)
         # A column in training alone, where the share changes over the run; else the last share.
-        chosen = self._choose(batch, float(batch.columns.get(TARGET_PROB, settings.last_target_prob)))
+        prob = float(batch.columns.get(TARGET_PROB, settings.last_target_prob))
+        chosen = self._masking.choose(batch, prob, settings, self._vocabulary)
         if batch.left_to_right:
             chosen &= ~is_read_left_to_right(batch)
         prepared = mask_targets(
@@ -120,24 +108,13 @@ class MaskedLM:
             settings.random_token_prob,
             self._mask_id,
             self._ordinary_ids,
-            _first_of_span(batch, chosen) if self._has_spans else None,
+            _first_of_span(batch, chosen) if self._masking.has_spans else None,
         )
         if batch.left_to_right:
             prepared = add_next_tokens(prepared, batch.input_ids)
         for part in self._parts:
             prepared = part.prepare(prepared, chosen)
         return prepared
-
-    def _choose(self, batch: Batch, prob: float) -> Tensor:
-        """(tokens,) bool, True for a target."""
-        settings = self._settings
-        if settings.masking == "token":
-            return choose_tokens(batch, prob)
-        if settings.masking == "whole_word":
-            return choose_words(batch, prob, self._continuation)
-        if settings.masking == "span":
-            return choose_spans(batch, prob, self._continuation, settings.span_length_prob, settings.max_span_words)
-        return choose_annotated(batch, prob, self._continuation, batch.columns[settings.masking])
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Targets of `mlm`, of `lm` where sequences are read from left to right, and of each part."""
@@ -183,11 +160,12 @@ class MaskedLM:
         lines = [part.describe_sequences(batch, most) for part in self._parts]
         if batch.left_to_right:
             lines.append(["read from left to right" if causal else "" for causal in batch.left_to_right[:most]])
-        lines += [describe_spans(batch, most)] if self._has_spans else []
+        lines += [describe_spans(batch, most)] if self._masking.has_spans else []
         return [", ".join(filter(None, facts)) for facts in zip([""] * most, *lines, strict=True)]
 
     def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
-        rows = describe_masking(batches, self._mask_id) + (describe_span_lengths(batches) if self._has_spans else [])
+        rows = describe_masking(batches, self._mask_id)
+        rows += describe_span_lengths(batches) if self._masking.has_spans else []
         return rows + [row for part in self._parts for row in part.describe_batches(batches)]
 
 

@@ -16,6 +16,7 @@ from unmask.serving.endpoints import FAILURES, example, service_of
 from unmask.serving.schemas import EmbedRequest, OpenAIEmbeddings, PredictRequest, TeiSimilarityRequest, TokenizeRequest
 from unmask.serving.service import Refused, Service
 from unmask.serving.uses import Reading
+from unmask.tasks.kinds import labelling_endpoints
 
 router = APIRouter(responses=FAILURES)
 
@@ -72,7 +73,7 @@ async def predict(request: Request, body: Annotated[PredictRequest, example(inpu
     given: list[Any] = list(body.inputs) if is_batch else [body.inputs]
     service.check_number(len(given))
     rows = [_fields([each] if isinstance(each, str) else list(each)) for each in given]
-    model = service.model(_reader(service, rows) if body.model is None else body.model, "classify")
+    model = service.model(_reader(service, rows) if body.model is None else body.model, *labelling_endpoints())
     answers, work = await service.compute(request, lambda: model.use("task").read(rows))
     if not body.truncate and (left_out := sum(work.left_out)):
         raise Refused(422, f"{left_out:,} tokens would not be read: send shorter inputs, or truncate=true", "too_long")
@@ -86,7 +87,8 @@ async def predict(request: Request, body: Annotated[PredictRequest, example(inpu
 def _reader(service: Service, rows: list[dict[str, str]]) -> str | None:
     """The first model that labels as many texts at once as each row has."""
     lengths = {len(row) for row in rows}
-    labelling = (each for each in service.models.values() if "classify" in each.endpoints)
+    endpoints = set(labelling_endpoints())
+    labelling = (each for each in service.models.values() if not endpoints.isdisjoint(each.endpoints))
     reading = (each.name for each in labelling if lengths <= {len(texts) for texts in each.task.columns})
     return next(reading, None)
 

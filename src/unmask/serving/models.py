@@ -22,7 +22,7 @@ from unmask.models.hub.config import family_in, read_any_config
 from unmask.models.hub.uses import MASKED, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
-from unmask.tasks.kinds import FACTS
+from unmask.tasks.kinds import FACTS, labelling_endpoints
 from unmask.training.run.checkpoint import list_steps
 
 MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
@@ -184,7 +184,7 @@ def _looks(model: ServedModel, family: Family | None) -> tuple[str, ...]:
         "token-scores": "pairs" in model.endpoints,
         "layers": main == "fill-mask" and attends,
         "checkpoints": main == "fill-mask" and is_of_run and len(model.steps) > 1,
-        "words": main == "classify",
+        "words": main in labelling_endpoints(),
         "spans": main == "answer",
     }
     return tuple(name for name, is_there in looks.items() if is_there)

@@ -42,24 +42,26 @@ class Service:
     metrics: Metrics
     limits: Limits
 
-    def model(self, name: str | None, endpoint: str) -> ServedModel:
-        """The model of that name, if it has that endpoint; the first that has it where no name is given.
+    def model(self, name: str | None, *endpoints: str) -> ServedModel:
+        """The model of that name, if it has one of these endpoints; the first that has one where no name is given.
 
         Raises:
             Refused: there is none.
         """
         if name is None:
             for model in self.models.values():
-                if endpoint in model.endpoints:
+                if not set(endpoints).isdisjoint(model.endpoints):
                     return model
-            raise Refused(404, f"no model here is for {endpoint}: GET /v1/models lists what each is for")
+            raise Refused(404, f"no model here is for {' or '.join(endpoints)}: GET /v1/models lists what each is for")
         if name not in self.models:
             there = ", ".join(sorted(self.models))
             raise Refused(404, f"no model {name[:80]!r} here: there are {there}", "model_not_found", "model")
         model = self.models[name]
-        if endpoint not in model.endpoints:
+        if set(endpoints).isdisjoint(model.endpoints):
             uses = ", ".join(f"/v1/models/{name}/{each}" for each in model.endpoints)
-            raise Refused(409, f"the model {name} is not for {endpoint}: it answers at {uses}", "wrong_endpoint")
+            raise Refused(
+                409, f"the model {name} is not for {' or '.join(endpoints)}: it answers at {uses}", "wrong_endpoint"
+            )
         return model
 
     def check_number(self, inputs: int) -> None:

@@ -17,7 +17,10 @@ class KindFacts(NamedTuple):
         hub_task: the Hub's `pipeline_tag`.
         group_columns: those of a table by which rows belong together when it is split; the first that exists is used.
         needed_columns: those that are read where a plain text is not enough.
-        may_abstain: whether predictions have the probabilities of labels or choices, by which a model may abstain.
+        decision: the keys of a prediction that say what was decided by the probabilities of labels or choices, which
+            are None where a model abstains; empty where it cannot.
+        scores_labels: whether a prediction has the `probabilities` of a text's labels, by label.
+        own_way: why the pipeline of `transformers` for `hub_task` does not answer as `unmask` does; empty if it does.
     """
 
     endpoint: str
@@ -26,7 +29,9 @@ class KindFacts(NamedTuple):
     hub_task: str
     group_columns: tuple[str, ...]
     needed_columns: tuple[str, ...] = ()
-    may_abstain: bool = False
+    decision: tuple[str, ...] = ()
+    scores_labels: bool = False
+    own_way: str = ""
 
 
 FACTS: dict[TaskKind, KindFacts] = {
@@ -36,7 +41,8 @@ FACTS: dict[TaskKind, KindFacts] = {
         example="a gripping , beautifully acted film",
         hub_task="text-classification",
         group_columns=("premise", "sentence1", "text_a", "sentence", "document", "text"),
-        may_abstain=True,
+        decision=("label", "labels"),
+        scores_labels=True,
     ),
     "regression": KindFacts(
         endpoint="regress",
@@ -52,6 +58,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         hub_task="question-answering",
         group_columns=("title", "context"),
         needed_columns=("question", "context"),
+        own_way="`transformers` has no pipeline for question-answering",
     ),
     "choice": KindFacts(
         endpoint="choose",
@@ -60,7 +67,8 @@ FACTS: dict[TaskKind, KindFacts] = {
         hub_task="multiple-choice",
         group_columns=("article", "context"),
         needed_columns=("context", "choices"),
-        may_abstain=True,
+        decision=("choice",),
+        own_way="`transformers` has no pipeline for multiple-choice",
     ),
     "tagging": KindFacts(
         endpoint="tag",
@@ -68,5 +76,11 @@ FACTS: dict[TaskKind, KindFacts] = {
         example={"text": "Anna works in Berlin."},
         hub_task="token-classification",
         group_columns=("document", "tokens", "text"),
+        own_way="`unmask` tags words or characters, and a pipeline tokens",
     ),
 }
+
+
+def labelling_endpoints() -> tuple[str, ...]:
+    """Those of the kinds that score the labels of a text."""
+    return tuple(facts.endpoint for facts in FACTS.values() if facts.scores_labels)

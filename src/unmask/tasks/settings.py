@@ -177,8 +177,7 @@ class TaskSettings(Settings):
             )
         of_windows = {"window_pooling": "mean", "doc_stride": 128}
         for field, usual in of_windows.items():
-            is_text = kind in ("classification", "regression")
-            if is_text and self.long_text != "windows" and getattr(self, field) != usual:
+            if kind in FIELDS_OF_KINDS["long_text"] and self.long_text != "windows" and getattr(self, field) != usual:
                 raise ValueError(
                     f"{field} is for texts that are read in windows: set long_text to windows, or leave it out"
                 )

@@ -53,7 +53,7 @@ class OptimizerKind:
 
     Attributes:
         moments: numbers that it keeps for each parameter, at most.
-        keys: those of `optimizer` that it reads and not every other does.
+        keys: those of `optimizer` that it reads beside `learning_rate`, `weight_decay` and `layer_decay`.
         is_divisible: whether processes may divide its state (`train.shard`): it updates each number by itself.
     """
 
@@ -62,17 +62,18 @@ class OptimizerKind:
     is_divisible: bool = False
 
 
-_OF_ADAM = ("betas", "bias_correction")
+_OF_ADAM = ("betas", "epsilon", "bias_correction")
 OPTIMIZERS = {
     "adamw": OptimizerKind(2, _OF_ADAM, is_divisible=True),
     "lamb": OptimizerKind(2, _OF_ADAM),
     "muon": OptimizerKind(2, (*_OF_ADAM, "muon_learning_rate", "muon_momentum")),
-    "adagrad": OptimizerKind(1, ("initial_accumulator",)),
+    "adagrad": OptimizerKind(1, ("epsilon", "initial_accumulator")),
 }
 ONLY_OF_OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    key: tuple(name for name, other in OPTIMIZERS.items() if key in other.keys)
+    key: names
     for kind in OPTIMIZERS.values()
     for key in kind.keys
+    if len(names := tuple(name for name, other in OPTIMIZERS.items() if key in other.keys)) < len(OPTIMIZERS)
 }
 """Keys of `optimizer` that mean something only under some names."""
 

@@ -11,6 +11,9 @@ from unmask.inference.deciding import Deciding, certainty
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 
+CLASSIFICATION = open_task(TaskSettings(name="classification"), ColumnSettings())
+CHOICE = open_task(TaskSettings(name="choice"), ColumnSettings())
+
 
 def label(probability: float, **more: Any) -> dict[str, Any]:
     return {"label": "a", "score": probability, "probabilities": {"a": probability, "b": 1 - probability}, **more}
@@ -24,22 +27,23 @@ def test_certainty_is_that_of_the_decision() -> None:
     assert certainty(several, {"a": 0.32}) == pytest.approx(0.53125), "just under its threshold"
     assert certainty(several, {"a": 0.3}) == 0.5
     assert certainty({"labels": ["a"], "probabilities": {"a": 1.0}}, {"a": 1.0}) == 1
-    [kept] = Deciding(abstain_below=0.6)([several], {"a": 0.32})
-    assert kept["abstained"]
+    with_threshold = TaskSettings(name="classification", multi_label=True, thresholds={"a": 0.32})
+    [kept] = Deciding(abstain_below=0.6)([several], open_task(with_threshold, ColumnSettings()))
+    assert (kept["abstained"], kept["labels"]) == (True, None)
 
 
 def test_below_the_threshold_there_is_no_decision() -> None:
-    told = list(Deciding(abstain_below=0.8)([label(0.79), label(0.8)]))
+    told = list(Deciding(abstain_below=0.8)([label(0.79), label(0.8)], CLASSIFICATION))
     assert [(one["label"], one["abstained"], one["score"]) for one in told] == [(None, True, 0.79), ("a", False, 0.8)]
-    [choice] = Deciding(abstain_below=0.8)([{"choice": 0, "probabilities": [0.5, 0.5]}])
+    [choice] = Deciding(abstain_below=0.8)([{"choice": 0, "probabilities": [0.5, 0.5]}], CHOICE)
     assert (choice["choice"], choice["abstained"], "label" in choice) == (None, True, False)
-    assert list(Deciding()([label(0.5)])) == [label(0.5)]
+    assert list(Deciding()([label(0.5)], CLASSIFICATION)) == [label(0.5)]
 
 
 def test_the_least_certain_come_first_and_of_equals_the_earlier() -> None:
     given = [label(each, number=number) for number, each in enumerate([0.9, 0.6, 0.6, 0.55, 0.99])]
-    assert [one["number"] for one in Deciding(most_uncertain=3)(given)] == [3, 1, 2]
-    assert len(list(Deciding(most_uncertain=9)(given))) == 5
+    assert [one["number"] for one in Deciding(most_uncertain=3)(given, CLASSIFICATION)] == [3, 1, 2]
+    assert len(list(Deciding(most_uncertain=9)(given, CLASSIFICATION))) == 5
 
 
 def test_what_does_not_apply_is_refused() -> None:

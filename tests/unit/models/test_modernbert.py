@@ -17,10 +17,12 @@ from unmask.batch import pack
 from unmask.errors import ModelError
 from unmask.models import attention
 from unmask.models.attention import attend
+from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import HeadKind, MaskedLMHead, new_head
 from unmask.models.hub.directory import load_model, save_model
 from unmask.models.kernels.attention_backends import Backend
 from unmask.models.kernels.row_layout import Layout, layout_for
+from unmask.models.layers import ACTIVATIONS
 from unmask.models.modernbert import ModernBertBlock, ModernBertEncoder
 from unmask.models.settings import EncoderSettings, ModelSettings
 from unmask.training.optimizers.optimizer import parameter_groups
@@ -45,6 +47,12 @@ def test_the_first_layer_has_no_norm_before_attention_and_every_third_is_global(
     assert [isinstance(block.attention_norm, nn.Identity) for block in blocks] == [True, False, False, False]
     assert [block.attention.window for block in blocks] == [None, 8, 8, None]
     assert [block.attention.theta for block in blocks] == [160_000.0, 10_000.0, 10_000.0, 160_000.0]
+
+
+def test_the_activation_is_a_function_as_in_other_blocks() -> None:
+    small = {"hidden_act": "silu", "vocab_size": 40, "num_hidden_layers": 1}
+    for encoder in (ModernBertEncoder(sizes(hidden_act="silu")), BertEncoder(EncoderSettings(**small))):
+        assert encoder.blocks[0].feed_forward.activation is ACTIVATIONS["silu"]
 
 
 def test_norms_do_not_decay_though_they_have_no_bias() -> None:

@@ -250,14 +250,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a key of all families but one": (
         ("objective.name=bilm", "model={architecture: elmo, hidden_size: 64}", "packing.format=stream"),
-        (
-            "model.hidden_size belongs to model.architecture=bert or roberta or electra or modernbert or gpt1 or "
-            "lstm: leave it out",
-        ),
+        ("model.hidden_size belongs to model.architecture=bert or roberta or ", " or lstm", ": leave it out"),
     ),
     "a key of two other objectives": (
         ("objective.name=causal_lm", "model.causal=true", "objective.target_prob=0.2"),
-        ("objective.target_prob belongs to objective.name=masked_lm or replaced_token: leave it out",),
+        ("objective.target_prob belongs to objective.name=masked_lm or ", "replaced_token", ": leave it out"),
     ),
     "decaying with Adagrad": (("optimizer.name=adagrad",), ("adagrad", "weight_decay")),
 }

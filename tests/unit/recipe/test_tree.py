@@ -424,5 +424,5 @@ def test_another_objective_leaves_the_keys_of_the_former_behind(tmp_path: Path) 
     assert derived.objective.name == "causal_lm"
     same = load_pretrain_recipe(base, ["objective.name=masked_lm"]).objective
     assert (same.name, getattr(same, "masking", None)) == ("masked_lm", "whole_word")
-    with pytest.raises(SettingsError, match=r"objective\.masking belongs to objective\.name=masked_lm: leave it out"):
+    with pytest.raises(SettingsError, match=r"objective\.masking belongs to objective\.name=masked_lm.*: leave it out"):
         load_pretrain_recipe(base, [*words, "objective.masking=span"])

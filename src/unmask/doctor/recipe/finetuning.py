@@ -24,6 +24,7 @@ from unmask.io.progress import human_count, human_duration
 from unmask.recipe.loading import merged_values
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.encoded import EncodedExamples, concatenate
+from unmask.tasks.settings import FIELDS_OF_KINDS
 from unmask.tasks.splitting import SPLITS
 from unmask.training.device import Compute, choose_compute
 from unmask.training.eager import EagerStepper
@@ -180,7 +181,7 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
         )
     rows = run.loader.examples.lengths
     full = float((rows >= settings.task.max_length).mean())
-    if full > MUCH_CUT and run.task.kind in ("classification", "regression"):
+    if full > MUCH_CUT and run.task.kind in FIELDS_OF_KINDS["long_text"]:
         message = f"{full:.0%} of the training examples fill task.max_length={settings.task.max_length}"
         yield Finding("many-cut", "warning", f"{message}: what is longer is cut", "raise task.max_length")
     if (counts := label_counts(run)) is not None and counts.max() > ONE_SIDED * counts.sum():

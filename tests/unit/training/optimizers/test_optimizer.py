@@ -154,8 +154,38 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], mes
 
 def test_each_optimizer_says_what_follows_from_its_name() -> None:
     assert tuple(OPTIMIZERS) == get_args(OptimizerSettings.model_fields["name"].annotation)
-    keys = {key for kind in OPTIMIZERS.values() for key in kind.keys}
-    assert keys < set(OptimizerSettings.model_fields)
+
+
+UNUSUAL: dict[str, object] = {
+    "betas": (0.5, 0.6),
+    "epsilon": 0.5,
+    "bias_correction": False,
+    "muon_learning_rate": 0.3,
+    "muon_momentum": 0.5,
+    "initial_accumulator": 0.1,
+}
+"""A value that is not its default for each key that not every optimizer need read."""
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_reads_the_keys_of_its_row_and_no_other(name: str) -> None:
+    def after_two_steps(**given: object) -> list[torch.Tensor]:
+        module = new_module()
+        optimizer = build_optimizer(module, OptimizerSettings().model_copy(update={"name": name, **given}))
+        for seed in (1, 2):
+            give_gradients(module, seed)
+            optimizer.step()
+        return [parameter.detach() for parameter in module.parameters()]
+
+    assert set(UNUSUAL) == set(OptimizerSettings.model_fields) - {
+        "name",
+        "learning_rate",
+        "weight_decay",
+        "layer_decay",
+    }
+    usual = after_two_steps()
+    read = {key for key, value in UNUSUAL.items() if not all(map(torch.equal, usual, after_two_steps(**{key: value})))}
+    assert read == set(OPTIMIZERS[name].keys)
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e6, None])
