@@ -19,7 +19,8 @@ def within_trained_length(
     settings: FinetuneRecipe, trained: Sequence[int | None], recipe: str, overrides: Overrides
 ) -> FinetuneRecipe:
     """The settings, with the maximum length of a recipe that comes with `unmask` lowered to the longest sequence that
-    the model has seen; a length that the user gives stays. The stride of windows is lowered in the same proportion.
+    the model has seen; a length that the user gives stays. The stride of windows is lowered in the same proportion,
+    unless the user gives it.
 
     Args:
         trained: the longest sequence that each model which the run, or the search, begins with has seen; None: as
@@ -27,8 +28,8 @@ def within_trained_length(
         recipe: a file of the user's own, or a name.
         overrides: the user's.
     """
-    is_given = Path(recipe).is_file() or "max_length" in parse_overrides(overrides).get("task", {})
-    if is_given or settings.from_scratch:
+    given = parse_overrides(overrides).get("task", {})
+    if Path(recipe).is_file() or "max_length" in given or settings.from_scratch:
         return settings
     task, requested = settings.task, settings.task.max_length
     longest = max(_SHORTEST, min((length for length in trained if length is not None), default=requested))
@@ -43,7 +44,7 @@ def within_trained_length(
         requested,
     )
     lowered = {"max_length": longest}
-    if "doc_stride" in task.model_fields_set:
+    if "doc_stride" in task.model_fields_set - set(given):
         lowered["doc_stride"] = max(1, task.doc_stride * longest // requested)
     return settings.model_copy(update={"task": task.model_copy(update=lowered)})
 
