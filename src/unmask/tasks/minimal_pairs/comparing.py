@@ -14,9 +14,8 @@ from unmask.tasks.minimal_pairs.scorers import SentenceScorer, score_sentences
 _PAIRS_AT_ONCE = 500
 """Pairs whose sentences are sorted by length together."""
 
-_RESAMPLES = 2000
-_PERCENTILES = (2.5, 97.5)
-"""Of the bootstrap, for 95 % intervals."""
+_DEVIATIONS = 1.96
+"""Of a normal distribution, to either side of 95 % of it."""
 
 
 def compare_pairs(
@@ -29,13 +28,14 @@ def compare_pairs(
 
     Returns:
         As `unmask.inference.pairs.evaluate_pairs`. The mean is over paradigms, each counting the same, and so is that
-        of each phenomenon (`terms`); intervals are of 95 %, by a bootstrap of the pairs within paradigms.
+        of each phenomenon (`terms`). Intervals are of 95 %: Wilson's for the share of a paradigm, which has a width at
+        0 and 100 % too, and for means what Newcombe (1998) makes of these.
     """
     pairs = [pair for paradigm in paradigms for pair in paradigm.pairs]
     right = np.zeros(len(pairs), dtype=bool)
     num_alike = 0
-    chance = np.random.default_rng(0)
-    order = chance.permutation(len(pairs))  # long and short ones mixed, so that the time left is a fair estimate
+    # Long and short ones mixed, so that the time left is a fair estimate.
+    order = np.random.default_rng(0).permutation(len(pairs))
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         numbers = order[start : start + _PAIRS_AT_ONCE]
         texts = [text for number in numbers for text in (pairs[number].good, pairs[number].bad)]
@@ -45,13 +45,11 @@ def compare_pairs(
         scores = score_sentences(scorer, sentences, lambda count: advance(count / 2))
         right[numbers] = (scores[0::2] > scores[1::2]) & differ  # equal ids may get scores that differ in a digit
         num_alike += differ.count(False)
-    resampled: dict[str, tuple[float, NDArray[np.float64]]] = {}
+    shares: dict[str, NDArray[np.float64]] = {}
     first = 0
     for paradigm in paradigms:
         size = len(paradigm.pairs)
-        share = float(right[first : first + size].mean())
-        # Pairs drawn with replacement, so many as there are: how many of them are right is binomial.
-        resampled[paradigm.name] = share, chance.binomial(size, share, _RESAMPLES) / size
+        shares[paradigm.name] = _share(int(right[first : first + size].sum()), size)
         first += size
     by_term: dict[str, list[str]] = {}
     for paradigm in paradigms:
@@ -61,14 +59,26 @@ def compare_pairs(
         "task": "pairs",
         "n": len(pairs),
         "alike": num_alike,
-        "metrics": _mean(resampled.values()),
-        "terms": {term: _mean(resampled[name] for name in names)["accuracy"] for term, names in by_term.items()},
-        "paradigms": {each.name: {"term": each.term, **_mean([resampled[each.name]])} for each in paradigms},
+        "metrics": _mean(shares.values()),
+        "terms": {term: _mean(shares[name] for name in names)["accuracy"] for term, names in by_term.items()},
+        "paradigms": {each.name: {"term": each.term, **_mean([shares[each.name]])} for each in paradigms},
     }
 
 
-def _mean(parts: Iterable[tuple[float, NDArray[np.float64]]]) -> dict[str, float]:
-    """Of paradigms, each with its share of right pairs and the resampled ones, in percent."""
-    shares, resamples = zip(*parts, strict=True)
-    low, high = np.percentile(np.mean(resamples, 0), _PERCENTILES)
-    return {"accuracy": 100 * float(np.mean(shares)), "low": 100 * float(low), "high": 100 * float(high)}
+def _share(right: int, size: int) -> NDArray[np.float64]:
+    """(3,) the share of right pairs, and Wilson's interval of it."""
+    share, spread = right / size, _DEVIATIONS**2 / size
+    middle, half = share + spread / 2, np.sqrt(spread * share * (1 - share) + spread * spread / 4)
+    return np.array([share, (middle - half) / (1 + spread), (middle + half) / (1 + spread)])
+
+
+def _mean(shares: Iterable[NDArray[np.float64]]) -> dict[str, float]:
+    """Of paradigms, from their `_share`, in percent. To either side, how far the ends of their intervals are from their
+    shares is added as deviations are: by squares."""
+    share, low, high = 100 * np.array(list(shares)).T
+    mean, size = float(share.mean()), len(share)
+    return {
+        "accuracy": mean,
+        "low": mean - float(np.linalg.norm(share - low)) / size,
+        "high": mean + float(np.linalg.norm(high - share)) / size,
+    }

@@ -66,12 +66,29 @@ def test_pairs_keep_their_paradigm_over_several_rounds_of_scoring() -> None:
     assert advanced == [500, 500, 500, 100]
 
 
-def test_intervals_are_those_of_binomial_shares() -> None:
-    """Of 400 pairs, 300 right: 75 % with a deviation of sqrt(.75 * .25 / 400) = 2.17 %; of the mean with as many more
-    that are sure, half of it. 1.96 deviations to either side, of which 2,000 resamples tell to a tenth."""
-    paradigms = [of("some", "", *[RIGHT] * 300, *[WRONG] * 100), of("sure", "", *[RIGHT] * 400)]
-    found = compare_pairs(GivenScores(), paradigms)
-    some, sure, mean = found["paradigms"]["some"], found["paradigms"]["sure"], found["metrics"]
-    assert (sure["low"], sure["high"]) == (100, 100)
-    assert (some["low"], some["high"]) == pytest.approx((75 - 4.24, 75 + 4.24), abs=0.4)
-    assert (mean["low"], mean["high"]) == pytest.approx((87.5 - 2.12, 87.5 + 2.12), abs=0.2)
+def test_an_interval_is_wilsons() -> None:
+    """Its ends are the shares whose distance from the one that was seen is 1.96 of their own deviations."""
+    found = compare_pairs(GivenScores(), [of("some", "", *[RIGHT] * 300, *[WRONG] * 100)])["metrics"]
+    for end in (found["low"], found["high"]):
+        assert abs(75 - end) == pytest.approx(1.96 * (end * (100 - end) / 400) ** 0.5)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_no_interval_claims_certainty(size: int) -> None:
+    """Wilson's of n out of n is from n / (n + 1.96^2)."""
+    found = compare_pairs(GivenScores(), [of("sure", "", *[RIGHT] * size), of("never", "", *[WRONG] * size)])
+    sure, never, mean = found["paradigms"]["sure"], found["paradigms"]["never"], found["metrics"]
+    end = 100 * size / (size + 1.96**2)
+    assert (sure["low"], sure["high"]) == pytest.approx((end, 100))
+    assert (never["low"], never["high"]) == pytest.approx((0, 100 - end))
+    assert (mean["low"], mean["high"]) == pytest.approx((50 - (100 - end) / 2, 50 + (100 - end) / 2))
+
+
+def test_the_interval_of_a_mean_adds_those_of_paradigms_by_squares() -> None:
+    """Three of the same: the ends are 1 / sqrt(3) as far from the mean."""
+    pairs = [*[RIGHT] * 9, WRONG]
+    alone = compare_pairs(GivenScores(), [of("a", "", *pairs)])["metrics"]
+    mean = compare_pairs(GivenScores(), [of(name, "", *pairs) for name in "abc"])["metrics"]
+    assert [mean["low"] - 90, mean["high"] - 90] == pytest.approx(
+        [(alone["low"] - 90) / 3**0.5, (alone["high"] - 90) / 3**0.5]
+    )
