@@ -119,8 +119,9 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     if recipe is None and (directory / RECIPE).is_file():
         recipe = read_recipe(directory / RECIPE)
     name = stated.name or (run.resolve().name if made_here else directory.resolve().name)
-    content = _content(run) if made_here else {}
-    results = _results(run, content) if made_here else []
+    best = read_object(run / SUMMARY)["best_on_dev"] if made_here and (run / SUMMARY).is_file() else None
+    content = _content(run, best) if made_here else {}
+    results = _results(run, content, best) if made_here else []
     description = describe(directory)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else _made_of_others(config)
     use = use_of(config)
@@ -159,6 +160,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         from_scratch=getattr(recipe, "from_scratch", False),
         data=list(_data(recipe)),
         results=results,
+        best=best,
         commands=_commands(sessions),
         budget_changes=budget_changes(sessions),
         machine=sessions[-1].get("device") if sessions else None,
@@ -265,19 +267,19 @@ def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str,
         yield "text", ", ".join(_shown(str(each)) for each in files)
 
 
-def _content(run: Path) -> dict[str, Any]:
+def _content(run: Path, best: Mapping[str, Any] | None) -> dict[str, Any]:
     """`results.json` of the run that made the model, of a search its best trial; empty if there is none."""
-    if (run / SUMMARY).is_file():
-        run = run / TRIALS / read_object(run / SUMMARY)["best_on_dev"]["trial"]
+    if best is not None:
+        run = run / TRIALS / best["trial"]
     return read_object(run / RESULTS) if (run / RESULTS).is_file() else {}
 
 
-def _results(run: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _results(run: Path, content: Mapping[str, Any], best: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Every figure: on which examples, its value, of how many runs it is the mean and how far they spread, and what to
     compare it with."""
     floors = content.get("floors") or {}
-    if (run / SUMMARY).is_file():
-        every = read_object(run / SUMMARY)["best_on_dev"]["all_runs_of_it"]
+    if best is not None:
+        every = best["all_runs_of_it"]
         return [
             {"split": split, "metric": metric, "value": each["mean"], "sd": each["sd"], "n": every["n"]}
             | {"floors": floors.get(f"{split}.{metric}", {})}

@@ -197,7 +197,8 @@ def test_what_is_stated_is_one_line(given: dict[str, Any]) -> None:
 def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:
     run = a_run(tmp_path / "search", tiny_model)
     every = {"n": 3, "dev": {"loss": {"mean": 1.0, "sd": 0.1}, "accuracy": {"mean": 0.8, "sd": 0.012}}, "test": {}}
-    (run / "summary.json").write_text(json.dumps({"best_on_dev": {"trial": "lr1_seed2", "all_runs_of_it": every}}))
+    best = {"trial": "lr1_seed2", "combination": "lr1", "all_runs_of_it": every}
+    (run / "summary.json").write_text(json.dumps({"best_on_dev": best}))
     results = {
         "dev": {"accuracy": 0.82},
         "floors": {"dev.accuracy": {"most frequent label of train": 0.51}},
@@ -210,6 +211,9 @@ def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:
     assert "| dev | accuracy | 0.8 ± 0.012 (3 runs) | most frequent label of train 0.51 |" in text
     assert "every label is bad: **it gives every example the same answer**" in text
     assert "error on dev 0.031" in text
+    assert (
+        "the model is `lr1_seed2`, the best on dev; the figures are of all runs of its\nconfiguration, `lr1`." in text
+    )
     assert "One run:" not in text
 
 
