@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -310,7 +310,7 @@ def _write_results(
     module.eval()
     if isinstance(module, SequenceModule):
         module.rescale()
-    results: dict[str, Any] = {"num_parameters": module.num_parameters}
+    results: dict[str, Any] = {"num_parameters": module.num_parameters, "floors": {}}
     results |= {} if (positive := positive_label(task)) is None else {"positive_label": positive}
     if dev is not None and run.dev is not None:
         task = dev.tune(last_evaluation)
@@ -318,12 +318,13 @@ def _write_results(
         results |= {"dev": dev.figures, "degenerate": dev.score.degenerate()}
         if isinstance(dev.score, LabelScore | LabelSetScore):
             results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
-        results["floors"] = _floors(task, run.loader.examples, run.dev)
+        results["floors"] |= _floors(task, run.loader.examples, run.dev, ("eval/", "dev."))
         write_json(directory / SAMPLES, _samples(task, run, compute))
     if run.test is not None:
         test = Measurement("test", task, run.module, run.test, compute)
         results["test"] = test()
         logger.info("test: %s", _listed(test.figures))
+        results["floors"] |= _floors(task, run.loader.examples, run.test, ("test.",))
     with replacing_model(directory / "model"):
         save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
     write_json(directory / RESULTS, results)
@@ -331,17 +332,20 @@ def _write_results(
         rmtree(directory / "features")
 
 
-def _floors(task: Task[Any], training: EncodedExamples, dev: list[ExampleSet]) -> dict[str, dict[str, float]]:
-    """What figures on dev are to be compared with, under their names in metrics.jsonl and in results.json.
+def _floors(
+    task: Task[Any], training: EncodedExamples, measured: list[ExampleSet], prefixes: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """What figures on dev or test are to be compared with, under their names in metrics.jsonl and in results.json:
+    metrics after each of the prefixes.
 
     Only the targets are needed: frozen features, which may be larger than memory, stay on disk.
     """
     light = [
         replace(each, token_columns={name: column for name, column in each.token_columns.items() if name != FEATURES})
-        for each in (training, *(window.encoded for window in dev))
+        for each in (training, *(window.encoded for window in measured))
     ]
     floors = task.floors(light[0], concatenate(light[1:]))
-    return {name: floor for metric, floor in floors.items() for name in (f"eval/{metric}", f"dev.{metric}")}
+    return {f"{prefix}{metric}": floor for metric, floor in floors.items() for prefix in prefixes}
 
 
 def _samples(task: Task[Any], run: TaskInputs, compute: Compute) -> list[dict[str, Any]]:

@@ -159,6 +159,20 @@ def test_constant_predictions_are_named(words: list[str], tmp_path: Path, caplog
     assert results["degenerate"] in html.unescape((tmp_path / "run" / "report.html").read_text())
 
 
+def test_figures_on_test_have_what_to_compare_them_with(words: list[str], tmp_path: Path) -> None:
+    """Of three good ones and a bad one, where train has as many of either, and the first label wins."""
+    test = write_rows(tmp_path / "test.jsonl", *rows(8)[1::2][:3], rows(8)[0])
+    run = tmp_path / "run"
+    finetune("finetune/classification", replaced(words, *ONE_STEP, f"data.test={test}"), out=run)
+    floors = json.loads((run / "results.json").read_text())["floors"]
+    always_good = 2 * 3 / (3 + 4)
+    assert floors["test.f1"]["always good"] == pytest.approx(always_good)
+    assert floors["test.accuracy"] == {"most frequent label of train": 0.25}
+    assert floors["dev.accuracy"] == floors["eval/accuracy"] == {"most frequent label of train": 0.5}
+    assert "most frequent label of train 0.25" in (run / "report.html").read_text()
+    assert re.search(r"\| test \| accuracy \| \S+ \| most frequent label of train 0.25 \|", write_card(run).read_text())
+
+
 def trained_on(base: Path, length: int, place: Path) -> Path:
     """A copy of a model that says how long the longest sequence was that it has seen."""
     shutil.copytree(base, place)
@@ -264,5 +278,6 @@ def test_floors_leave_the_features_on_the_disk() -> None:
         columns = {"labels": np.array([0, 1, -100]), "features": np.zeros((3, 8), dtype=np.float32).view(OnDisk)}
         return encoded([[5, 6, 7]], [3], token_columns=columns)
 
-    floors = finetuning._floors(new_task(**TAGGER), part(), [ExampleSet((), part()), ExampleSet((), part())])
+    measured = [ExampleSet((), part()), ExampleSet((), part())]
+    floors = finetuning._floors(new_task(**TAGGER), part(), measured, ("dev.",))
     assert floors["dev.overall_accuracy"] == {"all O": 0.5}
