@@ -37,6 +37,7 @@ from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
 from unmask.tasks.tagging.task import Tagging
+from unmask.tasks.text.classification import Classification, warn_of_contradictions
 from unmask.tasks.text.text_task import TextTask
 from unmask.tasks.text.weighting import weigh_labels
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
@@ -131,6 +132,8 @@ def open_inputs(
     read = read_examples(task, "train", train)
     if isinstance(task, (Tagging, QaTask)):
         tokenizer = _cut(task, read, tokenizer)
+    if isinstance(task, Classification):
+        warn_of_contradictions(read.examples, train)
     windows = read.encode(task, tokenizer, module)
     training = concatenate([window.encoded.without_alignment() for window in windows])
     if isinstance(task, TextTask) and read.counts.empty == len(read.examples):

@@ -67,3 +67,24 @@ def test_what_is_measured_and_trained_on_is_told(
     )
     told = [record.message for record in caplog.records if "are in data.train too" in record.message]
     assert [message.split(" (")[0] for message in told] == ["1 of the 3 inputs of dev", "4 of the 4 inputs of test"]
+
+
+@pytest.mark.parametrize("num_contradictions", [3, 2])
+def test_texts_with_two_labels_are_told(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, num_contradictions: int
+) -> None:
+    """More than a hundredth of 201 examples; the same text with the same label again is none."""
+    rows = [{"text": f"{number} dogs", "label": "yn"[number % 2]} for number in range(200 - num_contradictions)]
+    others = [{**row, "label": "ny"[number % 2]} for number, row in enumerate(rows[:num_contradictions])]
+    train = write_rows(tmp_path / "train.jsonl", *rows, *others, rows[5])
+    data = {"train": str(train)}
+    open_inputs(
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
+    )
+    told = [record.message for record in caplog.records if "another label" in record.message]
+    expected = (
+        f"3 of the 201 examples of data.train ({train}) have the texts of an earlier one, word for word, and another "
+        f"label, such as {train}:1 ('y') and {train}:198 ('n'); {train}:2 ('n') and {train}:199 ('y'): a model cannot "
+        "learn both; correct the labels, or leave such examples out"
+    )
+    assert told == ([expected] if num_contradictions == 3 else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ from unmask.tasks.text.metrics import LabelScore, f1_scores, warn_of_absent
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tasks.text.text_task import TextTask
 
+logger = logging.getLogger("unmask")
+
 LabelledText = TextExample[str]
 
 DATA_SETS: dict[str, TextDataSet] = {
@@ -43,6 +46,10 @@ _PLAIN = TextDataSet(TextFiles(), unlabelled=frozenset())
 _FEW_LABELS, _MOST_LABELS = 100, 1_000_000
 """Up to the first number, any set of labels is accepted; above the second, reading stops. In between, labels must occur
 twice on average, or the column is taken for ids or texts."""
+
+
+_MOST_SHOWN = 2
+"""Contradictions in a warning."""
 
 
 def open_task(
@@ -202,3 +209,24 @@ def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
     found = set(labels)
     numeric = all(_NUMBER.fullmatch(label) for label in found)
     return tuple(sorted(found, key=lambda label: (float(label) if numeric else 0, label)))
+
+
+def warn_of_contradictions(examples: Sequence[LabelledText], path: DataPath) -> None:
+    """Warns where more than a hundredth of what is trained on has the texts of an earlier example, and another
+    label."""
+    first: dict[tuple[str, str | None], LabelledText] = {}
+    pairs = [(first.setdefault((each.text_a, each.text_b), each), each) for each in examples]
+    found = [(earlier, later) for earlier, later in pairs if earlier.label != later.label]
+    if 100 * len(found) > len(examples):
+        shown = [
+            f"{earlier.source} ({earlier.label!r}) and {later.source} ({later.label!r})"
+            for earlier, later in found[:_MOST_SHOWN]
+        ]
+        logger.warning(
+            "%s of the %s examples of data.train (%s) have the texts of an earlier one, word for word, and another "
+            "label, such as %s: a model cannot learn both; correct the labels, or leave such examples out",
+            f"{len(found):,}",
+            f"{len(examples):,}",
+            path,
+            "; ".join(shown),
+        )
