@@ -18,6 +18,9 @@ from unmask.tasks.rows import as_seen, checked_text, list_in_cell, listed, missi
 
 logger = logging.getLogger("unmask")
 
+_MARKS = "|;,"
+"""Between the labels of a cell, as many people write them."""
+
 
 def read_label(row: Row, name: str) -> str:
     """A label as text; numbers and truth values as JSON writes them.
@@ -117,12 +120,17 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def unknown_label(source: str, label: str, known: Sequence[str]) -> InputError:
-    """The error for a label that a task does not have."""
-    return InputError(
-        f"{source}: the label {shown_beside(label, known)} is none of the known ones ({listed(known)}): fix it, or "
-        "train with it (task.labels lists them)"
-    )
+def unknown_label(source: str, label: str, known: Sequence[str], separator: str | None = None) -> InputError:
+    """The error for a label that a task does not have.
+
+    Args:
+        separator: what labels were separated by; None for one label a cell.
+    """
+    fault = f"{source}: the label {shown_beside(label, known)} is none of the known ones ({listed(known)})"
+    for mark in _MARKS if separator is not None else "":
+        if mark in label and all(part.strip() in known for part in label.split(mark)):
+            return InputError(f"{fault}, but several with {mark!r} between them: give task.label_separator={mark!r}")
+    return InputError(f"{fault}: fix it, or train with it (task.labels lists them)")
 
 
 def check_spelling(
@@ -199,7 +207,7 @@ def check_combined(first_lines: Mapping[str, str], separator: str | None = None)
         first_lines: label -> where it first occurs.
         separator: what labels were separated by; None for one label a cell.
     """
-    for mark in (mark for mark in "|;," if mark != separator):
+    for mark in (mark for mark in _MARKS if mark != separator):
         combined = [label for label in first_lines if mark in label]
         of_labels = [{part.strip() for part in label.split(mark)} for label in first_lines]
         uses = Counter(part for parts in of_labels for part in parts)

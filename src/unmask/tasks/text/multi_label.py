@@ -99,7 +99,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
             labels = read_labels(row, name, self.settings.label_separator)
         unknown = [label for label in labels if label not in self._ids] if self.labels else []
         if unknown:
-            raise unknown_label(row.source, unknown[0], self.labels)
+            raise unknown_label(row.source, unknown[0], self.labels, self.settings.label_separator)
         return labels
 
     def _targets(self, examples: Sequence[ManyLabelled]) -> NDArray[np.int8]:

@@ -64,6 +64,11 @@ def test_labels_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with pytest.raises(InputError, match=r"a\.jsonl:2: the label 'd' is none of the known ones \(a, b, c\)"):
         list(TASK.load(write(path, ["a"], ["b", "d"]), ExampleCounts()))
+    known = r"a\.jsonl:1: the label '{}' is none of the known ones \(a, b, c\)"
+    with pytest.raises(InputError, match=known.format(r"a\|b") + r", but several .* give task.label_separator='\|'$"):
+        list(TASK.load(write(path, "a|b"), ExampleCounts()))
+    with pytest.raises(InputError, match=known.format(r"a\|d") + ": fix it, or train with it"):
+        list(TASK.load(write(path, "a|d"), ExampleCounts()))
     with pytest.raises(InputError, match=r"a\.jsonl: 0 different labels in all examples: expected at least two"):
         opened().fit_to(write(path, [], []))
     with pytest.raises(InputError, match=r"a\.jsonl: 1 different labels in all examples"):
