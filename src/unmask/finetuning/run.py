@@ -243,6 +243,7 @@ class Measurement:
                 self.name,
             )
             return
+        loss = self.figures["loss"]
         self.module.cool(temperature)
         self()
         if self.score.num_examples < _FEW_TO_CALIBRATE:
@@ -254,9 +255,12 @@ class Measurement:
             )
         self.calibration = {"temperature": temperature, "error_before": before}
         logger.info(
-            "calibrated on %s: logits divided by %.3g; expected calibration error %.3f before, %.3f now",
+            "calibrated on %s: logits divided by %.3g, for the lowest loss: %.4g before, %.4g now; "
+            "expected calibration error %.3f before, %.3f now",
             self.name,
             temperature,
+            loss,
+            self.figures["loss"],
             before,
             self.score.reliability.error,
         )

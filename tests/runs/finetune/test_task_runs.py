@@ -307,6 +307,10 @@ def test_what_is_chosen_on_dev_is_in_the_model(
     calibration = after["calibration"]
     assert calibration["error_before"] == before["calibration"]["expected_calibration_error"]
     assert "temperature" not in before["calibration"]
+    losses = "for the lowest loss: {:.4g} before, {:.4g} now; ".format(
+        *(each["dev"]["loss"] for each in (before, after))
+    )
+    assert losses in (run / "log.txt").read_text("utf-8")
     figures = measured(unmask, "chosen", "--data", dev)
     assert figures["metrics"] == of_dev(run)
     assert figures["expected_calibration_error"] == calibration["expected_calibration_error"]
