@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -21,8 +20,8 @@ from unmask.errors import SettingsError
 from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.lengths import within_trained_length
+from unmask.finetuning.measuring import Measurement, listed
 from unmask.finetuning.search.search import run_trials
-from unmask.inference.evaluation import warn_if_degenerate
 from unmask.inference.windows import ExampleSet, measure, predict_window
 from unmask.io.paths import RESULTS, SAMPLES, model_directory
 from unmask.io.progress import human_count
@@ -35,7 +34,7 @@ from unmask.packing.sharing import Share
 from unmask.recipe.loading import load_finetune_recipe
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import write_report
-from unmask.tasks.base import ExampleCounts, Score, Task, TaskModule, positive_label
+from unmask.tasks.base import ExampleCounts, Task, TaskModule, positive_label
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.tagging.module import FEATURES
@@ -55,7 +54,6 @@ from unmask.training.steps import Learner
 logger = logging.getLogger("unmask")
 
 _NUM_SAMPLES = 12
-_FEW_TO_CALIBRATE = 100
 
 
 def finetune(
@@ -174,109 +172,13 @@ def _open(
     check_files(directory, settings.data)
     for warning in shared_files(settings.data):
         logger.warning("%s", warning)
-    is_named = settings.train.metric is not None and run.checkpoint is None
-    if is_named and run.dev is not None and settings.task.tagging_head != "bilstm":  # the BiLSTM has no features yet
+    # Some figures have names that only examples show, such as a tag's.
+    is_unknown = settings.train.metric not in (None, "loss", *run.task.score().metrics()) and run.checkpoint is None
+    if is_unknown and run.dev is not None and settings.task.tagging_head != "bilstm":  # that has no features yet
         loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, compute.for_figures())
         choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
     compute.place(run.module)
     return run
-
-
-@dataclass
-class Measurement:
-    """Measures a module in eval mode; the loop's hook calls it.
-
-    It computes in fp32 whatever the run trains in, so that the saved model gives exactly these figures anywhere.
-
-    Attributes:
-        name: what the log calls the examples.
-        figures: the newest, by name.
-        score: what the figures were computed from.
-        calibration: the temperature that was chosen, and the expected calibration error before it.
-    """
-
-    name: str
-    task: Task[Any]
-    module: TaskModule
-    windows: list[ExampleSet]
-    compute: Compute
-    figures: dict[str, float] = field(default_factory=dict)
-    score: Score[Any] | None = None
-    calibration: dict[str, float] = field(default_factory=dict)
-
-    def __call__(self) -> dict[str, float]:
-        """The module's loss and the task's metrics."""
-        with self.module.rescaled() if isinstance(self.module, SequenceModule) else nullcontext():
-            loss, self.score = measure(self.task, self.module, self.windows, self.compute)
-        warn_if_degenerate(self.score, self.name)
-        self.figures = {"loss": loss, **self.score.metrics()}
-        return self.figures
-
-    def tune(self, figures: dict[str, float]) -> Task[Any]:
-        """Chooses on these examples what the task leaves open, measures again if that changes anything, and returns the
-        task.
-
-        Args:
-            figures: the figures of the weights that the module has now.
-        """
-        if self.score is None or self.figures != figures:  # the best weights are not the last, or the run was resumed
-            self()
-        if self.task.settings.calibration == "temperature":
-            self._calibrate()
-        assert self.score is not None
-        tuned = self.task.tuned(self.score)
-        if tuned != self.task:
-            chosen = _chosen(self.task.remembered(), tuned.remembered())
-            self.task = tuned
-            self()
-            logger.info("chosen on %s: %s; with that %s", self.name, chosen, _listed(self.figures))
-        return self.task
-
-    def _calibrate(self) -> None:
-        assert isinstance(self.score, LabelScore | LabelSetScore)
-        assert isinstance(self.module, SequenceModule)
-        temperature, before = self.score.best_temperature(), self.score.reliability.error
-        if temperature is None:
-            logger.warning(
-                "task.calibration changes nothing: no decision on %s is wrong, or hardly any, which does not say how "
-                "sure the model may be; give more examples, or harder ones",
-                self.name,
-            )
-            return
-        loss = self.figures["loss"]
-        self.module.cool(temperature)
-        self()
-        if self.score.num_examples < _FEW_TO_CALIBRATE:
-            logger.warning(
-                "a temperature (%.3g) was chosen on %s examples: how sure the model is now rests on them alone; give "
-                "more, or leave out task.calibration",
-                temperature,
-                self.score.num_examples,
-            )
-        self.calibration = {"temperature": temperature, "error_before": before}
-        logger.info(
-            "calibrated on %s: logits divided by %.3g, for the lowest loss: %.4g before, %.4g now; "
-            "expected calibration error %.3f before, %.3f now",
-            self.name,
-            temperature,
-            loss,
-            self.figures["loss"],
-            before,
-            self.score.reliability.error,
-        )
-
-
-def _chosen(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """What differs in the settings that a task remembers: `thresholds a 0.31 · b 0.52`, or `null_threshold 1.4`."""
-    new = {name: value for name, value in after.items() if value != before.get(name)}
-    return "; ".join(
-        f"{name} {_listed(value)}" if isinstance(value, Mapping) else _listed({name: value})
-        for name, value in new.items()
-    )
-
-
-def _listed(figures: Mapping[str, float]) -> str:
-    return " · ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 def _train(
@@ -327,7 +229,7 @@ def _write_results(
     if run.test is not None:
         test = Measurement("test", task, run.module, run.test, compute)
         results["test"] = test()
-        logger.info("test: %s", _listed(test.figures))
+        logger.info("test: %s", listed(test.figures))
         results["floors"] |= _floors(task, run.loader.examples, run.test, ("test.",))
     with replacing_model(directory / "model"):
         save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)

@@ -21,7 +21,7 @@ from support.tasks import new_task
 from support.untrained import save_bert, save_task_model
 from unmask.card import write_card
 from unmask.errors import Interrupted, ModelError
-from unmask.finetuning import run as finetuning
+from unmask.finetuning import measuring, run
 from unmask.finetuning.inputs import build_module
 from unmask.finetuning.run import finetune
 from unmask.inference.evaluation import evaluate
@@ -72,16 +72,16 @@ def words(base: Path, data: Path) -> list[str]:
 
 def interrupt_at_evaluation(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends this process SIGTERM as the dev examples are measured for the `number`-th time."""
-    measure, seen = finetuning.Measurement.__call__, 0
+    measure, seen = measuring.Measurement.__call__, 0
 
-    def interrupting(self: finetuning.Measurement) -> dict[str, float]:
+    def interrupting(self: measuring.Measurement) -> dict[str, float]:
         nonlocal seen
         seen += 1
         if seen == number:
             signal.raise_signal(signal.SIGTERM)
         return measure(self)
 
-    monkeypatch.setattr(finetuning.Measurement, "__call__", interrupting)
+    monkeypatch.setattr(measuring.Measurement, "__call__", interrupting)
 
 
 def test_an_interrupted_run_ends_as_one_that_never_stopped(
@@ -279,5 +279,5 @@ def test_floors_leave_the_features_on_the_disk() -> None:
         return encoded([[5, 6, 7]], [3], token_columns=columns)
 
     measured = [ExampleSet((), part()), ExampleSet((), part())]
-    floors = finetuning._floors(new_task(**TAGGER), part(), measured, ("dev.",))
+    floors = run._floors(new_task(**TAGGER), part(), measured, ("dev.",))
     assert floors["dev.overall_accuracy"] == {"all O": 0.5}
