@@ -283,7 +283,7 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def nearest_divisor(number: int, batches: Sequence[int], most: int | None = None) -> int:
-    """The divisor of all `batches`, at most `most`, that is nearest to `number`, the smaller of two that are as near."""
+    """The divisor of all `batches`, at most `most`, that is nearest to `number`, the smaller of two equally near."""
     common = math.gcd(*batches)
     divisors = [each for each in range(1, (most or common) + 1) if common % each == 0]
     return min(divisors, key=lambda each: (abs(each - number), each))
