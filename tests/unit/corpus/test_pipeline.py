@@ -159,7 +159,7 @@ def test_an_account_goes_on_from_one_corpus_to_the_next(tmp_path: Path) -> None:
 
 
 def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    text, page = write(tmp_path / "a.txt"), write(tmp_path / "sub" / "page.html")
+    text, page = write(tmp_path / "a.txt", "A man.\n"), write(tmp_path / "sub" / "page.html")
     write(tmp_path / ".hidden.html")
     broken = tmp_path / "link.txt"
     broken.symlink_to(tmp_path / "absent.txt")
