@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from unmask.errors import ModelError
 from unmask.io.json_text import read_object
 from unmask.io.paths import GENERATOR
 from unmask.models.hub.config import HEAD_KIND, family_in
+from unmask.models.settings import Sizes
+
+logger = logging.getLogger("unmask")
 
 CAUSAL = "a left-to-right language model"
 MASKED = "a masked language model"
@@ -73,10 +77,20 @@ def commands_for(directory: Path, use: Use | None) -> tuple[str, ...]:
     return tuple(command.removesuffix(_ALONE) for command in commands) if has_generator else commands
 
 
-def check_entries(num_entries: int, vocab_size: int, where: object) -> None:
-    """Raises ModelError if a tokenizer has more entries than the model beside it."""
-    if num_entries > vocab_size:
+def check_entries(num_entries: int, pad_id: int | None, sizes: Sizes, where: object) -> None:
+    """Raises ModelError if a tokenizer has more entries than the model beside it; warns if its padding token, `pad_id`,
+    is not that after which the model counts positions."""
+    if num_entries > sizes.vocab_size:
         raise ModelError(f"{where}: the tokenizer has more entries than the model: they do not belong together")
+    if sizes.family.positions_after_padding and pad_id not in (None, sizes.pad_token_id):
+        logger.warning(
+            "%s: pad_token_id is %s in config.json and %s in the tokenizer; transformers gives the token %s no position "
+            "of its own, and answers otherwise where a text has it: make both the same",
+            where,
+            sizes.pad_token_id,
+            pad_id,
+            sizes.pad_token_id,
+        )
 
 
 def check_kind(directory: Path, wanted: str) -> None:
