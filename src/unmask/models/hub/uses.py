@@ -84,8 +84,8 @@ def check_entries(num_entries: int, pad_id: int | None, sizes: Sizes, where: obj
         raise ModelError(f"{where}: the tokenizer has more entries than the model: they do not belong together")
     if sizes.family.positions_after_padding and pad_id not in (None, sizes.pad_token_id):
         logger.warning(
-            "%s: pad_token_id is %s in config.json and %s in the tokenizer; transformers gives the token %s no position "
-            "of its own, and answers otherwise where a text has it: make both the same",
+            "%s: pad_token_id is %s in config.json and %s in the tokenizer; transformers gives the token %s no "
+            "position of its own, and answers otherwise where a text has it: make both the same",
             where,
             sizes.pad_token_id,
             pad_id,
