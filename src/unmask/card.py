@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from unmask.corpus.statistics import describe_losses
 from unmask.errors import OutputError, SettingsError
 from unmask.info import describe
 from unmask.io.json_text import read_object
@@ -260,8 +261,11 @@ def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str,
     if recipe.store is not None and (Path(recipe.store) / MANIFEST).is_file():
         manifest = read_manifest(Path(recipe.store))
         for source in manifest["sources"]:
-            yield "text", _shown(source["file"])
+            if source.get("documents", 1):  # older stores do not say
+                yield "text", _shown(source["file"])
         yield "in all", f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens"
+        if losses := describe_losses(manifest["text"]):
+            yield "left out", losses[2:-1]
     elif recipe.corpus:
         files = [recipe.corpus] if isinstance(recipe.corpus, str) else recipe.corpus
         yield "text", ", ".join(_shown(str(each)) for each in files)

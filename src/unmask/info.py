@@ -30,7 +30,7 @@ from unmask.io.paths import (
 from unmask.io.progress import human_bytes, human_count
 from unmask.io.writing import UNFINISHED
 from unmask.models.hub.config import MADE_BY, family_in, read_any_config, read_class
-from unmask.models.hub.uses import Use, use_of
+from unmask.models.hub.uses import commands_for, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
@@ -168,11 +168,11 @@ def _is_model(path: Path) -> bool:
     return any((path / name).is_file() for name in CONFIGS)
 
 
-def _commands(use: Use, in_onnx: bool) -> list[str]:
+def _commands(commands: Sequence[str], in_onnx: bool) -> list[str]:
     if not in_onnx:
-        return list(use.commands)
-    taken = ("predict", "evaluate") if "predict" in use.commands else ("fill-mask", "features", "similarity")
-    return [command for command in (*taken, "serve") if command in use.commands]
+        return list(commands)
+    taken = ("predict", "evaluate") if "predict" in commands else ("fill-mask", "features", "similarity")
+    return [command for command in (*taken, "serve") if command in commands]
 
 
 def _describe_model(path: Path) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def _describe_model(path: Path) -> dict[str, Any]:
         else config.get("architectures"),
         "model_type": "bert" if is_google else config.get("model_type"),
         **({} if refusal is None else {"does_not_load": refusal}),
-        **({} if use is None else {"is": use.kind, "commands": _commands(use, in_onnx)}),
+        **({} if use is None else {"is": use.kind, "commands": _commands(commands_for(path, use), in_onnx)}),
         **({"format": "ONNX"} if in_onnx else {}),
         "num_parameters": _num_parameters(sorted(path.glob("*.safetensors"))),
         "vocab_size": config.get("vocab_size"),

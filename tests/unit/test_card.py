@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from unmask.card import Stated, stated_in, write_card
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.store.preparation import prepare
 from unmask.training.run.model_place import check_place
@@ -215,6 +216,19 @@ def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:
         "the model is `lr1_seed2`, the best on dev; the figures are of all runs of its\nconfiguration, `lr1`." in text
     )
     assert "One run:" not in text
+
+
+def test_a_card_names_the_text_that_was_read_and_what_was_left_out(tmp_path: Path, tiny_model: Path) -> None:
+    files = {"books.txt": "A man.\n\nTwo dogs.\n", "copy.txt": "Two dogs.\n", "empty.txt": "", "rows.jsonl": "{}\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    settings = {"reading": ReadingSettings(on_error="skip"), "cleaning": CleaningSettings(duplicates="documents")}
+    prepare([tmp_path / name for name in files], tiny_model, tmp_path / "store", **settings)
+    shutil.copytree(tiny_model, tmp_path / "run" / "model")
+    (tmp_path / "run" / "recipe.yaml").write_text(f"store: {tmp_path / 'store'}\ntrain: {{steps: 9}}\n")
+    text = write_card(tmp_path / "run").read_text("utf-8")
+    assert re.findall(r"\| text \| (.*) \|", text) == ["books.txt"]
+    assert "| left out | 1 record passed over: no such field; 1 document dropped: duplicate |" in text
 
 
 def test_a_pre_trained_model_names_its_text(tmp_path: Path, tiny_model: Path) -> None:

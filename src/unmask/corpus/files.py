@@ -40,7 +40,7 @@ def known_suffixes() -> str:
     return f"{', '.join(most)} or {last}, each plain or with {', '.join(compressions)} or {last_compression} behind it"
 
 
-def find_files(paths: Sequence[str | Path], format: str = "auto") -> list[Path]:
+def find_files(paths: Sequence[str | Path], format: str = "auto", left_out: list[Path] | None = None) -> list[Path]:
     """Lists the corpus files that paths, folders and globs name; `-` is standard input.
 
     Folders are searched recursively; in them, and among the matches of a glob, hidden files and files of other formats
@@ -50,6 +50,8 @@ def find_files(paths: Sequence[str | Path], format: str = "auto") -> list[Path]:
     Args:
         format: as in `ReadingSettings.format`. If it is not `auto`, named files and files that a glob matches are
             taken whatever their suffix, and those in folders by that format's suffixes.
+        left_out: gets the files in folders that are not read, except hidden ones: of other formats, or links that lead
+            nowhere.
 
     Raises:
         InputError: a path is missing, a glob or folder holds no usable file, or a named file has an unknown suffix.
@@ -61,7 +63,7 @@ def find_files(paths: Sequence[str | Path], format: str = "auto") -> list[Path]:
                 f"an empty name among the corpus files: expected files, folders or globs of {known_suffixes()}"
             )
         try:
-            for file in _files_of(path, format):
+            for file in _files_of(path, format, [] if left_out is None else left_out):
                 found.setdefault(file if file == STANDARD_INPUT else file.resolve(), file)
         except OSError as error:  # such as no permission for a parent folder, or too long a name
             raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -70,12 +72,12 @@ def find_files(paths: Sequence[str | Path], format: str = "auto") -> list[Path]:
     return list(found.values())
 
 
-def _files_of(argument: str | Path, format: str) -> Iterable[Path]:
+def _files_of(argument: str | Path, format: str, left_out: list[Path]) -> Iterable[Path]:
     path = Path(argument)
     if path == STANDARD_INPUT:
         return [path]
     if path.is_dir():
-        files = sorted(_files_under(path, format))
+        files = sorted(_files_under(path, format, left_out))
         if not files:
             raise InputError(f"{path}: no file in this folder can be read{_as(format)}: expected {known_suffixes()}")
         return files
@@ -91,7 +93,7 @@ def _files_of(argument: str | Path, format: str) -> Iterable[Path]:
     files = []
     for match in map(Path, glob.glob(str(path), recursive=True)):
         if match.is_dir():
-            files.extend(_files_under(match, format))
+            files.extend(_files_under(match, format, left_out))
         elif format != "auto" or format_of(match):
             files.append(match)
     if not files:
@@ -101,7 +103,7 @@ def _files_of(argument: str | Path, format: str) -> Iterable[Path]:
     return sorted(files)
 
 
-def _files_under(folder: Path, format: str) -> Iterator[Path]:
+def _files_under(folder: Path, format: str, left_out: list[Path]) -> Iterator[Path]:
     """Files of known formats anywhere under a folder, except hidden ones; links are followed, each folder once."""
 
     def refuse(error: OSError) -> None:
@@ -117,8 +119,12 @@ def _files_under(folder: Path, format: str) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in names:
             file = Path(parent, name)
-            if not name.startswith(".") and _is_of_format(file, format) and file.is_file():
+            if name.startswith("."):
+                continue
+            if _is_of_format(file, format) and file.is_file():
                 yield file
+            else:
+                left_out.append(file)
 
 
 def _is_of_format(path: Path, format: str) -> bool:

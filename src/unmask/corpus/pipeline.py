@@ -3,6 +3,7 @@ the corpora that command-line arguments name, as files or as a mixture of severa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,11 @@ from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.source import utf8_size
 from unmask.errors import InputError
 from unmask.io.progress import Progress
+
+MOST_NAMES = 5
+"""How many of the files that are left out are named."""
+
+logger = logging.getLogger("unmask")
 
 
 def read_documents(
@@ -87,7 +93,8 @@ class Corpus:
 def find_corpora(
     text: Sequence[str | Path], reading: ReadingSettings, cleaning: CleaningSettings, sizes: Mapping[str, int] = {}
 ) -> list[Corpus]:
-    """The corpora that paths name; those of a mixture are read once to learn their sizes.
+    """The corpora that paths name; those of a mixture are read once to learn their sizes. Files in folders that are not
+    read are named in a warning.
 
     Args:
         text: files, folders and globs, as `find_files` takes them; or one mixture, a YAML file.
@@ -98,12 +105,16 @@ def find_corpora(
         InputError: nothing is found, a mixture is given along with other paths, or a file of one cannot be read.
         SettingsError: a mixture is invalid.
     """
+    left_out: list[Path] = []
     if not any(Path(path).suffix in SUFFIXES for path in text):
-        return [Corpus("", find_files(text, reading.format))]
+        found = [Corpus("", find_files(text, reading.format, left_out))]
+        _warn_of_left_out(left_out)
+        return found
     if len(text) > 1:
         raise InputError(f"{', '.join(map(str, text))}: expected either one mixture (a YAML file) or corpus files")
     mixture = read_mixture(Path(text[0]))
-    files = {name: find_files(corpus.text, reading.format) for name, corpus in mixture.corpora.items()}
+    files = {name: find_files(corpus.text, reading.format, left_out) for name, corpus in mixture.corpora.items()}
+    _warn_of_left_out(left_out)
     for path in (path for some in files.values() for path in some):
         if not path.is_file():
             name = "standard input (-)" if path == STANDARD_INPUT else path
@@ -112,6 +123,13 @@ def find_corpora(
         sizes = _measure(files, reading, cleaning)
     times = times_taken(mixture, sizes)
     return [Corpus(name, some, times[name], mixture.seed, sizes[name]) for name, some in files.items()]
+
+
+def _warn_of_left_out(files: Sequence[Path]) -> None:
+    names = sorted(set(map(str, files)))
+    if names:
+        shown = ", ".join([*names[:MOST_NAMES], *(["..."] if len(names) > MOST_NAMES else [])])
+        logger.warning("%s of other kinds left out: %s", f"{len(names):,} file{'' if len(names) == 1 else 's'}", shown)
 
 
 def _measure(

@@ -18,6 +18,11 @@ LONG_LINE_BYTES = 1_000_000
 """Lines longer than this many bytes are counted as long: they are read, but are rarely intended."""
 
 
+def name_of(path: Path) -> str:
+    """The name of a file, before the `:line` in the places of its documents."""
+    return "standard input" if path == STANDARD_INPUT else str(path)
+
+
 @dataclass
 class CorpusFile:
     """A corpus file that has been opened."""
@@ -34,7 +39,7 @@ class CorpusFile:
     @property
     def name(self) -> str:
         """The name of the file in places and messages."""
-        return "standard input" if self.path == STANDARD_INPUT else str(self.path)
+        return name_of(self.path)
 
     def refuse(self, place: str, reason: str, problem: str) -> None:
         """Handles a record that cannot be read: stops, or skips it, depending on the settings.

@@ -5,6 +5,7 @@ Every column adds up from top to bottom, with the signs as printed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def format_statistics(counts: CorpusCounts | Mapping[str, Any], written: Mapping
     statistics: Mapping[str, Any] = counts.as_dict() if isinstance(counts, CorpusCounts) else counts
     lines = [*_describe_input(statistics), *_align([_HEADER, *_rows(statistics)])]
     if written:
-        amounts = [f"{count:,} {name.replace('_', ' ')}" for name, count in written.items()]
+        amounts = [f"{count:,} {_name_of(name, count)}" for name, count in written.items()]
         lines.append(f"wrote {', '.join(amounts)}")
     return "\n".join(lines)
 
@@ -81,6 +82,12 @@ def _align(table: Sequence[Sequence[str]]) -> Iterator[str]:
     for name, *numbers in shortened:
         aligned = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
         yield "  ".join([name.ljust(widths[0]), *aligned]).rstrip()
+
+
+def _name_of(name: str, count: int) -> str:
+    """`documents_without_tokens` in words, of one its first plural in the singular."""
+    words = name.replace("_", " ")
+    return re.sub(r"s\b", "", words, count=1) if count == 1 else words
 
 
 def _counted(count: int, what: str) -> str:

@@ -29,7 +29,7 @@ def recorded_floors(floors: Mapping[str, Mapping[str, float]]) -> list[Floor]:
 def check_floor(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Iterator[Finding]:
     """Whether a run passed a floor, and by which step; nothing if no row has the figure.
 
-    Held-out rows decide if there are any; the step is taken from whichever rows are closer together.
+    Held-out rows decide if there are any, and date it: training rows may mask another share of the tokens.
 
     Args:
         causes: names of the faults that were found, for the advice to mention.
@@ -50,7 +50,7 @@ def check_floor(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Ite
         f"that of {floor.what}"
     )
     if is_passed:
-        step = passed_step(training if len(training) > len(held_out) else held_out, floor)
+        step = passed_step(held_out or training, floor)
         yield Finding(floor.name, "good", message if step is None else f"{message}; passed by step {step:,}")
         return
     once = next((step for step, value in held_out if floor.is_passed_by(value)), None)

@@ -21,6 +21,7 @@ from unmask.inference.predictor import load_predictor
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory
 from unmask.io.progress import human_bytes
+from unmask.io.signals import Interruption
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
 from unmask.models.google.checkpoint import find_index
 from unmask.models.hub.directory import load_model
@@ -148,26 +149,29 @@ def _weights_of(directory: Path) -> str:
 
 
 def write_graph(model: PaddedModel, path: Path) -> None:
-    """Writes a model's graph; numbers of sequences and tokens are free."""
+    """Writes a model's graph; numbers of sequences and tokens are free. Raises Interrupted."""
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if model.reads_segments else [])]
     ids = torch.ones(2, 5, dtype=torch.long)
     given = (ids, torch.ones_like(ids), *([torch.zeros_like(ids)] if model.reads_segments else []))
     free = {0: torch.export.Dim("sequences"), 1: torch.export.Dim("tokens", max=model.encoder.settings.num_positions)}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), Interruption(at_once=True) as interruption:
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        torch.onnx.export(
-            model,
-            given,
-            str(path),
-            dynamo=True,
-            opset_version=_OPSET,
-            input_names=names,
-            output_names=list(OUTPUTS.get(model.kind, ("logits",))),
-            dynamic_shapes=(free,) * len(given),
-            external_data=False,
-            verbose=False,
-        )
+        try:
+            torch.onnx.export(
+                model,
+                given,
+                str(path),
+                dynamo=True,
+                opset_version=_OPSET,
+                input_names=names,
+                output_names=list(OUTPUTS.get(model.kind, ("logits",))),
+                dynamic_shapes=(free,) * len(given),
+                external_data=False,
+                verbose=False,
+            )
+        finally:
+            interruption.check()
 
 
 def _opset_of(path: Path) -> int:

@@ -85,7 +85,7 @@ class MaskFiller:
         loaded = open_encoder(directory) if in_onnx else load_masked_lm(directory)
         assert loaded.masked_lm_head is not None
         self.tokenizer = load_tokenizer(directory) if tokenizer is None else tokenizer
-        check_entries(self.tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
+        check_entries(self.tokenizer.vocab_size, self.tokenizer.pad_id, loaded.encoder.settings, directory)
         added = self.tokenizer.backend.get_added_tokens_decoder()[self.tokenizer.mask_id]
         self._mask_takes_blanks = self.tokenizer.kind == "wordpiece" or added.lstrip
         self.encoder: Any = loaded.encoder.eval()

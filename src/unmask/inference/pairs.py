@@ -152,7 +152,7 @@ def open_scorer(
     compute, tokenizer = inference_compute(device, precision), open_tokenizer(directory)
     module = nn.ModuleList([loaded.encoder, *loaded.heads.values()]).to(compute.device).eval()
     if not loaded.encoder.reads_words:
-        check_entries(tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
+        check_entries(tokenizer.vocab_size, tokenizer.pad_id, loaded.encoder.settings, directory)
         compute = freeze(module, compute)
     longest = usual_length(loaded.encoder.settings, loaded.config or {})
     scorer = new_scorer(loaded.encoder, loaded.heads, loaded.is_causal_lm, tokenizer, compute, longest, pll)

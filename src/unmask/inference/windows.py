@@ -136,7 +136,7 @@ def attach_tokenizer(encoder: Encoder, tokenizer: Tokenizer, where: object) -> N
             else "pieces of words, the tokenizer whole ones"
         )
         raise ModelError(f"{where}: the model reads {what}: they do not belong together; get the directory again")
-    check_entries(tokenizer.vocab_size, encoder.settings.vocab_size, where)
+    check_entries(tokenizer.vocab_size, tokenizer.pad_id, encoder.settings, where)
     if encoder.reads_words and tokenizer.reads_words:
         encoder.set_words(tokenizer.table)
 

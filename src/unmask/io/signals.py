@@ -14,10 +14,15 @@ class Interruption:
     """Notes the first SIGINT or SIGTERM while its `with` block runs; `signal_number` is None until one arrives.
 
     Outside the main thread, where Python delivers no signals, it notes nothing.
+
+    Args:
+        at_once: True raises KeyboardInterrupt at the first signal already, which passes through code of others that
+            catches every `Exception`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: bool = False) -> None:
         self.signal_number: int | None = None
+        self._at_once = at_once
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -36,6 +41,8 @@ class Interruption:
             raise Interrupted(f"stopped by {name}", self.signal_number)
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if self.signal_number is not None and number == signal.SIGINT:
+        is_second = self.signal_number is not None and number == signal.SIGINT
+        if not is_second:
+            self.signal_number = number
+        if is_second or self._at_once:
             raise KeyboardInterrupt
-        self.signal_number = number

@@ -19,7 +19,7 @@ from unmask.errors import InputError, ModelError, SettingsError, UserError
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RECIPE, is_onnx, model_directory
 from unmask.models.family import Family
 from unmask.models.hub.config import family_in, read_any_config
-from unmask.models.hub.uses import MASKED, use_of
+from unmask.models.hub.uses import MASKED, commands_for, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 from unmask.tasks.kinds import FACTS, labelling_endpoints
@@ -146,7 +146,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     model = ServedModel(name, directory, precision)
     config = read_any_config(directory)
     use = use_of(config)
-    commands = use.commands if use is not None else ()
+    commands = commands_for(directory, use)
     rest = ["features", "similarity", "tokenize"]
     if is_onnx(directory):
         if "predict" in commands:

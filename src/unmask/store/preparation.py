@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import groupby
@@ -19,9 +20,10 @@ from typing import IO, Any
 
 from unmask.corpus.annotations import KINDS
 from unmask.corpus.cleaning.near_duplicates import estimate_memory
-from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.corpus.source import name_of
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError
 from unmask.io.paths import MANIFEST
@@ -168,6 +170,7 @@ def _prepare(
 ) -> TokenStore:
     out = job.out
     counts = CorpusCounts()
+    documents_of: Counter[str] = Counter()  # by file
     total_bytes = max(1, sum(map(_size, job.files)))
     with ExitStack() as stack:
         progress = stack.enter_context(Progress("preparing", unit="tokens"))
@@ -187,7 +190,12 @@ def _prepare(
                 text_bytes += chunk.bytes
                 yield chunk
 
-        documents = read_corpora(job.corpora, counts, job.reading, job.cleaning, work_directory=out)
+        def tallied(documents: Iterator[Document]) -> Iterator[Document]:
+            for document in documents:
+                documents_of[document.source.rpartition(":")[0]] += 1
+                yield document
+
+        documents = tallied(read_corpora(job.corpora, counts, job.reading, job.cleaning, work_directory=out))
         chunks = watched(cut_chunks(documents, job.shard_bytes))
         if ray_address is None:
             encode = stack.enter_context(encoder_pool(encoder, job.encoder, workers))
@@ -218,7 +226,9 @@ def _prepare(
         "token_bytes": job.dtype.itemsize,
         **({"side_arrays": side_arrays} if side_arrays else {}),
         "tokenizer_fingerprint": job.fingerprint,
-        "sources": [{"file": str(path), "bytes": _size(path)} for path in job.files],
+        "sources": [
+            {"file": str(path), "bytes": _size(path), "documents": documents_of[name_of(path)]} for path in job.files
+        ],
         **job.settings(),
         **({"mixture_bytes": {corpus.name: corpus.size for corpus in job.corpora}} if job.corpora[0].name else {}),
         "text": counts.as_dict(),

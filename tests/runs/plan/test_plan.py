@@ -46,6 +46,13 @@ def test_more_devices_than_a_node_has_wait_for_a_link(unmask: Command, tiny_reci
     )
 
 
+def test_devices_stay_within_a_node_whatever_divides_the_batch(unmask: Command, tiny_recipe: Path) -> None:
+    plan = json.loads(unmask("plan", str(tiny_recipe), "train.batch_size=20", "--json").output)
+    assert [cost["devices"] for cost in plan["costs"]] == [1, 5], "10 is nearer to 8, and more than a node has"
+    assert "8 does not divide a batch of 20 sequences: 5 replaces it" in plan["notes"]
+    assert "more devices than a node of 8 are left out" in " ".join(plan["notes"])
+
+
 def test_what_does_not_fit_is_said(unmask: Command, tiny_recipe: Path) -> None:
     words = ("model.num_hidden_layers=160", "model.hidden_size=1024", "model.num_attention_heads=8")
     finished = unmask("plan", str(tiny_recipe), *words, "--gpus", "1", "--gpu", "4090")

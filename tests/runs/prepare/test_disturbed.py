@@ -102,7 +102,7 @@ def test_a_file_that_changes_after_the_estimate_is_stored_as_it_is_then(
     assert unmask("prepare", "a.txt", "--tokenizer", tokenizer, "--out", "made", "--workers", 1).code == 0
     made, expected = TokenStore(Path("made")), TokenStore(Path("expected"))
     assert made.manifest["files"]["tokens-00000.bin"] == expected.manifest["files"]["tokens-00000.bin"]
-    assert made.manifest["sources"] == [{"file": "a.txt", "bytes": 15}]
+    assert made.manifest["sources"] == [{"file": "a.txt", "bytes": 15, "documents": 1}]
 
 
 # --------------------------------------------------------------------------------------------------- hit from outside

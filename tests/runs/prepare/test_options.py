@@ -93,7 +93,7 @@ def test_standard_input(
     code, _, errors = unmask("prepare", "-", *words)
     assert code == 0, errors
     assert stored_texts(TokenStore(Path("made"))) == ROWS
-    assert TokenStore(Path("made")).manifest["sources"] == [{"file": "-", "bytes": 0}]
+    assert TokenStore(Path("made")).manifest["sources"] == [{"file": "-", "bytes": 0, "documents": len(ROWS)}]
 
 
 def test_a_pipe_with_a_name_is_read_once_and_whole(unmask: Command, place: Path, tokenizer: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_store_holds_the_sentences_of_each_document(folder: Path, whole: Path)
     assert manifest["text"]["utf8_bytes"] == sum(len(text.encode()) for text in DOCUMENTS)
     assert manifest["text"]["documents"] == len(DOCUMENTS)
     text = folder / "text.jsonl"
-    assert manifest["sources"] == [{"file": str(text), "bytes": text.stat().st_size}]
+    assert manifest["sources"] == [{"file": str(text), "bytes": text.stat().st_size, "documents": len(DOCUMENTS)}]
     assert manifest["tokenizer_fingerprint"] == tokenizer.fingerprint()
     assert load_tokenizer(store.tokenizer_directory).fingerprint() == tokenizer.fingerprint()
     store.verify()

@@ -16,8 +16,8 @@ from support.corpora import SKIP
 from support.files import write, write_rows
 from support.imports import loaded_with
 from unmask.corpus.documents import Amount, CorpusCounts, Document
-from unmask.corpus.pipeline import read_documents
-from unmask.corpus.settings import CleaningSettings
+from unmask.corpus.pipeline import find_corpora, read_documents
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import InputError, OutputError, SettingsError
 
 LONG = "A paragraph that is long enough to be compared with others."
@@ -156,6 +156,26 @@ def test_an_account_goes_on_from_one_corpus_to_the_next(tmp_path: Path) -> None:
         assert_adds_up(counts)
     assert (counts.files, counts.documents_read, counts.documents) == (2, 4, 2)
     assert counts.file_bytes == 2 * path.stat().st_size
+
+
+def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text, page = write(tmp_path / "a.txt", "A man.\n"), write(tmp_path / "sub" / "page.html")
+    write(tmp_path / ".hidden.html")
+    broken = tmp_path / "link.txt"
+    broken.symlink_to(tmp_path / "absent.txt")
+    [corpus] = find_corpora([tmp_path, text, tmp_path], ReadingSettings(), CleaningSettings())
+    assert corpus.files == [text]
+    assert caplog.messages == [f"2 files of other kinds left out: {broken}, {page}"]
+    caplog.clear()
+    for name in "bcdefg":
+        write(tmp_path / f"{name}.html")
+    mixture = write(tmp_path / "mixture.yaml", f"corpora: {{en: {{text: [{tmp_path}]}}}}")
+    find_corpora([mixture], ReadingSettings(), CleaningSettings())
+    names = ", ".join(str(tmp_path / f"{name}.html") for name in "bcdef")
+    assert caplog.messages == [f"9 files of other kinds left out: {names}, ..."]
+    caplog.clear()
+    find_corpora([text], ReadingSettings(), CleaningSettings())
+    assert not caplog.messages
 
 
 def test_records_passed_over_are_listed_and_stand_apart(tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def test_jsonl_holds_any_text(written: list[str], compression: str, escaped: boo
     round_trip(written, "".join(lines).encode(), f"a.jsonl{compression}")
 
 
-@given(st.lists(PARAGRAPHS), st.sampled_from(sorted(COMPRESS)), st.sampled_from(["\n\n", "\r\n\r\n", "\n \t\n\n"]))
+@given(
+    st.lists(PARAGRAPHS), st.sampled_from(sorted(COMPRESS)), st.sampled_from(["\n\n", "\r\n\r\n", "\r\r", "\n \t\n\n"])
+)
 def test_txt_holds_documents_between_blank_lines(written: list[str], compression: str, between: str) -> None:
     round_trip(written, between.join(written).encode(), f"a.txt{compression}")
 
@@ -80,6 +82,12 @@ def test_a_txt_file_as_one_document_keeps_its_blank_lines(first: str, second: st
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder, "a.txt"), text.encode() + b"\r\n")
         assert texts(read(path, ReadingSettings(txt_documents="file"))[0]) == [text]
+
+
+def test_a_lone_carriage_return_ends_a_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", b"one\rtwo\r \r\rthree\r\r\n")
+    assert read(path)[0] == [Document("one\ntwo", f"{path}:1"), Document("three", f"{path}:1")]
+    assert texts(read(path, ReadingSettings(txt_documents="file"))[0]) == ["one\ntwo\n \n\nthree"]
 
 
 # ---------------------------------------------------------------------------------------------------------- the formats

@@ -43,6 +43,12 @@ def test_the_table_says_what_came_in_what_went_and_what_is_left() -> None:
     ]
 
 
+def test_one_of_a_thing_is_told_in_the_singular() -> None:
+    written = {"documents": 1, "tokens": 12, "unknown_tokens": 1, "documents_without_tokens": 1}
+    last = format_statistics(COUNTS, written).splitlines()[-1]
+    assert last == "wrote 1 document, 12 tokens, 1 unknown token, 1 document without tokens"
+
+
 def test_a_manifest_tells_the_same() -> None:
     assert format_statistics(json.loads(json.dumps(COUNTS.as_dict()))) == format_statistics(COUNTS)
 

@@ -113,6 +113,18 @@ def test_a_tokenizer_with_more_entries_than_the_model_is_refused(tiny_model: Pat
         MaskFiller(tmp_path / "model")
 
 
+def test_a_tokenizer_with_another_padding_than_positions_are_counted_from_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = save_masked_lm(tmp_path, "roberta", ["the sky is blue"] * 9)
+    MaskFiller(directory)
+    assert not caplog.messages
+    edit_config(directory, pad_token_id=2)
+    MaskFiller(directory)
+    [message] = caplog.messages
+    assert "pad_token_id is 2 in config.json and 1 in the tokenizer; transformers gives the token 2 no" in message
+
+
 def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> None:
     filler = MaskFiller(tiny_model)
     next(filler.encoder.parameters()).data[:] = torch.nan

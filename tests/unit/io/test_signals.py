@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 
@@ -36,6 +37,16 @@ def test_a_second_ctrl_c_stops_at_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         assert interruption.signal_number == signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_passes_through_what_catches_every_exception(number: int) -> None:
+    with Interruption(at_once=True) as interruption:
+        with pytest.raises(KeyboardInterrupt), contextlib.suppress(Exception):
+            signal.raise_signal(number)
+        with pytest.raises(Interrupted) as stopped:
+            interruption.check()
+    assert stopped.value.exit_code == 128 + number
 
 
 def test_handlers_come_back_after_an_error() -> None:

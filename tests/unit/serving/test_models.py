@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.untrained import save_discriminator, save_masked_lm
+from unmask.info import describe
+from unmask.io.paths import GENERATOR
 from unmask.serving.models import open_model
 
 GOOGLE = Path(__file__).parents[2] / "golden" / "tensorflow_checkpoint"
@@ -13,3 +16,15 @@ def test_a_bert_of_google_is_looked_into_as_any_other() -> None:
     endpoints = open_model("google", GOOGLE, "fp32").endpoints
     assert endpoints[0] == "fill-mask"
     assert {"attention", "layers"} <= set(endpoints)
+
+
+def test_a_discriminator_says_how_likely_texts_are_by_its_generator_alone(tmp_path: Path) -> None:
+    texts = ["the sky is blue and the sea is green"] * 20
+    directory = save_discriminator(tmp_path / "electra", texts)
+    assert open_model("alone", directory, "fp32").endpoints == ("features", "similarity", "tokenize", "attention")
+    assert describe(directory)["commands"][0] == "evaluate --pairs --discriminator"
+    save_masked_lm(directory / GENERATOR, "electra", texts)
+    both = open_model("both", directory, "fp32")
+    assert {"score", "pairs", "token-scores"} <= set(both.endpoints)
+    assert both.likelihoods.scorer
+    assert describe(directory)["commands"][0] == "evaluate --pairs"

@@ -282,8 +282,8 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
-def nearest_divisor(number: int, batches: Sequence[int]) -> int:
-    """The divisor of all `batches` that is nearest to `number`, the smaller of two that are as near."""
+def nearest_divisor(number: int, batches: Sequence[int], most: int | None = None) -> int:
+    """The divisor of all `batches`, at most `most`, that is nearest to `number`, the smaller of two equally near."""
     common = math.gcd(*batches)
-    divisors = [each for each in range(1, common + 1) if common % each == 0]
+    divisors = [each for each in range(1, (most or common) + 1) if common % each == 0]
     return min(divisors, key=lambda each: (abs(each - number), each))

@@ -275,7 +275,7 @@ def _numbers(workload: Workload, device: Device, asked: Asked) -> tuple[list[int
         if number > device.per_node and asked.link not in LINKS:
             notes.append(f"more devices than {node} are left out: say what joins nodes with {_LINKS}")
             break
-        nearest = nearest_divisor(number, batches)
+        nearest = nearest_divisor(number, batches, None if asked.link in LINKS else device.per_node)
         if nearest != number:
             notes.append(f"{number} does not divide a batch of {sizes} sequences: {nearest} replaces it")
         if nearest not in numbers:

@@ -88,7 +88,7 @@ def load_language_model(model: str | Path, *, device: str = "auto", precision: s
     check_kind(directory, CAUSAL)
     loaded = load_causal_lm(directory)
     tokenizer = load_tokenizer(directory)
-    check_entries(tokenizer.vocab_size, loaded.encoder.settings.vocab_size, directory)
+    check_entries(tokenizer.vocab_size, tokenizer.pad_id, loaded.encoder.settings, directory)
     reads_bare_text = loaded.encoder.settings.family.reads_bare_text
     prefix = () if reads_bare_text else tokenizer.template.single[0].ids
     head = None if loaded.masked_lm_head is None else loaded.masked_lm_head.to(compute.device).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any
 
 from unmask.errors import ModelError
 from unmask.io.json_text import read_object
+from unmask.io.paths import GENERATOR
 from unmask.models.hub.config import HEAD_KIND, family_in
+from unmask.models.settings import Sizes
+
+logger = logging.getLogger("unmask")
 
 CAUSAL = "a left-to-right language model"
 MASKED = "a masked language model"
@@ -24,14 +29,14 @@ class Use:
 
 
 _ANY = ("finetune", "features", "similarity", "serve")
-_PAIRS = "evaluate --pairs"
+_PAIRS, _ALONE = "evaluate --pairs", " --discriminator"
 _CAUSAL = Use(CAUSAL, ("generate", "score", _PAIRS, *_ANY))
 _MASKED = Use(MASKED, ("fill-mask", _PAIRS, *_ANY))
 _FINE_TUNED = Use("a fine-tuned model", ("predict", "evaluate", *_ANY))
 
 _CLASSES = {
     "BertForPreTraining": _MASKED,
-    "ElectraForPreTraining": Use("a discriminator of replaced tokens", (_PAIRS, *_ANY)),
+    "ElectraForPreTraining": Use("a discriminator of replaced tokens", (_PAIRS + _ALONE, *_ANY)),
     "ElmoForPreTraining": Use("a pair of language models, forward and backward", (_PAIRS, *_ANY)),
 }
 """Classes whose use does not follow from the end of the name."""
@@ -65,10 +70,27 @@ def use_of(config: Mapping[str, Any]) -> Use | None:
     return _CLASSES.get(name) or next((use for ending, use in _ENDINGS.items() if name.endswith(ending)), None)
 
 
-def check_entries(num_entries: int, vocab_size: int, where: object) -> None:
-    """Raises ModelError if a tokenizer has more entries than the model beside it."""
-    if num_entries > vocab_size:
+def commands_for(directory: Path, use: Use | None) -> tuple[str, ...]:
+    """The commands that take the model of a directory: a generator beside it answers for a discriminator."""
+    commands = () if use is None else use.commands
+    has_generator = (directory / GENERATOR).is_dir()
+    return tuple(command.removesuffix(_ALONE) for command in commands) if has_generator else commands
+
+
+def check_entries(num_entries: int, pad_id: int | None, sizes: Sizes, where: object) -> None:
+    """Raises ModelError if a tokenizer has more entries than the model beside it; warns if its padding token, `pad_id`,
+    is not that after which the model counts positions."""
+    if num_entries > sizes.vocab_size:
         raise ModelError(f"{where}: the tokenizer has more entries than the model: they do not belong together")
+    if sizes.family.positions_after_padding and pad_id not in (None, sizes.pad_token_id):
+        logger.warning(
+            "%s: pad_token_id is %s in config.json and %s in the tokenizer; transformers gives the token %s no "
+            "position of its own, and answers otherwise where a text has it: make both the same",
+            where,
+            sizes.pad_token_id,
+            pad_id,
+            sizes.pad_token_id,
+        )
 
 
 def check_kind(directory: Path, wanted: str) -> None:
@@ -81,7 +103,7 @@ def check_kind(directory: Path, wanted: str) -> None:
     use = use_of(config)
     if use is None or use.kind == wanted or not config.get("architectures"):
         return
-    commands = ", ".join(f"`unmask {command}`" for command in use.commands)
+    commands = ", ".join(f"`unmask {command}`" for command in commands_for(directory, use))
     raise ModelError(
         f"{directory} ({config['architectures'][0]}) is {use.kind}: expected {wanted}, {HINTS[wanted]}; "
         f"this one is for {commands}"

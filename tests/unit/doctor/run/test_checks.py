@@ -119,12 +119,15 @@ def test_the_step_from_which_on_a_floor_is_passed(values: tuple[float | None, ..
     assert passed_step([(10 * n, value) for n, value in enumerate(values, start=1)], FLOOR) == step
 
 
-def test_held_out_rows_decide_and_training_rows_date() -> None:
-    rows: Rows = [*losses(6.0, 5.5, 4.9, 4.8), {"step": 40, "eval/mlm_loss": 4.7}]
+def test_held_out_rows_decide_and_date() -> None:
+    held_out: Rows = [{"step": 20, "eval/mlm_loss": 4.8}, {"step": 40, "eval/mlm_loss": 4.7}]
+    rows: Rows = [*losses(6.0, 5.5, 5.2, 4.9), *held_out]
     [passed] = check_floor(FLOOR, rows, [])
     assert (passed.level, passed.advice) == ("good", "")
     assert "the last eval/mlm_loss 4.700 is below 5.000" in passed.message
-    assert "passed by step 30" in passed.message
+    assert "passed by step 20" in passed.message
+    [by_training] = check_floor(FLOOR, losses(6.0, 5.5, 4.9, 4.8), [])
+    assert "passed by step 30" in by_training.message
     [failed] = check_floor(FLOOR, [*rows, {"step": 50, "eval/mlm_loss": 5.2}], ["other-vocabulary"])
     assert failed.level == "warning"
     assert "other-vocabulary" in failed.advice
