@@ -95,20 +95,30 @@ def evaluate_predictions(
     if na_probs is not None:
         raise SettingsError("--na-probs is for predictions in .json ({id: answer}): leave it out")
     found = _settings_from(predictions, opened, are_stated=given.get("labels") is not None)
-    opened = open_task(build_task_settings({**given, **found}), columns)
-    are_from_data = not opened.labels
-    opened = opened.fit_to(data)
-    check_label_columns(columns, opened.labels)
-    if isinstance(opened, Tagging):
+    fitted = _fitted(open_task(build_task_settings({**given, **found}), columns), predictions, data)
+    check_label_columns(columns, fitted.labels)
+    return _score(fitted, predictions, data)
+
+
+def _fitted(task: Task[Any], predictions: str | Path, data: DataPath) -> Task[Any]:
+    """The task with the labels of the data, and of tags also those that are predicted."""
+    are_from_data = not task.labels
+    fitted = task.fit_to(data)
+    if isinstance(fitted, Tagging):
         tags = {tag for sentence in _predicted_tags(predictions) for tag in sentence} if are_from_data else set()
-        opened = opened.with_predicted(tags, _predicted_scheme(predictions))
-    score = opened.score()
+        fitted = fitted.with_predicted(tags, _predicted_scheme(predictions))
+    return fitted
+
+
+def _score(task: Task[Any], predictions: str | Path, data: DataPath) -> dict[str, Any]:
+    """The figures of predictions in JSON lines; those that abstain count in `answered` alone."""
+    score = task.score()
     counts, num_read, num_abstained, may_abstain = ExampleCounts(), 0, 0, False
-    examples = opened.load(data, counts, unlabelled=True)
-    for example, prediction in _paired(examples, opened.id_column, predictions, data):
+    examples = task.load(data, counts, unlabelled=True)
+    for example, prediction in _paired(examples, task.id_column, predictions, data):
         _check_match(example, prediction)
         num_read += 1
-        if FACTS[opened.kind].decision and "abstained" in prediction.fields:
+        if FACTS[task.kind].decision and "abstained" in prediction.fields:
             may_abstain = True
             if prediction.fields["abstained"]:
                 num_abstained += example.label is not None
@@ -124,7 +134,7 @@ def evaluate_predictions(
         raise InputError(f"{predictions}: every prediction abstains: expected an answer; lower --abstain-below")
     counts.examples, counts.unlabelled = num_labelled, num_read - num_labelled
     counts.log(data)
-    figures = named_figures(opened, score)
+    figures = named_figures(task, score)
     if may_abstain:
         figures["metrics"]["answered"] = score.num_examples / num_labelled
     return figures

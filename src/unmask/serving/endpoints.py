@@ -10,7 +10,6 @@ from fastapi import APIRouter, Body, Request
 from unmask.errors import InputError
 from unmask.inference.left_to_right.generation import Sampling
 from unmask.serving.batching import Work
-from unmask.serving.models import ServedModel
 from unmask.serving.schemas import (
     Answer,
     Failure,
@@ -65,10 +64,7 @@ async def list_models(request: Request) -> dict[str, Any]:
 
 @router.get("/{name}", summary="A model, and what it is for")
 async def describe_model(request: Request, name: str) -> dict[str, Any]:
-    models: dict[str, ServedModel] = service_of(request).models
-    if name not in models:
-        service_of(request).model(name, "")
-    return models[name].describe()
+    return service_of(request).named(name).describe()
 
 
 def _task_endpoint(endpoint: str) -> Callable[..., Awaitable[Answer]]:

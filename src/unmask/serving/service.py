@@ -53,16 +53,20 @@ class Service:
                 if not set(endpoints).isdisjoint(model.endpoints):
                     return model
             raise Refused(404, f"no model here is for {' or '.join(endpoints)}: GET /v1/models lists what each is for")
-        if name not in self.models:
-            there = ", ".join(sorted(self.models))
-            raise Refused(404, f"no model {name[:80]!r} here: there are {there}", "model_not_found", "model")
-        model = self.models[name]
+        model = self.named(name)
         if set(endpoints).isdisjoint(model.endpoints):
             uses = ", ".join(f"/v1/models/{name}/{each}" for each in model.endpoints)
             raise Refused(
                 409, f"the model {name} is not for {' or '.join(endpoints)}: it answers at {uses}", "wrong_endpoint"
             )
         return model
+
+    def named(self, name: str) -> ServedModel:
+        """The model of that name; raises Refused if there is none."""
+        if name not in self.models:
+            there = ", ".join(sorted(self.models))
+            raise Refused(404, f"no model {name[:80]!r} here: there are {there}", "model_not_found", "model")
+        return self.models[name]
 
     def check_number(self, inputs: int) -> None:
         """Refuses more inputs than a request may have."""
