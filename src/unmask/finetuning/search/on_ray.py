@@ -56,6 +56,7 @@ class RayMachines:
 
     def __init__(self, address: str, parallel: int, device: str, runs: Runs) -> None:
         self._runs = runs
+        self._unseen: dict[str, tuple[Ended, float]] = {}  # trials, and until when their results are waited for
         self._driver = _Driver(Path.cwd(), sha256(runs.directory / ENVIRONMENT), installed_versions())
         self._cluster = RayProcess(address, "search.ray=")
         on_gpu = device == "cuda" or (device == "auto" and self._cluster.count({"GPU": 1}) > 0)
@@ -69,10 +70,14 @@ class RayMachines:
         self._cluster.call(_begin, trial, self._need, self._runs, self._driver)
 
     def ended(self, timeout_s: float) -> list[tuple[str, Ended]]:
-        return [
-            (name, self._seen(name, ended) if ended.is_well else ended)
-            for name, ended in self._cluster.call(_ended, timeout_s)
-        ]
+        """One that has ended well on its machine counts once this machine sees its results."""
+        wait_s = min(timeout_s, _LOOK_EVERY_S) if self._unseen else timeout_s
+        for name, ended in self._cluster.call(_ended, wait_s):
+            self._unseen[name] = ended, time.monotonic() + _PATIENCE_S
+        known = {name: seen for name in self._unseen if (seen := self._seen(name)) is not None}
+        for name in known:
+            del self._unseen[name]
+        return list(known.items())
 
     def stop(self) -> None:
         self._cluster.call(_stop)
@@ -80,15 +85,15 @@ class RayMachines:
     def close(self) -> None:
         self._cluster.close()
 
-    def _seen(self, name: str, ended: Ended) -> Ended:
-        """How a trial has `ended` that has ended well on its machine, once this one sees its results."""
+    def _seen(self, name: str) -> Ended | None:
+        """How a trial has ended; None while its results may still come."""
+        ended, until = self._unseen[name]
         place = self._runs.directory / TRIALS / name
-        until = time.monotonic() + _PATIENCE_S
-        while read_results(place) is None:
-            if time.monotonic() > until:
-                return Ended(error=OutputError(f"{place}: its results, made on another machine, are not seen here"))
-            time.sleep(_LOOK_EVERY_S)
-        return ended
+        if not ended.is_well or read_results(place) is not None:
+            return ended
+        if time.monotonic() > until:
+            return Ended(error=OutputError(f"{place}: its results, made on another machine, are not seen here"))
+        return None
 
 
 # In the process that is connected to the cluster
