@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from unmask.corpus.cleaning.cleaning import check_scripts, clean, drop_short
@@ -108,13 +109,13 @@ def find_corpora(
     left_out: list[Path] = []
     if not any(Path(path).suffix in SUFFIXES for path in text):
         found = [Corpus("", find_files(text, reading.format, left_out))]
-        _warn_of_left_out(left_out)
+        _warn_of_left_out(left_out, found[0].files)
         return found
     if len(text) > 1:
         raise InputError(f"{', '.join(map(str, text))}: expected either one mixture (a YAML file) or corpus files")
     mixture = read_mixture(Path(text[0]))
     files = {name: find_files(corpus.text, reading.format, left_out) for name, corpus in mixture.corpora.items()}
-    _warn_of_left_out(left_out)
+    _warn_of_left_out(left_out, list(chain.from_iterable(files.values())))
     for path in (path for some in files.values() for path in some):
         if not path.is_file():
             name = "standard input (-)" if path == STANDARD_INPUT else path
@@ -125,8 +126,9 @@ def find_corpora(
     return [Corpus(name, some, times[name], mixture.seed, sizes[name]) for name, some in files.items()]
 
 
-def _warn_of_left_out(files: Sequence[Path]) -> None:
-    names = sorted(set(map(str, files)))
+def _warn_of_left_out(files: Sequence[Path], read: Sequence[Path]) -> None:
+    are_read = {path.resolve() for path in read}
+    names = sorted({str(path) for path in files if path.resolve() not in are_read})
     if names:
         shown = ", ".join([*names[:MOST_NAMES], *(["..."] if len(names) > MOST_NAMES else [])])
         logger.warning("%s of other kinds left out: %s", f"{len(names):,} file{'' if len(names) == 1 else 's'}", shown)

@@ -49,7 +49,8 @@ def diagnose(
     if kind == "store":
         diagnosis = examine_store(Path(target), recipe, overrides, num_samples)
     elif kind == "recipe":
-        if program_of({**read_with_bases(find_recipe(str(target)), {}), **parse_overrides(overrides)}) == "finetune":
+        program = program_of(read_with_bases(find_recipe(str(target)), {})) or program_of(parse_overrides(overrides))
+        if program == "finetune":
             diagnosis = examine_finetuning(str(target), overrides, probe_s=probe_s)
         else:
             diagnosis = examine_recipe(str(target), overrides, probe_s=probe_s, num_samples=num_samples)

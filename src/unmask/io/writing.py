@@ -34,6 +34,11 @@ _NOT_WRITABLE = (
 )
 
 
+def own_place(path: Path) -> Path:
+    """The place where a neighbour can be put beside a file or a directory: where a link leads, and what `.` is."""
+    return path.resolve() if path.is_symlink() or not path.name else path
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
     """Opens a neighbour of `path` for binary writing, which replaces `path` when the block ends without error.
@@ -41,6 +46,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         OutputError: the disk is full, or the place cannot be written.
     """
+    path = own_place(path)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     with as_output_error(path):
         try:
@@ -53,11 +59,6 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-
-
-def own_place(path: Path) -> Path:
-    """The place where a neighbour can be put beside a directory: where a link leads, and what `.` stands for."""
-    return path.resolve() if path.is_symlink() or not path.name else path
 
 
 @contextmanager

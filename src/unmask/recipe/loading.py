@@ -120,11 +120,13 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
 
 
 def program_of(values: Mapping[str, Any]) -> Literal["pretrain", "finetune"] | None:
-    """The program whose recipes have a key that is among `values`, and the other's have not; None: either."""
-    for key in values:
-        if (key in FinetuneRecipe.model_fields) != (key in PretrainRecipe.model_fields):
-            return "finetune" if key in FinetuneRecipe.model_fields else "pretrain"
-    return None
+    """The program whose recipes alone have the keys of `values` that not both have; None: either. `data` decides."""
+    if "data" in values:
+        return "finetune"
+    ours, theirs = (recipe.model_fields.keys() & values.keys() for recipe in (FinetuneRecipe, PretrainRecipe))
+    if bool(ours - theirs) == bool(theirs - ours):
+        return None
+    return "finetune" if ours - theirs else "pretrain"
 
 
 def read_with_bases(path: Path, over: Mapping[str, Any], above: Sequence[Path] = ()) -> dict[str, Any]:

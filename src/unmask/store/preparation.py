@@ -29,7 +29,7 @@ from unmask.errors import InputError
 from unmask.io.paths import MANIFEST
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
-from unmask.io.writing import as_output_error, refuse_existing, refuse_foreign, writing
+from unmask.io.writing import as_output_error, own_place, refuse_existing, refuse_foreign, writing
 from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, digested
@@ -84,8 +84,7 @@ def prepare(
         StoreError: the store to be resumed was made from another text or tokenizer, or with other settings.
         Interrupted: Ctrl-C or SIGTERM; finished shards are kept.
     """
-    out, tokenizer_path = Path(out), Path(tokenizer)
-    out = out if out.name else out.resolve()  # "." has no name to put a neighbour beside
+    out, tokenizer_path = own_place(Path(out)), Path(tokenizer)
     if workers < 1:
         raise InputError(f"workers={workers}: expected at least 1")
     if not (resume and (out / MANIFEST).is_file()):
@@ -154,7 +153,7 @@ def _check_complete(store: TokenStore, job: Job) -> None:
     sizes = [source["bytes"] for source in manifest.get("sources", [])]
     if manifest.get("tokenizer_fingerprint") != job.fingerprint:
         raise made_from_another(job.out, ["tokenizer"])
-    if sizes != [_size(path) for path in job.files]:
+    if sizes != [_size(path) for path in dict.fromkeys(job.files)]:  # corpora of a mixture may share files
         raise made_from_another(job.out, ["text"])
     for name in ("shard_bytes", "sentences_by", "mixture", "reading", "cleaning"):
         before, now = manifest.get(name), settings.get(name)
@@ -227,7 +226,8 @@ def _prepare(
         **({"side_arrays": side_arrays} if side_arrays else {}),
         "tokenizer_fingerprint": job.fingerprint,
         "sources": [
-            {"file": str(path), "bytes": _size(path), "documents": documents_of[name_of(path)]} for path in job.files
+            {"file": str(path), "bytes": _size(path), "documents": documents_of[name_of(path)]}
+            for path in dict.fromkeys(job.files)
         ],
         **job.settings(),
         **({"mixture_bytes": {corpus.name: corpus.size for corpus in job.corpora}} if job.corpora[0].name else {}),

@@ -167,6 +167,9 @@ def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: p
     assert corpus.files == [text]
     assert caplog.messages == [f"2 files of other kinds left out: {broken}, {page}"]
     caplog.clear()
+    find_corpora([tmp_path, page], ReadingSettings(format="txt"), CleaningSettings())
+    assert caplog.messages == [f"1 file of other kinds left out: {broken}"], "the page is read"
+    caplog.clear()
     for name in "bcdefg":
         write(tmp_path / f"{name}.html")
     mixture = write(tmp_path / "mixture.yaml", f"corpora: {{en: {{text: [{tmp_path}]}}}}")

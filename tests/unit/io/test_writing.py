@@ -139,7 +139,11 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
             fill(unfinished, text)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "other disk" / "inner" / "f").read_text() == "y"
-    assert names(tmp_path) == ["link", "other disk"]
+    (tmp_path / "file").symlink_to("other disk/inner/f")
+    with writing(tmp_path / "file") as file:
+        file.write(b"z")
+    assert (tmp_path / "other disk" / "inner" / "f").read_text() == "z"
+    assert names(tmp_path) == ["file", "link", "other disk"]
 
 
 def test_what_exists_is_refused(tmp_path: Path) -> None:

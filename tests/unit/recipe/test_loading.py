@@ -62,6 +62,9 @@ def test_a_recipe_is_of_the_program_that_alone_has_its_keys(tmp_path: Path) -> N
     assert load_pretrain_recipe(either, ["corpus=a"]).train.epochs == 1
     with pytest.raises(SettingsError, match=r"tuned.yaml is a recipe for `unmask finetune`: give it to that"):
         load_pretrain_recipe(tuned, ["corpus=a"])
+    stray = str(write(tmp_path / "stray.yaml", "store: s\ninit_from: m\ndata: {train: a}\ntask: {name: sst2}\n"))
+    with pytest.raises(SettingsError, match=r"stray.yaml: unknown key store"):
+        load_finetune_recipe(stray)
 
 
 def test_a_phase_of_a_recipe_without_phases_is_refused() -> None:

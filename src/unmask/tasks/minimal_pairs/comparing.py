@@ -79,6 +79,6 @@ def _mean(shares: Iterable[NDArray[np.float64]]) -> dict[str, float]:
     mean, size = float(share.mean()), len(share)
     return {
         "accuracy": mean,
-        "low": mean - float(np.linalg.norm(share - low)) / size,
-        "high": mean + float(np.linalg.norm(high - share)) / size,
+        "low": max(0.0, mean - float(np.linalg.norm(share - low)) / size),
+        "high": min(100.0, mean + float(np.linalg.norm(high - share)) / size),
     }

@@ -103,8 +103,8 @@ def opening_run(
     Args:
         resume: True continues the run there, or starts one where there is none.
         overwrite: True removes the run there.
-        keeps: names of what stays then; a directory that holds only these, such as a search's trials that were run one
-            by one, may be resumed or overwritten as a run.
+        keeps: names of what stays of a new run that is refused; a directory that holds only these, such as a search's
+            trials that were run one by one, may be resumed or overwritten as a run.
 
     Yields:
         What has changed at a resume.
@@ -127,6 +127,8 @@ def opening_run(
         for place in (aside, directory):  # a lock stays with what it was taken of, whatever the name is then
             if place.is_dir():
                 held.enter_context(alone_in(place))
+        if aside.is_dir() and directory.is_dir() and not _names(directory):
+            directory.rmdir()  # of an attempt to replace the run that was killed
         put_back(directory)
         for checkpoint in (directory / CHECKPOINTS).glob(f"{REPLACED}*"):
             put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))

@@ -418,3 +418,12 @@ def test_a_link_stays_one_and_what_it_leads_to_is_the_run(tmp_path: Path) -> Non
     for _ in range(2):
         open_run(link, recipe(seed=3), resume=False, overwrite=True)
         assert (link.is_symlink(), names(tmp_path / "scratch"), names(tmp_path)) == (True, [RECIPE], ["run", "scratch"])
+
+
+def test_an_empty_directory_of_a_killed_attempt_does_not_hide_the_run(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    before = contents(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / ".unfinished-replaced-run")
+    (tmp_path / "run").mkdir()
+    open_run(tmp_path / "run", recipe(), resume=True, overwrite=False)
+    assert (contents(tmp_path / "run"), names(tmp_path)) == (before, ["run"])
