@@ -36,7 +36,8 @@ _NOT_WRITABLE = (
 
 def own_place(path: Path) -> Path:
     """The place where a neighbour can be put beside a file or a directory: where a link leads, and what `.` is."""
-    return path.resolve() if path.is_symlink() or not path.name else path
+    is_link = os.path.islink(path)  # `Path.is_symlink` raises for a name that is too long
+    return path.resolve() if is_link or not path.name else path
 
 
 @contextmanager
