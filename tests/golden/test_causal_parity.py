@@ -82,6 +82,7 @@ def assert_alike(found: dict[str, Tensor], theirs: PreTrainedModel) -> None:
     [
         ("OpenAIGPTLMHeadModel", EncoderSettings(architecture="gpt1", **SIZES)),
         ("BertLMHeadModel", EncoderSettings(causal=True, **SIZES)),
+        ("ModernBertDecoderForCausalLM", EncoderSettings(architecture="modernbert_decoder", **SIZES)),
     ],
 )
 def test_loss_and_gradients_of_language_modelling(tmp_path: Path, class_name: str, settings: EncoderSettings) -> None:

@@ -140,6 +140,7 @@ def test_what_is_fine_tuned_here_opens_there(tmp_path: Path, family: Architectur
         "electra": "ElectraForPreTraining",
         "gpt1": "OpenAIGPTLMHeadModel",
         "modernbert": "ModernBertForMaskedLM",
+        "modernbert_decoder": "ModernBertDecoderForCausalLM",
     }
     new_theirs(pretrained[family], settings).save_pretrained(tmp_path / "pretrained")
     loaded = load_encoder(tmp_path / "pretrained", head=kind)

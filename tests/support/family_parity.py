@@ -42,6 +42,7 @@ FAMILY_SIZES: dict[Architecture, dict[str, Any]] = {
     "electra": {**SIZES, "embedding_size": 10},
     "gpt1": SIZES,
     "modernbert": {**SIZES, "num_hidden_layers": 3, "hidden_size": 30, "local_attention": 6},
+    "modernbert_decoder": {**SIZES, "num_hidden_layers": 3, "hidden_size": 30, "local_attention": 6},
 }
 LENGTHS = (9, 16, 1, 3, 16)
 

@@ -51,7 +51,7 @@ def attend(
     for group, rows in layout.split(query_key_value):
         is_causal = causal or group.causal  # rows are now (sequences, length, 3, heads, head_size)
         within = None if window is None or window >= group.length - 1 else window
-        if within is not None and group.length > 4 * within:
+        if within and group.length > 4 * within:
             contexts.append(attend_in_band(rows, group.padding, within, prob, is_causal))
         elif backend == "matmul":
             contexts.append(attend_by_products(rows, group.padding, threshold_of(prob), is_causal, within))

@@ -27,6 +27,7 @@ HeadStyle = Literal[
     "deep_gelu",
     "deep_gelu_summary",
     "deep_normalised",
+    "deep_normalised_without_bias",
     "layers",
 ]
 """How a head of fine-tuning is built: see `unmask.models.heads.heads.new_head`. `layers` reads those of ELMo."""

@@ -3,7 +3,7 @@
 It differs from BERT's in its blocks: the norm is before each sublayer and one more is behind the last block (the first
 block has none before its attention, since the embeddings end in one); positions are rotary; the feed-forward is gated;
 there are no biases, no segments and no pooler; and only every n-th block attends to the whole sequence, the others to a
-window around each token.
+window around each token. Its decoder is the same, read from left to right.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RotaryAttention(SelfAttention):
     """
 
     def __init__(self, settings: EncoderSettings, window: int | None, theta: float) -> None:
-        super().__init__(settings, window=window)
+        super().__init__(settings, settings.is_causal, window)
         self.theta = theta
 
     def parts(self, hidden: Tensor, layout: Layout) -> Tensor:
@@ -91,7 +91,9 @@ class ModernBertBlock(nn.Module):
         super().__init__()
         hidden, eps, bias = settings.hidden_size, settings.layer_norm_eps, settings.norm_bias
         is_global = number % settings.global_attn_every_n_layers == 0
-        window = None if is_global else settings.local_attention // 2
+        # as in `transformers`: an encoder's token sees half of the window on either side, and a decoder's half in all
+        reach = settings.local_attention // 2 - settings.is_causal
+        window = None if is_global else reach
         theta = settings.global_rope_theta if is_global else settings.local_rope_theta
         self.attention_norm = nn.LayerNorm(hidden, eps, bias=bias) if number else nn.Identity()
         self.attention = RotaryAttention(settings, window, theta)
@@ -138,7 +140,11 @@ class ModernBertEncoder(nn.Module):
         return hidden
 
     def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): the first token, or with `classifier_pooling` "mean" the mean of all tokens."""
+        """(sequences, hidden): the first token, or with `classifier_pooling` "mean" the mean of all tokens; of
+        a decoder the last one."""
+        if self.settings.is_causal:
+            last: Tensor = self(batch, batch.last_tokens)
+            return last
         if self.settings.classifier_pooling == "cls":
             first: Tensor = self(batch, batch.first_tokens)
             return first

@@ -93,7 +93,8 @@ class EncoderSettings(BaseModel):
             positions start after it.
         global_attn_every_n_layers: of ModernBERT, as all that follow: the first layer and every n-th after it attend to
             the whole sequence.
-        local_attention: tokens in the window of the other layers; each token sees half of them on either side.
+        local_attention: tokens in the window of the other layers; each token sees half of them on either side, and a
+            decoder's the half that ends with itself.
         global_rope_theta, local_rope_theta: the bases of the rotary positions of both kinds of layers.
         norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias: whether LayerNorms, attention, feed-forward,
             the dense layer of the heads and the decoder of the masked-LM head have a bias.
@@ -213,13 +214,13 @@ class EncoderSettings(BaseModel):
 
     def attended(self, length: float) -> float:
         """The tokens that a token attends to in sequences of this mean length, a mean over the layers."""
-        if self.is_causal:
-            return length / 2
+        share = 0.5 if self.is_causal else 1
         if "local_attention" not in self.family.keys:
-            return length
+            return share * length
         num_global = len(range(0, self.num_hidden_layers, self.global_attn_every_n_layers))
         num_local = self.num_hidden_layers - num_global
-        return (num_global * length + num_local * min(length, self.local_attention + 1)) / self.num_hidden_layers
+        seen = num_global * length + num_local * min(length, self.local_attention + 1)
+        return share * seen / self.num_hidden_layers
 
     @property
     def embedding_width(self) -> int:

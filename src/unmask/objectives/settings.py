@@ -89,7 +89,7 @@ class MaskedLMSettings(ObjectiveSettings):
 
     @classmethod
     def trains(cls, family: Family) -> bool:
-        return family.has("masked_lm_head")
+        return family.has("masked_lm_head") and not family.left_to_right
 
     @property
     def annotations(self) -> AnnotationKind | None:

@@ -25,6 +25,7 @@ from unmask.models.buckets import IS_PADDING, NO_LABEL, SEQUENCES, TOKENS, Paddi
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.encoder import Encoder
 from unmask.models.families.table import ARCHITECTURES
+from unmask.models.family import Family
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import (
     Classifier,
@@ -247,17 +248,22 @@ def next_token_term(encoder: Encoder, hidden: Tensor, batch: Batch, coefficient:
 
 
 def check_sees_no_next_token(encoder: Encoder, auxiliary_lm_weight: float) -> None:
-    """Raises SettingsError if next-token prediction is wanted of an encoder that is not causal, or of BERT's
-    left-to-right model, which has no decoder for it."""
+    """Raises SettingsError if next-token prediction is wanted of an encoder that is not causal, or of one whose
+    decoder has a head of its own, as BERT's left-to-right model: a fine-tuned model leaves that out."""
     family = encoder.settings.family
-    if auxiliary_lm_weight and not family.left_to_right:
-        why = "has no decoder left for it" if encoder.settings.causal else "see it"
-        whose = "init_from's left-to-right" if encoder.settings.causal else "the tokens of init_from's"
+    if auxiliary_lm_weight and not _decodes_by_embeddings(family):
+        is_causal = encoder.settings.is_causal
+        why = "has no decoder left for it" if is_causal else "see it"
+        whose = "init_from's left-to-right" if is_causal else "the tokens of init_from's"
         raise SettingsError(
             f"task.auxiliary_lm_weight {auxiliary_lm_weight} asks the encoder to predict the next token, and {whose} "
             f"({family.name}) {why}: set task.auxiliary_lm_weight to 0, or start from a causal model "
-            f"({', '.join(name for name, each in ARCHITECTURES.items() if each.left_to_right)})"
+            f"({', '.join(name for name, each in ARCHITECTURES.items() if _decodes_by_embeddings(each))})"
         )
+
+
+def _decodes_by_embeddings(family: Family) -> bool:
+    return family.left_to_right and not family.has("masked_lm_head")
 
 
 def new_sequence_module(

@@ -72,8 +72,9 @@ def test_the_summary_is_the_first_token_pooled_where_there_is_a_pooler(family: A
     torch.testing.assert_close(pooled.summary(batch), expected, rtol=0, atol=1e-6)
 
 
-def test_gpt1_sums_up_in_the_last_token_and_looks_at_no_segment() -> None:
-    encoder = build("gpt1").eval()
+@pytest.mark.parametrize("family", ["gpt1", "modernbert_decoder"])
+def test_left_to_right_encoders_sum_up_in_the_last_token_and_look_at_no_segment(family: Architecture) -> None:
+    encoder = build(family).eval()
     batch = batch_of([5, 9])
     assert encoder.pooler is None
     torch.testing.assert_close(encoder.summary(batch), encoder(batch)[[4, 13]], rtol=0, atol=1e-6)

@@ -33,9 +33,9 @@ EVERY_PRESET = [(name, preset) for name, family in ARCHITECTURES.items() for pre
 def test_every_preset_of_every_architecture_takes_512_tokens(architecture: Architecture, preset: Preset) -> None:
     settings = ModelSettings(architecture=architecture, preset=preset).resolve(100, pad_token_id=1)
     assert settings.architecture == architecture
-    assert settings.num_positions == (8192 if architecture == "modernbert" else 512)
+    assert settings.num_positions == (8192 if architecture.startswith("modernbert") else 512)
     assert (settings.vocab_size, settings.pad_token_id) == (100, 1)
-    assert settings.is_causal == (architecture in ("gpt1", "lstm"))
+    assert settings.is_causal == (architecture in ("modernbert_decoder", "gpt1", "lstm"))
 
 
 def test_presets_are_the_papers() -> None:
@@ -47,7 +47,7 @@ def test_presets_are_the_papers() -> None:
         wide = one.intermediate_size, one.embedding_size
         return (one.num_hidden_layers, one.hidden_size, one.num_attention_heads, *wide)
 
-    assert token_families() == ["bert", "roberta", "electra", "modernbert", "gpt1", "lstm"]
+    assert token_families() == ["bert", "roberta", "electra", "modernbert", "modernbert_decoder", "gpt1", "lstm"]
     assert of("roberta", "base") == (12, 768, 12, 3072, None)
     assert of("roberta", "large") == (24, 1024, 16, 4096, None)
     assert of("electra", "small") == (12, 256, 4, 1024, 128)

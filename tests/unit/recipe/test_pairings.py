@@ -29,7 +29,7 @@ def test_what_every_objective_trains() -> None:
     assert {name: families_of(entry.settings) for name, entry in OBJECTIVES.items()}.items() >= {
         "masked_lm": ("bert", "roberta", "electra", "modernbert"),
         "replaced_token": ("electra",),
-        "causal_lm": ("bert", "gpt1", "lstm"),
+        "causal_lm": ("bert", "modernbert_decoder", "gpt1", "lstm"),
         "bilm": ("elmo",),
     }.items()
 

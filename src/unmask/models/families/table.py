@@ -8,6 +8,7 @@ from unmask.models.families.elmo import ELMO
 from unmask.models.families.gpt1 import GPT1
 from unmask.models.families.lstm import LSTM
 from unmask.models.families.modernbert import MODERNBERT
+from unmask.models.families.modernbert_decoder import MODERNBERT_DECODER
 from unmask.models.families.roberta import ROBERTA
 from unmask.models.family import Family
 
@@ -16,6 +17,7 @@ ARCHITECTURES: dict[str, Family] = {
     "roberta": ROBERTA,
     "electra": ELECTRA,
     "modernbert": MODERNBERT,
+    "modernbert_decoder": MODERNBERT_DECODER,
     "gpt1": GPT1,
     "lstm": LSTM,
     "elmo": ELMO,

@@ -139,6 +139,7 @@ class DeepClassifier(nn.Module):
     Args:
         norm: behind the activation, as in ModernBERT, which has this head on every token too; None: none.
         bias: False: the dense layer has none.
+        output_bias: False: the linear layer has none.
     """
 
     def __init__(
@@ -151,11 +152,12 @@ class DeepClassifier(nn.Module):
         initializer_range: float,
         norm: nn.LayerNorm | None = None,
         bias: bool = True,
+        output_bias: bool = True,
     ) -> None:
         super().__init__()
         self.dense = Linear(hidden_size, hidden_size, bias)
         self.norm = nn.Identity() if norm is None else norm
-        self.output = Linear(hidden_size, num_labels)
+        self.output = Linear(hidden_size, num_labels, output_bias)
         self.num_labels = num_labels
         self.activation = ACTIVATIONS[activation]
         self.input_dropout_prob = input_dropout_prob
@@ -238,12 +240,13 @@ def new_head(kind: HeadKind, settings: Sizes, num_labels: int, dropout_prob: flo
             return DeepClassifier(width, num_labels, "gelu", prob, prob, std)
         case "deep_gelu_summary":
             return DeepClassifier(width, num_labels, "gelu", 0.0, prob, std)
-        case "deep_normalised":
+        case "deep_normalised" | "deep_normalised_without_bias" as style:
             assert isinstance(settings, EncoderSettings), "ELMo has heads of its own"
             activation = settings.classifier_activation or settings.hidden_act
             norm = nn.LayerNorm(width, settings.layer_norm_eps, bias=settings.norm_bias)
             bias = settings.classifier_bias
-            head = DeepClassifier(width, num_labels, activation, 0.0, prob, std, norm, bias)
+            output_bias = bias or style == "deep_normalised"
+            head = DeepClassifier(width, num_labels, activation, 0.0, prob, std, norm, bias, output_bias)
             draw_truncated_normal(head.output.weight, width**-0.5)  # as in the released code
             return head
         case "layers":

@@ -47,10 +47,10 @@ def save_pretrained(directory: Path, family: Architecture, pooler: bool = False)
     encoder = new_encoder(settings, pooler)
     if family == "electra":
         save_model(directory, encoder, {"discriminator_head": DiscriminatorHead(settings)})
-    elif ARCHITECTURES[family].left_to_right:
-        save_model(directory, encoder, causal_lm=True)
     else:
-        save_model(directory, encoder, {"masked_lm_head": MaskedLMHead(settings)})
+        its = ARCHITECTURES[family]
+        heads = {"masked_lm_head": MaskedLMHead(settings)} if its.has("masked_lm_head") else {}
+        save_model(directory, encoder, heads, causal_lm=its.left_to_right)
     return directory
 
 
@@ -74,7 +74,7 @@ def test_a_finetuned_model_comes_back(tmp_path: Path, family: Architecture, kind
     assert loaded.labels == (("나쁨", "good") if labelled else None)
     assert loaded.config["note"] == "kept"
     assert loaded.head_weights is None
-    has_dropout = kind != "question_answering" or family == "modernbert"
+    has_dropout = kind != "question_answering" or family.startswith("modernbert")
     assert loaded.head.dropout_prob == (0.25 if has_dropout else 0.0)
     assert type(loaded.head) is type(head)
     assert_equal(loaded.head.state_dict(), head.state_dict())
@@ -127,8 +127,8 @@ def test_the_head_decides_about_the_pooler(tmp_path: Path, family: Architecture,
     fresh = {f"{family}.pooler.dense.weight", f"{family}.pooler.dense.bias"} if needed else set()
     assert set(loaded.fresh) == fresh
     heads = {"bert": ("cls.",), "roberta": ("lm_head.",), "electra": ("discriminator_predictions.",)}
-    assert all(name.startswith(heads.get(family, ("head.", "decoder."))) for name in loaded.unused)
-    assert bool(loaded.unused) == (not ARCHITECTURES[family].left_to_right)
+    assert all(name.startswith(heads.get(family, ("head.", "lm_head.", "decoder."))) for name in loaded.unused)
+    assert bool(loaded.unused) == (family not in ("gpt1", "lstm"))
 
 
 def test_a_pooler_that_is_not_needed_is_left_and_named(tmp_path: Path) -> None:
@@ -194,6 +194,7 @@ MATRICES = {
     "electra": ("electra.embeddings_project.weight", (12, 6)),
     "gpt1": ("transformer.h.1.mlp.c_fc.weight", (12, 48)),
     "modernbert": ("model.layers.1.mlp.Wi.weight", (96, 12)),
+    "modernbert_decoder": ("model.layers.1.attn.q_proj.weight", (12, 12)),
     "lstm": ("encoder.layers.1.lstm.weight_hh_l0", (192, 48)),
 }
 
