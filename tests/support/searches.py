@@ -15,7 +15,7 @@ from unmask.recipe.tree import FinetuneRecipe
 
 def new_recipe(search: Mapping[str, Any], **changed: Any) -> FinetuneRecipe:
     values = {
-        "init_from": "model",
+        **({} if search.get("checkpoints") else {"init_from": "model"}),
         "device": "cpu",
         "data": {"train": "train.tsv", "dev": "dev.tsv"},
         "train": {"epochs": 3, "batch_size": 16},

@@ -67,7 +67,8 @@ class PreviousToken:
         batches: Sequence[Batch] = (),
         evaluation: Mapping[str, float] | None = None,
     ) -> list[Floor]:
-        return vocabulary_floors("previous", NoContext.of(at_least_once(token_counts, batches)), targets_of(batches))
+        targets = targets_of(batches)
+        return vocabulary_floors("previous", NoContext.of(at_least_once(token_counts, targets)), targets)
 
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings)

@@ -62,4 +62,7 @@ def model_directory(path: str | Path) -> Path:
             if there := sorted(each.parent.name for each in path.parent.glob(f"*/{CONFIGS[0]}")):
                 hint = f"; the sample encoders are {' and '.join(there)}"
         raise ModelError(f"{path}: no such directory: expected a model's, or that of the run that made it{hint}")
-    raise ModelError(f"{path}: no model here (no config.json): expected a model's directory, or a run's")
+    expected = "a model's directory, or a run's"
+    if path.parent.name == CHECKPOINTS and path.name.startswith("step-"):
+        expected = f"a model's directory: `unmask checkpoint {path.parent.parent}` makes one of a checkpoint"
+    raise ModelError(f"{path}: no model here (no config.json): expected {expected}")

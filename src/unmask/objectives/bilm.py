@@ -121,8 +121,8 @@ class BiLM:
         counts = token_counts.copy()
         counts[self._vocabulary.special_ids[0]] = 0
         labels = torch.cat([_labels(batch) for batch in batches]).numpy() if batches else None
-        best = NoContext.of(at_least_once(counts, batches))
-        floors = vocabulary_floors("lm", best, None if labels is None else (labels, labels))
+        targets = None if labels is None else (labels, labels)
+        floors = vocabulary_floors("lm", NoContext.of(at_least_once(counts, targets)), targets)
         return [floor for floor in floors if floor.is_loss]
 
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:

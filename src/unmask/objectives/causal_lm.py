@@ -77,8 +77,9 @@ class CausalLM:
         batches: Sequence[Batch] = (),
         evaluation: Mapping[str, float] | None = None,
     ) -> list[Floor]:
-        best = NoContext.of(at_least_once(token_counts, batches))
-        return [floor for floor in vocabulary_floors("lm", best, targets_of(batches)) if floor.is_loss]
+        targets = targets_of(batches)
+        best = NoContext.of(at_least_once(token_counts, targets))
+        return [floor for floor in vocabulary_floors("lm", best, targets) if floor.is_loss]
 
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"

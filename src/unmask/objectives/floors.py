@@ -162,9 +162,12 @@ def targets_of(batches: Sequence[Batch], column: str = "target_positions") -> tu
     return np.concatenate(labels), np.concatenate(shown)
 
 
-def at_least_once(token_counts: Ids, batches: Sequence[Batch]) -> Ids:
-    """The counts, where targets are given: packing adds special tokens that the store does not have."""
-    return np.maximum(token_counts, 1) if batches else token_counts
+def at_least_once(token_counts: Ids, targets: tuple[Ids, Ids] | None) -> Ids:
+    """The counts, of each given target at least 1: packing adds special tokens that the store does not have."""
+    counts = token_counts.copy()
+    if targets is not None:
+        counts[targets[0]] = np.maximum(counts[targets[0]], 1)
+    return counts
 
 
 def unigram_entropy(token_counts: NDArray[np.number[Any]]) -> float:

@@ -142,8 +142,9 @@ class MaskedLM:
         evaluation: Mapping[str, float] | None = None,
     ) -> list[Floor]:
         shares = self._settings.mask_token_prob, self._settings.random_token_prob
-        best = NoContext.of(at_least_once(token_counts, batches), *shares, self._mask_id, self._special_ids)
-        floors = vocabulary_floors("mlm", best, targets_of(batches))
+        targets = targets_of(batches)
+        best = NoContext.of(at_least_once(token_counts, targets), *shares, self._mask_id, self._special_ids)
+        floors = vocabulary_floors("mlm", best, targets)
         return floors + [floor for part in self._parts for floor in part.floors(token_counts, batches)]
 
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:

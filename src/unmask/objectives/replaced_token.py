@@ -158,8 +158,9 @@ class ReplacedToken:
         evaluation: Mapping[str, float] | None = None,
     ) -> list[Floor]:
         prob = self._settings.mask_token_prob
-        best = NoContext.of(at_least_once(token_counts, batches), prob, 0.0, self._mask_id, self._special_ids)
-        floors = vocabulary_floors("generator", best, targets_of(batches), advice=_ADVICE)
+        targets = targets_of(batches)
+        best = NoContext.of(at_least_once(token_counts, targets), prob, 0.0, self._mask_id, self._special_ids)
+        floors = vocabulary_floors("generator", best, targets, advice=_ADVICE)
         return floors + discriminator_floors(self._settings.target_prob, evaluation)
 
     def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:

@@ -82,8 +82,8 @@ class SpanBoundary:
     def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]:
         """The head does not read its target, so without context it has only the frequencies, whatever is shown there:
         the tokens beside the span are context."""
-        best = NoContext.of(at_least_once(token_counts, batches))
-        return vocabulary_floors(self.term, best, targets_of(batches, "boundary_targets"))
+        targets = targets_of(batches, "boundary_targets")
+        return vocabulary_floors(self.term, NoContext.of(at_least_once(token_counts, targets)), targets)
 
     def operations(self, sizes: EncoderSettings, batch: Batch, length: float) -> tuple[float, float]:
         hidden, width = sizes.hidden_size, sizes.embedding_width

@@ -210,7 +210,8 @@ class FinetuneRecipe(Settings):
     precision: Precision = "auto"
 
     init_from: str
-    """The pre-trained model's directory, or the run that made it."""
+    """The pre-trained model's directory, or the run that made it; the first of `search.checkpoints` where these are
+    given in its place."""
     from_scratch: bool = False
     """True: only the architecture and the tokenizer of `init_from` are used and all weights are random (a baseline)."""
     keep_head: bool = False
@@ -228,6 +229,18 @@ class FinetuneRecipe(Settings):
     schedule: ScheduleSettings = ScheduleSettings(warmup_ratio=0.1)
     train: TrainSettings = TrainSettings(epochs=3, batch_size=32)
     search: SearchSettings = SearchSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_first_checkpoint_is_where_it_starts(cls, values: Any) -> Any:
+        search = values.get("search") if isinstance(values, dict) else None
+        checkpoints = search.get("checkpoints") if isinstance(search, dict) else None
+        if not isinstance(checkpoints, list) or not checkpoints:
+            return values
+        given = values.get("init_from")
+        if given is not None and given not in checkpoints:
+            raise ValueError(f"init_from {given} is none of search.checkpoints, which are in its place: leave it out")
+        return {**values, "init_from": checkpoints[0] if given is None else given}
 
     def as_written(self) -> dict[str, Any]:
         """Every key; but of the columns of dev and test only those that are given, since the others are as in train."""

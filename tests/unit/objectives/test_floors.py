@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.batch import pack
-from unmask.objectives.floors import NoContext, by_figure, unigram_entropy, vocabulary_floors
+from unmask.objectives.floors import NoContext, at_least_once, by_figure, unigram_entropy, vocabulary_floors
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -117,3 +117,14 @@ def test_real_masks_cost_what_the_floor_says(masking: Literal["token", "span"]) 
         assert error < 0.02
         assert of_sequences.mean() == pytest.approx(floors[name]["no context"], abs=4 * error), name
     assert floors["loss/mlm"]["unigram entropy"] > floors["loss/mlm"]["no context"] + 0.5
+
+
+def test_entries_that_the_text_does_not_have_cost_nothing() -> None:
+    """A small store under a large vocabulary: only a target that the store does not have, a special token that packing
+    adds, is counted once."""
+    targets = np.array([2, 3, 1]), np.array([MASK, MASK, MASK])
+    few, many = (np.array([0, 0, 6, 3] + [0] * more) for more in (0, 10_000))
+    assert at_least_once(many, targets)[:4].tolist() == [0, 1, 6, 3]
+    floors = [vocabulary_floors("mlm", NoContext.of(at_least_once(each, targets)), targets) for each in (few, many)]
+    unigrams = [by_figure(each)["loss/mlm"]["unigram entropy"] for each in floors]
+    assert unigrams == pytest.approx([np.log([10 / 6, 10 / 3, 10]).mean()] * 2)

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from support import files
 from unmask.config import KEYS_ELSEWHERE, build_settings, dump_settings, read_settings_file, valid_keys
@@ -426,3 +427,12 @@ def test_another_objective_leaves_the_keys_of_the_former_behind(tmp_path: Path) 
     assert (same.name, getattr(same, "masking", None)) == ("masked_lm", "whole_word")
     with pytest.raises(SettingsError, match=r"objective\.masking belongs to objective\.name=masked_lm.*: leave it out"):
         load_pretrain_recipe(base, [*words, "objective.masking=span"])
+
+
+def test_checkpoints_of_a_search_are_in_place_of_init_from() -> None:
+    values: dict[str, Any] = {"data": {"train": "a.tsv"}, "search": {"checkpoints": ["a", "b"]}}
+    recipe = FinetuneRecipe.model_validate(values)
+    assert recipe.init_from == "a"
+    assert FinetuneRecipe.model_validate(recipe.as_written()) == recipe
+    with pytest.raises(ValidationError, match=r"init_from c is none of search\.checkpoints, .*: leave it out"):
+        FinetuneRecipe.model_validate({**values, "init_from": "c"})

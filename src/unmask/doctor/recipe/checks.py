@@ -11,6 +11,7 @@ from unmask.doctor.findings import FigureTable, Finding, Level
 from unmask.doctor.recipe.estimates import MemoryEstimate
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
+from unmask.pretraining.steps import STATIC_COPIES
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.settings import BUDGETS, OptimizerSettings, TrainSettings, warmup_shortfall
 
@@ -88,6 +89,11 @@ def check_settings(settings: PretrainRecipe, plan: PretrainingPlan) -> Iterator[
     elif plan.epochs is not None and plan.epochs < 1:
         message = f"the run shows {plan.epochs:.1%} of an epoch: not all of the text is seen"
         yield Finding("part-of-an-epoch", "note", message)
+    if settings.objective.is_static and plan.epochs is not None and plan.epochs <= STATIC_COPIES:
+        message = (
+            f"objective.masking_mode=static changes nothing in {plan.epochs:,.2f} epochs: the first {STATIC_COPIES}"
+        )
+        yield Finding("static-without-effect", "warning", f"{message} have masks of their own", "train for longer")
     if plan.tokens is not None and (ratio := plan.tokens / plan.num_parameters) < 10:
         sizes = f"{human_count(plan.tokens)} tokens for {human_count(plan.num_parameters)} parameters"
         advice = "train longer, or take a smaller model (model.preset): BERT-Base saw over 1,000 a parameter"

@@ -85,8 +85,9 @@ def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Fin
     """The recipe, and findings about what is missing before anything can be opened: the model, or files."""
     missing = []
     values = merged_values(FinetuneRecipe, name, overrides)
-    settings = build_settings(FinetuneRecipe, {"init_from": "MODEL", **values}, name)
-    if "init_from" not in values:
+    has_model = "init_from" in values or values.get("search", {}).get("checkpoints")
+    settings = build_settings(FinetuneRecipe, values if has_model else {"init_from": "MODEL", **values}, name)
+    if not has_model:
         advice = "give init_from=MODEL, and the files, for checks of the examples and for the time that it will take"
         missing.append(Finding("no-model", "note", "the recipe names no model: its settings alone were read", advice))
     for split in SPLITS:

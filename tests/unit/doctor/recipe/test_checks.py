@@ -114,6 +114,14 @@ def test_epochs(epochs: float, name: str | None) -> None:
     assert set(found) & {"many-epochs", "part-of-an-epoch"} == ({name} if name else set())
 
 
+@pytest.mark.parametrize(
+    ("epochs", "mode", "is_told"), [(9, "static", True), (11, "static", False), (9, "dynamic", False)]
+)
+def test_static_masks_of_a_run_without_a_second_round(epochs: float, mode: str, is_told: bool) -> None:
+    found = levels_of("bert_tiny", f"objective.masking_mode={mode}", epochs_per_step=epochs / 1500)
+    assert ("static-without-effect" in found) == is_told
+
+
 @pytest.mark.parametrize("budget", ["train.steps=200", "train.tokens=778240", "train.epochs=2", "train.minutes=10"])
 def test_every_budget_comes_to_steps_tokens_epochs_and_time(budget: str) -> None:
     plan = plan_of(recipe("bert_tiny", budget), 0.01, step_s=3.0)  # a step shows 32 x 128 x .95 = 3891.2 tokens
