@@ -109,11 +109,11 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
     from unmask.objectives.table import AnyObjective, new_objective
     from unmask.packing.loader import LoadedStep, Position
     from unmask.training.device import choose_compute
-    from unmask.training.eager import EagerStepper
     from unmask.training.loop import Hooks, train
     from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
     from unmask.training.state import StepResult, TrainState
+    from unmask.training.stepping.eager import EagerStepper
     from unmask.training.steps import Learner
 
     torch.set_num_threads(threads)

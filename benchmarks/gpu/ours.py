@@ -41,11 +41,11 @@ class OurSteps:
 
     def __init__(self, case: Case, objective: Any) -> None:
         from unmask.training.device import choose_compute
-        from unmask.training.eager import EagerStepper
         from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
         from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
         from unmask.training.state import TrainState
-        from unmask.training.steppers import choose_stepper
+        from unmask.training.stepping.choosing import choose_stepper
+        from unmask.training.stepping.eager import EagerStepper
 
         self.objective = objective
         self.compute = choose_compute(case.device, "bf16")

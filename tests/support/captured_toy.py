@@ -23,12 +23,12 @@ from unmask.models.trained import TrainedModule
 from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import StepFigures, Stepper
+from unmask.training.stepping.eager import EagerStepper
+from unmask.training.stepping.protocol import StepFigures, Stepper
 from unmask.training.steps import Learner
 
 CPU = Compute(torch.device("cpu"), torch.float32, "a test")

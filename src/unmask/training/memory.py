@@ -22,9 +22,9 @@ from unmask.errors import UserError
 from unmask.io.progress import human_bytes, human_count
 from unmask.training.device import Compute, look_at_gpu
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.eager import weigh
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, OPTIMIZERS, Cut
 from unmask.training.state import TrainState
+from unmask.training.stepping.eager import weigh
 from unmask.training.steps import Learner, PreparedStep, StepBatches, set_training_mode
 
 logger = logging.getLogger("unmask")

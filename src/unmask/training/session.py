@@ -23,7 +23,6 @@ from unmask.training.averaging import WeightAverage
 from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, advise, keep_bad_step
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, raise_out_of_memory, train
 from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
@@ -43,7 +42,8 @@ from unmask.training.run.saving import CheckpointWriter
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.sharding import shard
 from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
-from unmask.training.steppers import choose_stepper
+from unmask.training.stepping.choosing import choose_stepper
+from unmask.training.stepping.eager import EagerStepper
 from unmask.training.steps import Learner, StepBatches
 
 logger = logging.getLogger("unmask")

@@ -23,7 +23,7 @@ from unmask.training.divergence import BadStep, divergence_fault, keep_bad_step
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
-from unmask.training.stepper import StepFigures
+from unmask.training.stepping.protocol import StepFigures
 from unmask.training.steps import NumberedStep, PreparedStep
 
 # What is wrong with a step

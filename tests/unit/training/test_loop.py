@@ -13,11 +13,11 @@ from support.captured_toy import CPU, Step
 from unmask.batch import Batch, LossTerm, pack
 from unmask.models.trained import TrainedModule
 from unmask.training.divergence import BadStep
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.settings import ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
+from unmask.training.stepping.eager import EagerStepper
 from unmask.training.steps import Learner, set_training_mode
 
 
@@ -146,7 +146,7 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
 def test_after_a_bad_step_come_the_batches_of_the_hook(prepares_ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that had been made ahead of it are dropped with the others."""
     faults = iter([None, None, "a fault", *[None] * 10])
-    monkeypatch.setattr("unmask.training.launched.divergence_fault", lambda *figures: next(faults))
+    monkeypatch.setattr("unmask.training.loop.divergence_fault", lambda *figures: next(faults))
 
     def on_bad_step(state: TrainState, bad: BadStep) -> Iterator[Step]:
         state.step -= 1

@@ -26,11 +26,11 @@ from unmask.objectives.base import Objective
 from unmask.packing.loader import LoadedStep, Position
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recompute import recompute_blocks
 from unmask.training.state import StepResult, TrainState
+from unmask.training.stepping.eager import EagerStepper
 from unmask.training.steps import Learner
 
 FEWEST_STEPS = 4
