@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.batch import Batch
+from unmask.batch import Batch, StepBatches
 from unmask.chance import Permutation
 from unmask.packing.sharing import WHOLE, Share
 
@@ -229,15 +229,6 @@ class UnitPosition:
 
 
 @dataclass(frozen=True)
-class TaskStep:
-    """The batches of one optimizer step; see `unmask.training.steps.StepBatches`."""
-
-    batches: list[Batch]
-    after: UnitPosition
-    epochs: float
-
-
-@dataclass(frozen=True)
 class ExampleLoader:
     """Makes the batches of a fine-tuning run.
 
@@ -259,7 +250,7 @@ class ExampleLoader:
         """Where a new run begins."""
         return UnitPosition(data=self.examples.checksum())
 
-    def steps(self, start: UnitPosition) -> Iterator[TaskStep]:
+    def steps(self, start: UnitPosition) -> Iterator[StepBatches[UnitPosition]]:
         """Steps without end, from `start` on."""
         count, epoch, index, lengths = len(self.examples), start.epoch, start.index, self.examples.lengths
         while True:
@@ -269,5 +260,5 @@ class ExampleLoader:
                 micro_batches = self.share.deal(step, lengths[step].tolist(), self.batch_size, self.micro_batch_size)
                 batches = [self.examples.batch(units) for units in micro_batches]
                 index += len(step)
-                yield TaskStep(batches, UnitPosition(epoch, index, start.data), epoch + index / count)
+                yield StepBatches(batches, UnitPosition(epoch, index, start.data), epoch + index / count)
             epoch, index = epoch + 1, 0

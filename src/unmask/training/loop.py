@@ -13,17 +13,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
+from unmask.batch import StepBatches
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, divergence_fault
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.settings import TrainSettings
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepping.protocol import StepFigures, Stepper
-from unmask.training.steps import Learner, NumberedStep, PreparedStep, PreparedSteps, StepBatches, set_training_mode
+from unmask.training.steps import Learner, NumberedStep, PreparedStep, PreparedSteps, set_training_mode
 
 
 def raise_out_of_memory(state: TrainState, step: PreparedStep, message: str) -> NoReturn:
@@ -51,13 +52,13 @@ class Hooks:
     on_step: Callable[[TrainState, StepResult], None]
     before_step: Callable[[TrainState, Schedule], None] = lambda state, schedule: None
     is_due: Callable[[TrainState], bool] = lambda state: True
-    on_bad_step: Callable[[TrainState, BadStep], Iterable[StepBatches]] | None = None
-    on_out_of_memory: Callable[[TrainState, PreparedStep, str], Iterable[StepBatches]] = raise_out_of_memory
+    on_bad_step: Callable[[TrainState, BadStep], Iterable[StepBatches[Any]]] | None = None
+    on_out_of_memory: Callable[[TrainState, PreparedStep, str], Iterable[StepBatches[Any]]] = raise_out_of_memory
 
 
 def train(
     learner: Learner,
-    steps: Iterable[StepBatches],
+    steps: Iterable[StepBatches[Any]],
     optimizer: ScheduledOptimizer,
     stepper: Stepper,
     settings: TrainSettings,

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from unmask.batch import StepBatches
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.io.paths import CHECKPOINTS
 from unmask.io.progress import Progress
@@ -44,7 +45,7 @@ from unmask.training.sharding import shard
 from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
 from unmask.training.stepping.choosing import choose_stepper
 from unmask.training.stepping.eager import EagerStepper
-from unmask.training.steps import Learner, StepBatches
+from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
@@ -260,7 +261,7 @@ class Session:
                 signal_number,
             )
 
-    def handle_bad_step(self, state: TrainState, bad: BadStep) -> Iterable[StepBatches]:
+    def handle_bad_step(self, state: TrainState, bad: BadStep) -> Iterable[StepBatches[Any]]:
         """Keeps a step that has not been taken, then stops the run or puts it back to its newest checkpoint.
 
         The text is not read again: the run continues with what comes after the step. The state is saved at once: a
