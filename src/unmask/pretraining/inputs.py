@@ -28,16 +28,10 @@ from unmask.packing.annotation_columns import without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed
 from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
-from unmask.pretraining.initial_weights import adjust_random_weights
-from unmask.pretraining.start import (
-    Start,
-    build_module,
-    check_vocabulary,
-    describe_new_entries,
-    describe_new_layers,
-    open_start,
-)
+from unmask.pretraining.initial_weights import adjust_random_weights, build_module
+from unmask.pretraining.start import Start, describe_new_layers, open_start
 from unmask.pretraining.steps import PretrainingSteps, build_loader, count_targets, template_of
+from unmask.pretraining.vocabulary import check_vocabulary, describe_new_entries
 from unmask.recipe.pairings import idle_window, unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
