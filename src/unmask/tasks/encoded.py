@@ -198,6 +198,38 @@ def encoded(
     )
 
 
+@dataclass(frozen=True)
+class WindowRow:
+    """A window over an example's text, as the row that the encoder reads; the row is a unit.
+
+    Attributes:
+        input_ids: with the special tokens, and whatever else is around the window.
+        second_start: where segment B begins; the row's length if there is no segment B.
+        example: its number.
+        unit_columns: the row's entry of each.
+        token_columns, alignment: (tokens,), the row's entries of each.
+    """
+
+    input_ids: Sequence[int]
+    second_start: int
+    example: int
+    unit_columns: Mapping[str, int] = field(default_factory=dict)
+    token_columns: Columns = field(default_factory=dict)
+    alignment: Columns = field(default_factory=dict)
+
+
+def collect_windows(rows: Sequence[WindowRow]) -> EncodedExamples:
+    """All windows, in order; there is at least one, and all have the same columns. Unit columns are int64."""
+    return encoded(
+        [row.input_ids for row in rows],
+        [row.second_start for row in rows],
+        examples=[row.example for row in rows],
+        unit_columns={name: np.array([row.unit_columns[name] for row in rows]) for name in rows[0].unit_columns},
+        token_columns=_concatenate_columns([row.token_columns for row in rows]),
+        alignment=_concatenate_columns([row.alignment for row in rows]),
+    )
+
+
 def window_bounds(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int]]:
     """Where the windows over a long text begin and end.
 
