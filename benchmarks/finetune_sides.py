@@ -167,11 +167,11 @@ def build_ours(setup: Setup) -> Callable[[Wanted], Done]:
     from unmask.models.hub.directory import load_encoder, load_finetuned
     from unmask.tasks.encoded import ExampleLoader
     from unmask.training.device import choose_compute, keep_freed_memory
-    from unmask.training.eager import EagerStepper
     from unmask.training.loop import Hooks, train
     from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
     from unmask.training.state import StepResult, TrainState
+    from unmask.training.stepping.eager import EagerStepper
     from unmask.training.steps import Learner
 
     material, protocol = open_material(setup), setup.protocol

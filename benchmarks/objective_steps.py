@@ -104,16 +104,17 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
     from pydantic import TypeAdapter
 
     from unmask import load_tokenizer
+    from unmask.batch import StepBatches
     from unmask.models.encoder import new_encoder
     from unmask.models.settings import ModelSettings
     from unmask.objectives.table import AnyObjective, new_objective
-    from unmask.packing.loader import LoadedStep, Position
+    from unmask.packing.loader import Position
     from unmask.training.device import choose_compute
-    from unmask.training.eager import EagerStepper
     from unmask.training.loop import Hooks, train
     from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
     from unmask.training.state import StepResult, TrainState
+    from unmask.training.stepping.eager import EagerStepper
     from unmask.training.steps import Learner
 
     torch.set_num_threads(threads)
@@ -128,7 +129,7 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
     optimizer = build_optimizer(module, OptimizerSettings())
     compute = choose_compute("cpu", "fp32")
     schedule = Schedule(ScheduleSettings(name="constant"))
-    steps = (LoadedStep([batch], Position(), epochs=0.0) for batch in cycle(full_batches(directory, system)))
+    steps = (StepBatches([batch], Position(), epochs=0.0) for batch in cycle(full_batches(directory, system)))
     state = TrainState()
 
     def take_steps(number: int) -> float:

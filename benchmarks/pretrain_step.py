@@ -171,13 +171,14 @@ def build_ours(setup: Setup) -> Callable[[int], list[Step]]:
     """Our side: a function that takes a number of steps with the real loop."""
     import torch
 
-    from unmask.packing.loader import LoadedStep, Position
+    from unmask.batch import StepBatches
+    from unmask.packing.loader import Position
     from unmask.training.device import choose_compute, keep_freed_memory
-    from unmask.training.eager import EagerStepper
     from unmask.training.loop import Hooks, train
     from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
     from unmask.training.state import StepResult, TrainState
+    from unmask.training.stepping.eager import EagerStepper
     from unmask.training.steps import Learner
 
     torch.set_num_threads(setup.threads)
@@ -187,7 +188,7 @@ def build_ours(setup: Setup) -> Callable[[int], list[Step]]:
     optimizer = build_optimizer(module, OptimizerSettings())
     compute = choose_compute("cpu", setup.precision)
     schedule = Schedule(ScheduleSettings(name="constant"))
-    steps = (LoadedStep([batch], Position(), epochs=0.0) for batch in cycle(full_batches(setup)))
+    steps = (StepBatches([batch], Position(), epochs=0.0) for batch in cycle(full_batches(setup)))
     state = TrainState()
 
     def take_steps(number: int) -> list[Step]:

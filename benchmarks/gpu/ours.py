@@ -21,8 +21,7 @@ from gpu.cases import (
 from gpu.work import peak_memory, step_flops, wait
 
 if TYPE_CHECKING:
-    from unmask.batch import Batch
-    from unmask.packing.loader import LoadedStep
+    from unmask.batch import Batch, StepBatches
     from unmask.training.state import StepResult, TrainState
 
 
@@ -41,11 +40,11 @@ class OurSteps:
 
     def __init__(self, case: Case, objective: Any) -> None:
         from unmask.training.device import choose_compute
-        from unmask.training.eager import EagerStepper
         from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
         from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
         from unmask.training.state import TrainState
-        from unmask.training.steppers import choose_stepper
+        from unmask.training.stepping.choosing import choose_stepper
+        from unmask.training.stepping.eager import EagerStepper
 
         self.objective = objective
         self.compute = choose_compute(case.device, "bf16")
@@ -61,7 +60,7 @@ class OurSteps:
         self.notes = (self.compute.describe(), how)
         self.loss = self.gradient_norm = 0.0
 
-    def take(self, steps: Iterator[LoadedStep], number: int, prepare: Callable[[Batch], Batch]) -> int:
+    def take(self, steps: Iterator[StepBatches[Any]], number: int, prepare: Callable[[Batch], Batch]) -> int:
         """Takes a number of steps, waits for the device once, and returns their tokens."""
         from unmask.training.loop import Hooks, train
         from unmask.training.settings import TrainSettings
@@ -105,13 +104,14 @@ def train_ours(case: Case, started: float, measures_loader: bool = False) -> Tak
     Args:
         started: when the process was requested, by `time.time`.
     """
-    from unmask.packing.loader import LoadedStep, Position
+    from unmask.batch import StepBatches
+    from unmask.packing.loader import Position
 
     objective = make_objective(case)
     prepared = [objective.prepare(batch) for batch in make_batches(case)]
     ours = OurSteps(case, objective)
     losses = {"fp32": plain_loss(ours, prepared[0])} if not case.dropout_prob else {}
-    steps = (LoadedStep([batch], Position(), epochs=0.0) for batch in cycle(prepared))
+    steps = (StepBatches([batch], Position(), epochs=0.0) for batch in cycle(prepared))
     ours.take(steps, 1, _as_it_is)
     first_step_s = time.time() - started
     if losses:

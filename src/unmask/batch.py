@@ -1,4 +1,4 @@
-"""The two things that pass between data, objectives, models and the loop: a packed `Batch` and a `LossTerm`.
+"""What passes between data, objectives, models and the loop: a packed `Batch`, a step's `StepBatches`, a `LossTerm`.
 
 A batch holds no padding: the tokens of all its sequences are stored one after another, and `bounds` says where each
 sequence begins and ends. A loss is a sum, divided by a count that is known before the forward pass, so that the
@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 IGNORE_INDEX = -100
 """The label of a position that is not a target, as everywhere in PyTorch."""
+
+Position = TypeVar("Position", covariant=True)
+"""A place in the order of what a loader reads."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,21 @@ def pack(sequences: list[list[int]], segments: list[list[int]] | None = None, ke
         lengths=lengths,
         keys=None if keys is None else torch.tensor(keys, dtype=torch.int64),
     )
+
+
+@dataclass(frozen=True)
+class StepBatches(Generic[Position]):
+    """The batches of one optimizer step.
+
+    Attributes:
+        batches: this process's part of the step, see `unmask.packing.sharing`; all of it in a run of one process.
+        after: the loader's position after the step, for a checkpoint.
+        epochs: passes over the data when the step is done.
+    """
+
+    batches: list[Batch]
+    after: Position
+    epochs: float
 
 
 _PART_TOKENS = 8192

@@ -34,11 +34,11 @@ from unmask.tasks.encoded import EncodedExamples, ExampleLoader, encoded
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.training.device import choose_compute
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
+from unmask.training.stepping.eager import EagerStepper
 from unmask.training.steps import Learner
 
 transformers.utils.logging.set_verbosity_error()

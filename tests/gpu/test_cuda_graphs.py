@@ -14,10 +14,11 @@ from support.gpu_training import begin_training, count_targets, losses_of, merge
 from unmask.batch import Batch, LossTerm
 from unmask.models.buckets import Paddings
 from unmask.models.trained import TrainedModule
+from unmask.training.captured.cautious import CautiousStepper
 from unmask.training.captured.stepper import CapturedStepper
-from unmask.training.eager import EagerStepper
 from unmask.training.settings import TrainSettings
-from unmask.training.steppers import CautiousStepper, choose_stepper, why_not_captured
+from unmask.training.stepping.choosing import choose_stepper, why_not_captured
+from unmask.training.stepping.eager import EagerStepper
 
 needs_gpu = pytest.mark.gpu
 

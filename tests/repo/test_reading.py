@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-MOST_LINES, MOST_FILES = 1650, 15
+MOST_LINES, MOST_FILES = 1750, 15
 SOURCE = Path(__file__).parents[2] / "src" / "unmask"
 PAGE = Path(__file__).parents[2] / "docs" / "reading.md"
 ENTRY = re.compile(r"^(\d+)\. \[`([\w/.]+)`\]\(\.\./src/unmask/\2\), (\d+) lines, begin with `([\w.]+)`\. \S", re.M)

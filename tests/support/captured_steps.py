@@ -13,11 +13,11 @@ from unmask.batch import Batch
 from unmask.models.buckets import Shapes, pad_batch
 from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
-from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings
-from unmask.training.stepper import StepFigures
-from unmask.training.steppers import why_not_padded
+from unmask.training.stepping.choosing import why_not_padded
+from unmask.training.stepping.eager import EagerStepper
+from unmask.training.stepping.protocol import StepFigures
 
 LONGEST = 32
 

@@ -16,19 +16,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.batch import Batch, LossTerm, pack
+from unmask.batch import Batch, LossTerm, StepBatches, pack
 from unmask.models.buckets import NO_LABEL, SEQUENCES, TOKENS, Padding, Paddings
 from unmask.models.dropout import dropout
 from unmask.models.trained import TrainedModule
 from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
 from unmask.training.divergence import BadStep
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import StepFigures, Stepper
+from unmask.training.stepping.eager import EagerStepper
+from unmask.training.stepping.protocol import StepFigures, Stepper
 from unmask.training.steps import Learner
 
 CPU = Compute(torch.device("cpu"), torch.float32, "a test")
@@ -99,14 +99,7 @@ def new_batch(
     )
 
 
-@dataclass(frozen=True)
-class Step:
-    batches: list[Batch]
-    after: int
-    epochs: float
-
-
-def endless_steps(start: int = 0, bad: dict[int, dict[str, float]] | None = None) -> Iterator[Step]:
+def endless_steps(start: int = 0, bad: dict[int, dict[str, float]] | None = None) -> Iterator[StepBatches[int]]:
     """Endless steps of one or two micro-batches of all sizes, the same for the same number; `bad` ones are poisoned."""
     number = start
     while True:
@@ -116,7 +109,7 @@ def endless_steps(start: int = 0, bad: dict[int, dict[str, float]] | None = None
         add, steep = poison.get("add", 0.0), poison.get("steep", 0.0)
         batches = [new_batch(lengths, 10 * number + part, add=add, steep=steep) for part, lengths in enumerate(cuts)]
         number += 1
-        yield Step(batches, number, number / 10)
+        yield StepBatches(batches, number, number / 10)
 
 
 @dataclass
@@ -142,7 +135,7 @@ class Run:
     def train(
         self,
         settings: dict[str, Any],
-        steps: Callable[[int], Iterator[Step]] | None = None,
+        steps: Callable[[int], Iterator[StepBatches[int]]] | None = None,
         *,
         log_every: int = 1,
         on_bad_step: Callable[[TrainState, BadStep], None] = lambda state, bad: None,
@@ -151,7 +144,7 @@ class Run:
     ) -> None:
         steps_from = endless_steps if steps is None else steps
 
-        def note_bad(state: TrainState, bad: BadStep) -> Iterator[Step]:
+        def note_bad(state: TrainState, bad: BadStep) -> Iterator[StepBatches[int]]:
             self.bad_steps.append(bad)
             on_bad_step(state, bad)
             return steps_from(state.position or 0)
@@ -222,7 +215,7 @@ def assert_same_runs(eager: Run, captured: Run) -> None:
 
 def train_both(
     settings: dict[str, Any],
-    steps: Callable[[int], Iterator[Step]] = endless_steps,
+    steps: Callable[[int], Iterator[StepBatches[int]]] = endless_steps,
     *,
     log_every: int,
     on_step: Callable[[Run, TrainState], None] = lambda run, state: None,

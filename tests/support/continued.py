@@ -10,8 +10,9 @@ from torch import Tensor
 
 from unmask.batch import Batch, pack
 from unmask.objectives.table import new_objective
+from unmask.pretraining.initial_weights import build_module
 from unmask.pretraining.run import pretrain
-from unmask.pretraining.start import build_module, open_start
+from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer

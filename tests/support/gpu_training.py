@@ -28,15 +28,15 @@ from unmask.tasks.qa.task import QaModule
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.tokenization.opening import open_tokenizer
+from unmask.training.captured.cautious import CautiousStepper
 from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
-from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings
-from unmask.training.stepper import StepFigures, Stepper
-from unmask.training.steppers import CautiousStepper
+from unmask.training.stepping.eager import EagerStepper
+from unmask.training.stepping.protocol import StepFigures, Stepper
 
 LONGEST = 32
 VOCAB_SIZE = 200

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unmask.batch import IGNORE_INDEX, Batch, LossTerm, pack
+from unmask.batch import IGNORE_INDEX, Batch, LossTerm, StepBatches, pack
 from unmask.models.buckets import NO_LABEL, TOKENS, Padding
 from unmask.models.trained import TrainedModule
-from unmask.packing.loader import LoadedStep, Position
+from unmask.packing.loader import Position
 from unmask.training.settings import Cut
 
 LONGEST = 32
@@ -30,7 +30,9 @@ class Sequences:
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         return Cut(self.batch_size, self.micro_batch_size, LONGEST).at_most(most_tokens)
 
-    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+    def steps(
+        self, progress: Callable[[], float], position: Any, most_tokens: int | None
+    ) -> Iterator[StepBatches[Position]]:
         start = position if isinstance(position, Position) else Position(**(position or {}))
         self.opened.append((start.sequence, most_tokens))
         size, first = self.cut(position, most_tokens).micro_batch_size, start.sequence
@@ -38,7 +40,7 @@ class Sequences:
             rows = [self.sequence(number) for number in range(first, first + self.batch_size)]
             batches = [_labelled(rows[place : place + size]) for place in range(0, len(rows), size)]
             first += self.batch_size
-            yield LoadedStep(batches, Position(sequence=first), first / 100)
+            yield StepBatches(batches, Position(sequence=first), first / 100)
 
     def sequence(self, number: int) -> list[int]:
         generator = torch.Generator().manual_seed(number)

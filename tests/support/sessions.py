@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.batch import Batch, LossTerm, pack
+from unmask.batch import Batch, LossTerm, StepBatches, pack
 from unmask.io.signals import Interruption
 from unmask.models.trained import TrainedModule
-from unmask.packing.loader import LoadedStep, Position
+from unmask.packing.loader import Position
 from unmask.training.device import Compute
 from unmask.training.memory import StepSource
 from unmask.training.optimizers.optimizer import Schedule
@@ -38,22 +38,24 @@ class Settings:
 class Whole:
     """Steps from a position on, in micro-batches that nobody changes."""
 
-    open: Callable[[Callable[[], float], Position], Iterator[LoadedStep]]
+    open: Callable[[Callable[[], float], Position], Iterator[StepBatches[Position]]]
     longest: None = None
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         return Cut(1, 1, 8).at_most(most_tokens)
 
-    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+    def steps(
+        self, progress: Callable[[], float], position: Any, most_tokens: int | None
+    ) -> Iterator[StepBatches[Position]]:
         start = position if isinstance(position, Position) else Position(**(position or {}))
         return self.open(progress, start)
 
 
-def steps_from(step: int) -> Iterator[LoadedStep]:
+def steps_from(step: int) -> Iterator[StepBatches[Position]]:
     """Endless steps of one sequence, whose key is the number of the step."""
     while True:
         step += 1
-        yield LoadedStep([pack([[step % 7, 1, 2]], keys=[step])], Position(sequence=step), step / 10)
+        yield StepBatches([pack([[step % 7, 1, 2]], keys=[step])], Position(sequence=step), step / 10)
 
 
 NUMBERED = Whole(lambda progress, start: steps_from(start.sequence))

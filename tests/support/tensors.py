@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from unmask.batch import Batch
-from unmask.packing.loader import LoadedStep
+from unmask.batch import Batch, StepBatches
+from unmask.packing.loader import Position
 
 
 def assert_equal(found: Any, expected: Any) -> None:
@@ -25,7 +25,7 @@ def same_batch(first: Batch, second: Batch) -> bool:
     )
 
 
-def same_step(first: LoadedStep, second: LoadedStep) -> bool:
+def same_step(first: StepBatches[Position], second: StepBatches[Position]) -> bool:
     """Whether the batches are the same, and so is what comes after them."""
     places = (first.after, first.epochs) == (second.after, second.epochs)
     return places and all(map(same_batch, first.batches, second.batches)) and len(first.batches) == len(second.batches)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.batch import StepBatches
 from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
@@ -31,7 +32,7 @@ from unmask.packing.sharing import WHOLE, Share
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.cutting import cut_pieces, warn_of_hidden
-from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitPosition, concatenate
+from unmask.tasks.encoded import EncodedExamples, ExampleLoader, UnitPosition, concatenate
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
@@ -67,16 +68,16 @@ class ExampleSteps:
 
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """See `StepSource`."""
-        loader = self.loader
-        longest = int(loader.examples.lengths.max())
+        loader, longest = self.loader, int(self.loader.examples.lengths.max())
         cut = Cut(loader.batch_size, loader.micro_batch_size, longest, length_key="task.max_length")
         return cut.at_most(most_tokens)
 
-    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[TaskStep]:
+    def steps(
+        self, progress: Callable[[], float], position: Any, most_tokens: int | None
+    ) -> Iterator[StepBatches[UnitPosition]]:
         """See `StepSource`."""
-        if position is None:
-            position = self.start
-        start = position if isinstance(position, UnitPosition) else UnitPosition(**position)
+        place = self.start if position is None else position
+        start = place if isinstance(place, UnitPosition) else UnitPosition(**place)
         return replace(self.loader, micro_batch_size=self.cut(start, most_tokens).micro_batch_size).steps(start)
 
 

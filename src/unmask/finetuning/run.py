@@ -148,8 +148,8 @@ def finetune_settings(
             resume=resume,
             overwrite=overwrite,
         )
-        opens = partial(_open, settings, own, compute, ranks, source)
-        run = open_everywhere(opening, opens, opens, _fingerprints, own, ranks)
+        open_here = partial(_open, settings, own, compute, ranks, source)
+        run = open_everywhere(opening, open_here, _fingerprints, own, ranks)
         with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
             _train(settings, run, own, compute, log, ranks)
         with ranks.agreeing():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from unmask.batch import Batch
+from unmask.batch import Batch, StepBatches
 from unmask.chance import Purpose, key
 from unmask.errors import InputError
 from unmask.packing.planning import PlannedSequence, Planner
@@ -33,21 +33,6 @@ class Position:
 
 
 @dataclass(frozen=True)
-class LoadedStep:
-    """The batches of one optimizer step.
-
-    Attributes:
-        batches: this process's part of the step, see `unmask.packing.sharing`; all of it in a run of one process.
-        after: the position of the next step, for a checkpoint.
-        epochs: passes over the documents completed by the end of this step.
-    """
-
-    batches: list[Batch]
-    after: Position
-    epochs: float
-
-
-@dataclass(frozen=True)
 class SequenceLoader:
     """Makes the batches of planned sequences.
 
@@ -71,7 +56,7 @@ class SequenceLoader:
     mask_copies: int | None = None
     token_columns: Mapping[str, TokenColumn] = field(default_factory=dict)
 
-    def steps(self, start: Position = Position()) -> Iterator[LoadedStep]:
+    def steps(self, start: Position = Position()) -> Iterator[StepBatches[Position]]:
         """Endless steps from `start` on; a step may hold the end of one epoch and the beginning of the next. Raises
         InputError if no document is long enough for a sequence."""
         sequences = self._sequences(start)
@@ -82,7 +67,7 @@ class SequenceLoader:
             )
             batches = [self._pack([item[:2] for item in micro_batch]) for micro_batch in micro_batches]
             _, _, after, epochs = step[-1]
-            yield LoadedStep(batches, after, epochs)
+            yield StepBatches(batches, after, epochs)
 
     def sample(self, most: int) -> Iterator[Batch]:
         """At most `most` sequences, drawn evenly over the documents (see `Planner.plan_sample`), in batches of

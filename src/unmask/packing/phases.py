@@ -8,7 +8,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from unmask.packing.loader import LoadedStep, Position, SequenceLoader
+from unmask.batch import StepBatches
+from unmask.packing.loader import Position, SequenceLoader
 
 
 def phased_steps(
@@ -17,7 +18,7 @@ def phased_steps(
     start: Position,
     progress: Callable[[], float],
     on_phase: Callable[[int], None],
-) -> Iterator[LoadedStep]:
+) -> Iterator[StepBatches[Position]]:
     """Endless steps from `start` on, each of the phase that is due when the step is requested.
 
     A new phase begins with the next block of documents, and the remaining sequences of the present block are skipped,

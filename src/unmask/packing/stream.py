@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.batch import Batch
+from unmask.batch import Batch, StepBatches
 from unmask.chance import Purpose, key, uniform
 from unmask.errors import InputError, StoreError
-from unmask.packing.loader import LoadedStep, Position
+from unmask.packing.loader import Position
 from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
 from unmask.store.shard import StoredWords
@@ -107,7 +107,7 @@ class StreamLoader:
         """Windows of an epoch in each of `num_lanes` lanes."""
         return int(self._sizes.sum()) // num_lanes // self.window
 
-    def steps(self, start: Position = Position()) -> Iterator[LoadedStep]:  # noqa: B008  frozen
+    def steps(self, start: Position = Position()) -> Iterator[StepBatches[Position]]:  # noqa: B008  frozen
         """Endless steps from `start`, of which only `epoch` and `sequence` (the window) are used. Raises InputError if
         there are too few words for a window in each lane."""
         num_windows = self.num_windows(self.batch_size)
@@ -127,7 +127,7 @@ class StreamLoader:
                 ]
                 is_last = number + 1 == num_windows
                 after = Position(epoch + is_last, 0, 0 if is_last else number + 1, start.phase, start.passed_over)
-                yield LoadedStep(batches, after, epoch + (number + 1) / num_windows)
+                yield StepBatches(batches, after, epoch + (number + 1) / num_windows)
             epoch, window = epoch + 1, 0
 
     def sample(self, most: int) -> Iterator[Batch]:

@@ -18,7 +18,8 @@ from unmask.models.hub.config import MADE_BY, length_config
 from unmask.models.hub.directory import save_model
 from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.table import new_objective
-from unmask.pretraining.start import build_module, open_start
+from unmask.pretraining.initial_weights import build_module
+from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.tokenization.kinds.gpt1_template import without_template
 from unmask.tokenization.opening import Tokenizer, open_tokenizer

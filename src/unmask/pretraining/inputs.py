@@ -6,10 +6,12 @@ import logging
 import math
 import shutil
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unmask.batch import Batch
 from unmask.corpus.documents import CorpusCounts
@@ -26,16 +28,10 @@ from unmask.packing.annotation_columns import without_annotations
 from unmask.packing.formats import check_documents, check_separator, documents_needed
 from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
-from unmask.pretraining.initial_weights import adjust_random_weights
-from unmask.pretraining.start import (
-    Start,
-    build_module,
-    check_vocabulary,
-    describe_new_entries,
-    describe_new_layers,
-    open_start,
-)
+from unmask.pretraining.initial_weights import adjust_random_weights, build_module
+from unmask.pretraining.start import Start, describe_new_layers, open_start
 from unmask.pretraining.steps import PretrainingSteps, build_loader, count_targets, template_of
+from unmask.pretraining.vocabulary import check_vocabulary, describe_new_entries
 from unmask.recipe.pairings import idle_window, unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
@@ -46,7 +42,7 @@ from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms, sample
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.training.run.checkpoint import Checkpoint, find_checkpoint
+from unmask.training.run.checkpoint import Checkpoint, find_checkpoint, load_weights
 from unmask.training.run.directory import check_unchanged
 from unmask.training.settings import batch_too_small, warmup_shortfall
 
@@ -79,6 +75,11 @@ class PretrainingInputs:
     held_out: list[Batch]
     pairs: list[Paradigm]
     trained_length: int | None
+
+    @cached_property
+    def target_counts(self) -> NDArray[np.int64]:
+        """(vocabulary,) how often each entry can be a target; the whole store is read for it."""
+        return count_targets(self.store, self.tokenizer)
 
 
 def open_inputs(settings: PretrainRecipe, directory: Path, workers: int, share: Share = WHOLE) -> PretrainingInputs:
@@ -115,6 +116,20 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int, share: 
         sample(pairs, settings.eval.pairs_sample),
         start.trained_length(),
     )
+
+
+def with_store(settings: PretrainRecipe, store: str) -> PretrainRecipe:
+    """The recipe on a store that has been made of its corpus."""
+    return settings.model_copy(update={"corpus": None, "store": store})
+
+
+def joined_again(inputs: PretrainingInputs, settings: PretrainRecipe, directory: Path) -> PretrainingInputs:
+    """The inputs of a run that has ended with its model in parts, opened anew with all of it, from the last checkpoint;
+    on the processor."""
+    again = open_inputs(with_store(settings, str(inputs.store.directory)), directory, workers=1)
+    assert again.checkpoint is not None, "the last step has been saved"
+    load_weights(again.checkpoint, again.module)
+    return again
 
 
 def log_remarks(start: Start, store: TokenStore, tokenizer: Tokenizer) -> None:

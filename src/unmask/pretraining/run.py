@@ -21,19 +21,22 @@ from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.objectives.floors import by_figure
-from unmask.pretraining.beginning import begin, check_ranks, joined_again
+from unmask.packing.sharing import Share
 from unmask.pretraining.checkpoint_model import save_pretrained
-from unmask.pretraining.inputs import PretrainingInputs
+from unmask.pretraining.inputs import PretrainingInputs, joined_again, open_inputs, with_store
+from unmask.pretraining.measuring import check_targets, evaluator
+from unmask.pretraining.ranks import check_ranks
 from unmask.pretraining.stages import stage_changer
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.run_page import write_report
 from unmask.reports.samples import samples_of
-from unmask.training.device import choose_compute, log_compute, processes_tip
+from unmask.training.device import Compute, choose_compute, log_compute, processes_tip
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.run.model_place import replacing_model
+from unmask.training.run.together import open_everywhere
 from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
 
@@ -86,8 +89,16 @@ def pretrain(
             overwrite=overwrite,
             keeps=("store",),  # a directory with nothing but a store may become a run
         )
-        # Makes tokenizer and store where the recipe names none; enters `opening` once all is found to be in order.
-        inputs, token_counts, evaluate = begin(settings, directory, compute, workers, ranks, opening)
+        # The first process makes tokenizer and store where the recipe names none, then the others read its store.
+        own_store = ranks.from_first(str(directory / "store"))
+        here = settings if ranks.is_first else with_store(settings, settings.store or own_store)
+        inputs, evaluate = open_everywhere(
+            opening,
+            lambda: open_and_check(here, directory, compute, workers, ranks),
+            lambda opened: (str(opened[0].store.directory), opened[0].store.manifest["files"]),
+            directory,
+            ranks,
+        )
         with alone_in(directory), RunLog(directory, echo=ranks.is_first) as log, Interruption() as interruption:
             if resume and inputs.checkpoint is None:
                 logger.info("nothing to resume in %s: starts from the beginning", directory)
@@ -97,13 +108,35 @@ def pretrain(
             )
             last_evaluation = _train(settings, inputs, evaluate, context)
             with ranks.agreeing():  # the others wait: what fails here fails everywhere
-                if token_counts is not None:  # in the first process
+                if ranks.is_first:
                     whole = joined_again(inputs, settings, directory) if settings.train.shard else inputs
-                    _write_results(whole, last_evaluation, token_counts, context)
+                    _write_results(whole, last_evaluation, inputs.target_counts, context)
         with ranks.agreeing():
             if ranks.is_first:
                 write_report(directory)
     return Path(out) / "model"
+
+
+def open_and_check(
+    settings: PretrainRecipe, directory: Path, compute: Compute, workers: int, ranks: Ranks
+) -> tuple[PretrainingInputs, Callable[[], dict[str, float]] | None]:
+    """What this process needs: its inputs, with the module on the device, and what measures the module.
+
+    Only the first process counts targets, for which it reads the whole store: it alone reports floors.
+
+    Args:
+        directory: where this process writes.
+
+    Raises:
+        UserError: an input is missing, damaged, or does not fit the others, or nothing can be learnt from it.
+    """
+    inputs = open_inputs(settings, directory, workers, Share(ranks.rank, ranks.size))
+    compute.place(inputs.module)
+    floors = inputs.objective.floors(inputs.target_counts, inputs.held_out) if ranks.is_first else []
+    evaluate = evaluator(settings, inputs, directory, floors, compute)
+    if ranks.is_first:
+        check_targets(settings, inputs)
+    return inputs, evaluate
 
 
 def _train(
@@ -139,14 +172,14 @@ def _train(
 
 
 def _write_results(
-    inputs: PretrainingInputs, last_evaluation: dict[str, float], token_counts: NDArray[np.int64], context: RunContext
+    inputs: PretrainingInputs, last_evaluation: dict[str, float], target_counts: NDArray[np.int64], context: RunContext
 ) -> None:
     """Writes the model, its figures with their floors, and samples of what it predicts."""
     module, directory = inputs.module, context.directory
     with replacing_model(directory / "model"):
         save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
-    floors = by_figure(inputs.objective.floors(token_counts, inputs.held_out, evaluation))
+    floors = by_figure(inputs.objective.floors(target_counts, inputs.held_out, evaluation))
     results = {**last_evaluation, "num_parameters": module.num_parameters, "floors": floors}
     if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}

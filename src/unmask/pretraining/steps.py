@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.batch import Batch
+from unmask.batch import Batch, StepBatches
 from unmask.errors import CheckpointError, SettingsError
 from unmask.packing.annotation_columns import annotation_column, check_annotations
 from unmask.packing.formats import open_loader
-from unmask.packing.loader import LoadedStep, Position, SequenceLoader
+from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.phases import phased_steps
 from unmask.packing.settings import PhaseSettings
 from unmask.packing.sharing import WHOLE, Share
@@ -82,7 +82,7 @@ class PretrainingSteps:
         self._progress: Callable[[], float] = lambda: done
         most_tokens: int | None = state.get("micro_batch_tokens")
         steps = self._open(self._start, most_tokens, share)
-        self._made: tuple[Position, int | None, Iterator[LoadedStep]] | None
+        self._made: tuple[Position, int | None, Iterator[StepBatches[Position]]] | None
         self._made = self._start, most_tokens, chain([next(steps)], steps)
 
     @property
@@ -99,7 +99,9 @@ class PretrainingSteps:
         """See `StepSource`."""
         return self._settings.cuts[self._position(position).phase].at_most(most_tokens)
 
-    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+    def steps(
+        self, progress: Callable[[], float], position: Any, most_tokens: int | None
+    ) -> Iterator[StepBatches[Position]]:
         """See `StepSource`."""
         self._progress = progress
         start, made = self._position(position), self._made
@@ -108,7 +110,7 @@ class PretrainingSteps:
             return made[2]
         return self._open(start, most_tokens, self._share)
 
-    def first_steps(self, most: int) -> Iterator[LoadedStep]:
+    def first_steps(self, most: int) -> Iterator[StepBatches[Position]]:
         """The steps that the run begins with, to be looked at beforehand, with the shares of all processes: `steps`
         yields its own all the same."""
         assert self._made is not None, "they have been taken"
@@ -126,7 +128,7 @@ class PretrainingSteps:
             return self._start
         return position if isinstance(position, Position) else Position(**position)
 
-    def _open(self, start: Position, most_tokens: int | None, share: Share) -> Iterator[LoadedStep]:
+    def _open(self, start: Position, most_tokens: int | None, share: Share) -> Iterator[StepBatches[Position]]:
         sizes = [self.cut(Position(phase=number), most_tokens).micro_batch_size for number in range(len(self._phases))]
         if self._stream is not None:
             return replace(self._stream, micro_batch_size=sizes[0], share=share).steps(start)
@@ -142,7 +144,7 @@ class PretrainingSteps:
         )
         return self._with_rates(steps)
 
-    def _with_rates(self, steps: Iterator[LoadedStep]) -> Iterator[LoadedStep]:
+    def _with_rates(self, steps: Iterator[StepBatches[Position]]) -> Iterator[StepBatches[Position]]:
         """The steps, with what the objective does at this point of the run as columns: how much it masks, and how many
         sequences are read from left to right."""
         objective = self._settings.objective

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.batch import Batch
+from unmask.batch import Batch, StepBatches
 from unmask.chance import Permutation
 from unmask.packing.sharing import WHOLE, Share
 
@@ -198,6 +198,38 @@ def encoded(
     )
 
 
+@dataclass(frozen=True)
+class WindowRow:
+    """A window over an example's text, as the row that the encoder reads; the row is a unit.
+
+    Attributes:
+        input_ids: with the special tokens, and whatever else is around the window.
+        second_start: where segment B begins; the row's length if there is no segment B.
+        example: its number.
+        unit_columns: the row's entry of each.
+        token_columns, alignment: (tokens,), the row's entries of each.
+    """
+
+    input_ids: Sequence[int]
+    second_start: int
+    example: int
+    unit_columns: Mapping[str, int] = field(default_factory=dict)
+    token_columns: Columns = field(default_factory=dict)
+    alignment: Columns = field(default_factory=dict)
+
+
+def collect_windows(rows: Sequence[WindowRow]) -> EncodedExamples:
+    """All windows, in order; there is at least one, and all have the same columns. Unit columns are int64."""
+    return encoded(
+        [row.input_ids for row in rows],
+        [row.second_start for row in rows],
+        examples=[row.example for row in rows],
+        unit_columns={name: np.array([row.unit_columns[name] for row in rows]) for name in rows[0].unit_columns},
+        token_columns=_concatenate_columns([row.token_columns for row in rows]),
+        alignment=_concatenate_columns([row.alignment for row in rows]),
+    )
+
+
 def window_bounds(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int]]:
     """Where the windows over a long text begin and end.
 
@@ -229,15 +261,6 @@ class UnitPosition:
 
 
 @dataclass(frozen=True)
-class TaskStep:
-    """The batches of one optimizer step; see `unmask.training.steps.StepBatches`."""
-
-    batches: list[Batch]
-    after: UnitPosition
-    epochs: float
-
-
-@dataclass(frozen=True)
 class ExampleLoader:
     """Makes the batches of a fine-tuning run.
 
@@ -259,7 +282,7 @@ class ExampleLoader:
         """Where a new run begins."""
         return UnitPosition(data=self.examples.checksum())
 
-    def steps(self, start: UnitPosition) -> Iterator[TaskStep]:
+    def steps(self, start: UnitPosition) -> Iterator[StepBatches[UnitPosition]]:
         """Steps without end, from `start` on."""
         count, epoch, index, lengths = len(self.examples), start.epoch, start.index, self.examples.lengths
         while True:
@@ -269,5 +292,5 @@ class ExampleLoader:
                 micro_batches = self.share.deal(step, lengths[step].tolist(), self.batch_size, self.micro_batch_size)
                 batches = [self.examples.batch(units) for units in micro_batches]
                 index += len(step)
-                yield TaskStep(batches, UnitPosition(epoch, index, start.data), epoch + index / count)
+                yield StepBatches(batches, UnitPosition(epoch, index, start.data), epoch + index / count)
             epoch, index = epoch + 1, 0

@@ -5,8 +5,8 @@ update, which all then make alike. Only the first process writes; the others kee
 of their own, which goes when they end, and read its checkpoints where they are, or copy them there.
 
 On the CPU, where their number is a power of two up to eight, sums are taken in a fixed order: neighbours first, then
-pairs of neighbours, as `unmask.training.eager` sums micro-batches. So with the same micro-batches one process, two and
-four end with the same weights, bit for bit. Nothing is pickled: what is not a tensor travels as JSON.
+pairs of neighbours, as `unmask.training.stepping.eager` sums micro-batches. So with the same micro-batches one process,
+two and four end with the same weights, bit for bit. Nothing is pickled: what is not a tensor travels as JSON.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from torch import Tensor
 from unmask.errors import OutputError
 from unmask.io.writing import write_json, writing_directory
 from unmask.training.settings import TrainSettings
-from unmask.training.stepper import StepFigures
+from unmask.training.stepping.protocol import StepFigures
 from unmask.training.steps import NumberedStep
 
 WINDOW = 100

@@ -17,15 +17,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from unmask.batch import Batch
+from unmask.batch import Batch, StepBatches
 from unmask.errors import UserError
 from unmask.io.progress import human_bytes, human_count
 from unmask.training.device import Compute, look_at_gpu
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.eager import weigh
 from unmask.training.settings import MOST_TOKENS_AT_ONCE, OPTIMIZERS, Cut
 from unmask.training.state import TrainState
-from unmask.training.steps import Learner, PreparedStep, StepBatches, set_training_mode
+from unmask.training.stepping.eager import weigh
+from unmask.training.steps import Learner, PreparedStep, set_training_mode
 
 logger = logging.getLogger("unmask")
 
@@ -52,7 +52,9 @@ class StepSource(Protocol):
     def cut(self, position: Any, most_tokens: int | None) -> Cut:
         """How steps are cut; arguments as in `steps`."""
 
-    def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterable[StepBatches]:
+    def steps(
+        self, progress: Callable[[], float], position: Any, most_tokens: int | None
+    ) -> Iterable[StepBatches[Any]]:
         """The steps from a position on.
 
         Args:
@@ -117,7 +119,7 @@ class MicroBatches:
         self._memory = memory_of(compute.device)
         self._carried = _copy_buffers(module)
 
-    def steps(self, state: TrainState) -> Iterable[StepBatches]:
+    def steps(self, state: TrainState) -> Iterable[StepBatches[Any]]:
         """The steps from `state.position` on."""
         return self._source.steps(self._progress, state.position, state.micro_batch_tokens)
 
@@ -125,14 +127,14 @@ class MicroBatches:
         """To be called before each step."""
         self._carried = _copy_buffers(self._module)
 
-    def halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
+    def halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches[Any]]:
         """The steps from `state.position` on, in half as large micro-batches; see `unmask.training.loop.train`. Raises
         UserError if a micro-batch is one sequence already."""
         state.seconds = self._ranks.from_first(state.seconds)
         with self._ranks.agreeing():
             return self._halve(state, step, reason)
 
-    def _halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches]:
+    def _halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches[Any]]:
         _restore_buffers(self._carried)
         self._release()
         cut = self._source.cut(step.after, state.micro_batch_tokens)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from unmask.batch import StepBatches
 from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.io.paths import CHECKPOINTS
 from unmask.io.progress import Progress
@@ -23,7 +24,6 @@ from unmask.training.averaging import WeightAverage
 from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.divergence import BadStep, advise, keep_bad_step
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, raise_out_of_memory, train
 from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
@@ -43,8 +43,9 @@ from unmask.training.run.saving import CheckpointWriter
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.sharding import shard
 from unmask.training.state import StepResult, TrainState, log_limits, log_resumed, log_shortfalls
-from unmask.training.steppers import choose_stepper
-from unmask.training.steps import Learner, StepBatches
+from unmask.training.stepping.choosing import choose_stepper
+from unmask.training.stepping.eager import EagerStepper
+from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
@@ -260,7 +261,7 @@ class Session:
                 signal_number,
             )
 
-    def handle_bad_step(self, state: TrainState, bad: BadStep) -> Iterable[StepBatches]:
+    def handle_bad_step(self, state: TrainState, bad: BadStep) -> Iterable[StepBatches[Any]]:
         """Keeps a step that has not been taken, then stops the run or puts it back to its newest checkpoint.
 
         The text is not read again: the run continues with what comes after the step. The state is saved at once: a

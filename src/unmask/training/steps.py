@@ -10,31 +10,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
-from unmask.batch import IGNORE_INDEX, Batch
+from unmask.batch import IGNORE_INDEX, Batch, StepBatches
 from unmask.chance import uniform
 from unmask.models.trained import TrainedModule
 from unmask.training.distributed import ALONE, Ranks
-
-
-class StepBatches(Protocol):
-    """What a loader yields for each optimizer step."""
-
-    @property
-    def batches(self) -> list[Batch]:
-        """The micro-batches."""
-
-    @property
-    def after(self) -> Any:
-        """The loader's position after the step."""
-
-    @property
-    def epochs(self) -> float:
-        """Passes over the data when the step is done."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +72,7 @@ class PreparedStep:
 class PreparedSteps(Iterator[PreparedStep]):
     """Prepares steps one after another; the next may be made ahead of time."""
 
-    def __init__(self, steps: Iterable[StepBatches], learner: Learner, ranks: Ranks = ALONE) -> None:
+    def __init__(self, steps: Iterable[StepBatches[Any]], learner: Learner, ranks: Ranks = ALONE) -> None:
         self._steps = iter(steps)
         self._learner = learner
         self._ranks = ranks

@@ -23,7 +23,8 @@ from unmask.objectives.floors import NoContext
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
 from unmask.objectives.table import new_objective
-from unmask.pretraining.start import build_module, open_start
+from unmask.pretraining.initial_weights import build_module
+from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.store import TokenStore

@@ -18,8 +18,9 @@ from unmask.models.encoder import Encoder
 from unmask.models.hub.directory import load_model
 from unmask.objectives.masked_lm import MaskedLMModule
 from unmask.objectives.table import new_objective
+from unmask.pretraining.initial_weights import build_module
 from unmask.pretraining.run import pretrain
-from unmask.pretraining.start import build_module, open_start
+from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.preparation import prepare
 from unmask.tokenization.learning.extension import extend_tokenizer

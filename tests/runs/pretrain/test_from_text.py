@@ -20,8 +20,9 @@ from unmask.errors import CheckpointError, Interrupted, SettingsError, StoreErro
 from unmask.objectives.table import new_objective
 from unmask.pretraining import inputs as pretraining_inputs
 from unmask.pretraining.checkpoint_model import save_pretrained
+from unmask.pretraining.initial_weights import build_module
 from unmask.pretraining.run import pretrain
-from unmask.pretraining.start import build_module, open_start
+from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore

@@ -23,7 +23,7 @@ from unmask.card import write_card
 from unmask.errors import Interrupted, SettingsError
 from unmask.info import describe
 from unmask.io.signals import Interruption
-from unmask.pretraining import beginning
+from unmask.pretraining import run as pretraining_run
 from unmask.pretraining.run import pretrain
 from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import build_loader
@@ -107,7 +107,7 @@ def test_so_it_is_at_the_end_of_an_epoch(words: tuple[str, list[str]], tiny_stor
 
 
 def ctrl_c_while_evaluating(patch: pytest.MonkeyPatch) -> None:
-    evaluator = beginning.evaluator
+    evaluator = pretraining_run.evaluator
 
     def stopped(*arguments: Any) -> Callable[[], dict[str, float]]:
         evaluate = evaluator(*arguments)
@@ -118,7 +118,7 @@ def ctrl_c_while_evaluating(patch: pytest.MonkeyPatch) -> None:
 
         return evaluate_and_stop
 
-    patch.setattr(beginning, "evaluator", stopped)
+    patch.setattr(pretraining_run, "evaluator", stopped)
 
 
 def ctrl_c_while_saving(patch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,8 @@ from unmask.doctor.run.checks import check_run
 from unmask.errors import SettingsError
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.packing.sharing import Share
-from unmask.pretraining.beginning import open_module
 from unmask.pretraining.measuring import measure
-from unmask.pretraining.run import pretrain
+from unmask.pretraining.run import open_and_check, pretrain
 from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import PretrainingSteps
 from unmask.recipe.loading import load_pretrain_recipe
@@ -174,7 +173,8 @@ def test_only_the_first_process_reads_the_whole_store(
         return counts
 
     monkeypatch.setattr(TokenStore, "token_counts", token_counts)
-    assert open_module(settings, tmp_path, compute, 1, Ranks(1, 2)).counts is None
+    open_and_check(settings, tmp_path, compute, 1, Ranks(1, 2))
     assert read == []
-    assert open_module(settings, tmp_path, compute, 1, Ranks(0, 2)).counts is counts
+    inputs, _ = open_and_check(settings, tmp_path, compute, 1, Ranks(0, 2))
+    assert inputs.target_counts is counts
     assert read == [tiny_store]

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from support.stores import make_store, numbered_store
 from support.templates import BERT, CLS, END, ROBERTA, SEP, START
 from support.tensors import same_batch, same_step
+from unmask.batch import StepBatches
 from unmask.chance import key
 from unmask.errors import InputError
 from unmask.packing import planning as packing
-from unmask.packing.loader import LoadedStep, Position, SequenceLoader
+from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.pair_formats import SegmentPairs
 from unmask.packing.planning import PlannedSequence, Planner, Span
 from unmask.packing.sequences import pack_sequences
@@ -44,7 +45,7 @@ def loader() -> Iterator[SequenceLoader]:
         yield SequenceLoader(planner, BERT, batch_size=6, micro_batch_size=4, label_column="next_sentence_label")
 
 
-def sequences_of(step: LoadedStep) -> list[tuple[list[int], int]]:
+def sequences_of(step: StepBatches[Position]) -> list[tuple[list[int], int]]:
     """The ids of each sequence of a step, with its key."""
     found = []
     for batch in step.batches:
@@ -181,7 +182,7 @@ def test_resuming_anywhere_gives_the_same_stream(loader: SequenceLoader, start: 
 def test_an_epoch_ends_where_its_documents_do(loader: SequenceLoader) -> None:
     """Epochs count documents: after the first block of 4 of 26 documents, 4/26 of an epoch are done."""
     planner = replace_batch(loader, 1)
-    by_block: dict[tuple[int, int], list[LoadedStep]] = {}
+    by_block: dict[tuple[int, int], list[StepBatches[Position]]] = {}
     for step in planner.steps():
         by_block.setdefault((step.after.epoch, step.after.block), []).append(step)
         if step.after.epoch == 2:
@@ -238,7 +239,7 @@ def test_micro_batches_are_the_batch_in_pieces(loader: SequenceLoader, micro_bat
         assert labels_by_key(several) == labels_by_key(one)
 
 
-def labels_by_key(step: LoadedStep) -> dict[int, int]:
+def labels_by_key(step: StepBatches[Position]) -> dict[int, int]:
     keys, labels = (
         torch.cat(values).tolist()
         for values in zip(*((b.keys, b.columns["next_sentence_label"]) for b in step.batches), strict=True)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from support.stores import numbered_store
 from support.tensors import same_step
+from unmask.batch import StepBatches
 from unmask.packing import planning as packing
 from unmask.packing.formats import open_loader
-from unmask.packing.loader import LoadedStep, Position, SequenceLoader
+from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.phases import phased_steps
 from unmask.packing.settings import PackingSettings
 from unmask.packing.split import Split
@@ -46,11 +47,11 @@ def run(
     untils: Sequence[float] = UNTILS,
     done: int = 0,
     start: Position = BEGINNING,
-) -> tuple[list[LoadedStep], list[tuple[int, int]]]:
+) -> tuple[list[StepBatches[Position]], list[tuple[int, int]]]:
     """The steps of a run from one of them on, and after how many steps which phase begins."""
     taken = done
     begun: list[tuple[int, int]] = []
-    steps: list[LoadedStep] = []
+    steps: list[StepBatches[Position]] = []
     phased = phased_steps(loaders, untils, start, lambda: taken / num_steps, lambda phase: begun.append((taken, phase)))
     while taken < num_steps:
         steps.append(next(phased))

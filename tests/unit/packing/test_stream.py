@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from support.stores import make_store, make_word_store
 from support.tensors import same_step
+from unmask.batch import StepBatches
 from unmask.errors import InputError, StoreError
-from unmask.packing.loader import LoadedStep, Position
+from unmask.packing.loader import Position
 from unmask.packing.split import Split
 from unmask.packing.stream import StreamLoader, target_counts
 from unmask.store.store import TokenStore
@@ -67,7 +68,7 @@ def characters_of(words: list[str]) -> list[list[int]]:
     return TOKENIZER.table[np.array(ids)].tolist()
 
 
-def of_lanes(steps: list[LoadedStep], column: str) -> list[list[object]]:
+def of_lanes(steps: list[StepBatches[Position]], column: str) -> list[list[object]]:
     """What each lane has in a column over some steps."""
     lanes: dict[int, list[object]] = {}
     for step in steps:

@@ -31,7 +31,7 @@ from unmask.tasks.text.examples import TextExample
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
-from unmask.training.eager import weigh
+from unmask.training.stepping.eager import weigh
 
 TEXTS = ["a man and a dog", "two women play with a ball", "a child eats in the street"]
 

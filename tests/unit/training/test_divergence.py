@@ -15,15 +15,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from support.sessions import Toy, Whole, sit
-from unmask.batch import pack
+from unmask.batch import StepBatches, pack
 from unmask.errors import Interrupted, OutputError, UserError
-from unmask.packing.loader import LoadedStep, Position
+from unmask.packing.loader import Position
 from unmask.training import divergence
 from unmask.training.divergence import BadStep, divergence_fault, keep_bad_step
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
-from unmask.training.stepper import StepFigures
+from unmask.training.stepping.protocol import StepFigures
 from unmask.training.steps import NumberedStep, PreparedStep
 
 # What is wrong with a step
@@ -79,13 +79,13 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # Whole runs
 
 
-def steps_of(numbers: Sequence[int], poison: dict[int, float]) -> Iterator[LoadedStep]:
+def steps_of(numbers: Sequence[int], poison: dict[int, float]) -> Iterator[StepBatches[Position]]:
     """Steps of two micro-batches, by number; what a number is poisoned with, its loss is multiplied by."""
     for number in numbers:
         factors = torch.tensor([1.0, poison.get(number, 1.0)])
         first = pack([[number % 7, 1, 2], [3]], keys=[number, -number]).with_columns(poison=factors)
         second = pack([[4]]).with_columns(poison=torch.ones(1))
-        yield LoadedStep([first, second], Position(sequence=number), number / 10)
+        yield StepBatches([first, second], Position(sequence=number), number / 10)
 
 
 def run(

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support.captured_toy import CPU, Step
-from unmask.batch import Batch, LossTerm, pack
+from support.captured_toy import CPU
+from unmask.batch import Batch, LossTerm, StepBatches, pack
 from unmask.models.trained import TrainedModule
 from unmask.training.divergence import BadStep
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.settings import ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
+from unmask.training.stepping.eager import EagerStepper
 from unmask.training.steps import Learner, set_training_mode
 
 
@@ -58,22 +58,22 @@ def cut(rows: list[list[int]], sizes: Sequence[int]) -> list[Batch]:
     return batches
 
 
-def endless(sizes: Sequence[int] = (8,), epochs_a_step: float = 0.25) -> Iterator[Step]:
+def endless(sizes: Sequence[int] = (8,), epochs_a_step: float = 0.25) -> Iterator[StepBatches[int]]:
     number = 0
     while True:
         number += 1
-        yield Step(cut(sequences(), sizes), number, number * epochs_a_step)
+        yield StepBatches(cut(sequences(), sizes), number, number * epochs_a_step)
 
 
 def run(
     settings: TrainSettings,
     *,
     module: nn.Module | None = None,
-    steps: Iterator[Step] | None = None,
+    steps: Iterator[StepBatches[int]] | None = None,
     schedule: ScheduleSettings | None = None,
     state: TrainState | None = None,
     on_step: Callable[[TrainState, StepResult], None] = lambda state, result: None,
-    on_bad_step: Callable[[TrainState, BadStep], Iterator[Step]] | None = None,
+    on_bad_step: Callable[[TrainState, BadStep], Iterator[StepBatches[int]]] | None = None,
     counts: Callable[[Batch], dict[str, int]] = count,
     optimizer: torch.optim.Optimizer | None = None,
     prepares_ahead: bool = False,
@@ -129,7 +129,7 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
         module, state, shares = Regressor(), TrainState(), list[float]()
         settings = TrainSettings.model_validate(budget)
 
-        def steps(state: TrainState, settings: TrainSettings, shares: list[float]) -> Iterator[Step]:
+        def steps(state: TrainState, settings: TrainSettings, shares: list[float]) -> Iterator[StepBatches[int]]:
             for step in endless((5, 3)):
                 shares.append(state.progress(settings))
                 yield step
@@ -146,12 +146,12 @@ def test_batches_that_are_made_ahead_are_the_same(budget: dict[str, float]) -> N
 def test_after_a_bad_step_come_the_batches_of_the_hook(prepares_ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that had been made ahead of it are dropped with the others."""
     faults = iter([None, None, "a fault", *[None] * 10])
-    monkeypatch.setattr("unmask.training.launched.divergence_fault", lambda *figures: next(faults))
+    monkeypatch.setattr("unmask.training.loop.divergence_fault", lambda *figures: next(faults))
 
-    def on_bad_step(state: TrainState, bad: BadStep) -> Iterator[Step]:
+    def on_bad_step(state: TrainState, bad: BadStep) -> Iterator[StepBatches[int]]:
         state.step -= 1
         assert state.position == 3
-        return (Step(step.batches, step.after + 100, step.epochs) for step in endless())
+        return (StepBatches(step.batches, step.after + 100, step.epochs) for step in endless())
 
     module, positions = Regressor(), list[int]()
     run(
@@ -179,7 +179,7 @@ def count_long(batch: Batch) -> dict[str, int]:
 @pytest.mark.parametrize(("rows", "num_targets"), [(slice(None), 3), (slice(1, 3), 0)], ids=["some", "none at all"])
 def test_micro_batches_without_a_target_are_fine(rows: slice, num_targets: int) -> None:
     module, state = LongOnly(), TrainState()
-    steps = iter([Step([pack([row]) for row in sequences()[rows]], 1, 0.0)])
+    steps = iter([StepBatches([pack([row]) for row in sequences()[rows]], 1, 0.0)])
     run(TrainSettings(steps=1), module=module, steps=steps, state=state, counts=count_long)
     assert state.counts == {"long": num_targets}
     assert torch.isfinite(module.embedding).all()
@@ -279,7 +279,7 @@ def test_a_run_ends_with_its_budget(budget: dict[str, float], steps: int) -> Non
 def test_a_budget_of_minutes_is_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
-    def prepared(steps: Iterator[Step]) -> Iterator[Step]:
+    def prepared(steps: Iterator[StepBatches[int]]) -> Iterator[StepBatches[int]]:
         nonlocal now
         for step in steps:
             now += 20  # a step takes 20 seconds
@@ -295,7 +295,7 @@ def test_a_budget_of_minutes_is_of_training_alone(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_budget_that_is_spent_takes_no_step_and_asks_for_no_batch() -> None:
-    def none() -> Iterator[Step]:
+    def none() -> Iterator[StepBatches[int]]:
         raise AssertionError("a batch was requested")
         yield
 
@@ -305,7 +305,7 @@ def test_a_budget_that_is_spent_takes_no_step_and_asks_for_no_batch() -> None:
 
 
 def test_a_run_ends_where_the_batches_do() -> None:
-    state = run(TrainSettings(steps=5), steps=iter([Step(cut(sequences(), (8,)), 1, 1.0)]))
+    state = run(TrainSettings(steps=5), steps=iter([StepBatches(cut(sequences(), (8,)), 1, 1.0)]))
     assert state.step == 1
 
 

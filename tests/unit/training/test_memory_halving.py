@@ -17,14 +17,14 @@ from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.errors import UserError
 from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.memory import MicroBatches
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer
 from unmask.training.settings import ScheduleSettings, TrainSettings
 from unmask.training.state import TrainState
-from unmask.training.stepper import Stepper
+from unmask.training.stepping.eager import EagerStepper
+from unmask.training.stepping.protocol import Stepper
 from unmask.training.steps import Learner
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32, "a test")

@@ -15,9 +15,9 @@ from torch import nn
 from support.memory_toy import LONGEST, Sequences, Tagger
 from support.runs import rows_of
 from support.sessions import sit
-from unmask.batch import Batch, LossTerm
+from unmask.batch import Batch, LossTerm, StepBatches
 from unmask.errors import Interrupted, UserError
-from unmask.packing.loader import LoadedStep
+from unmask.packing.loader import Position
 from unmask.training import memory
 from unmask.training.device import Gpu
 from unmask.training.distributed import Ranks
@@ -94,7 +94,9 @@ def test_a_halved_step_goes_by_the_first_processs_time(tmp_path: Path, monkeypat
     done: list[float] = []
 
     class Noting(Sequences):
-        def steps(self, progress: Callable[[], float], position: Any, most_tokens: int | None) -> Iterator[LoadedStep]:
+        def steps(
+            self, progress: Callable[[], float], position: Any, most_tokens: int | None
+        ) -> Iterator[StepBatches[Position]]:
             done.append(progress())
             return super().steps(progress, position, most_tokens)
 

@@ -18,7 +18,6 @@ from unmask.io.signals import Interruption
 from unmask.models.trained import TrainedModule
 from unmask.training.device import Compute
 from unmask.training.distributed import ALONE
-from unmask.training.eager import EagerStepper
 from unmask.training.memory import MicroBatches
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.run.checkpoint import find_checkpoint, restore
@@ -27,7 +26,8 @@ from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, Session
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.state import StepResult, TrainState
-from unmask.training.stepper import Stepper
+from unmask.training.stepping.eager import EagerStepper
+from unmask.training.stepping.protocol import Stepper
 from unmask.training.steps import Learner
 
 

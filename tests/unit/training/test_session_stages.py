@@ -13,10 +13,10 @@ from torch import nn
 
 from support.runs import rows_of
 from support.sessions import Whole, sit
-from unmask.batch import Batch, LossTerm, pack
+from unmask.batch import Batch, LossTerm, StepBatches, pack
 from unmask.errors import Interrupted
 from unmask.models.trained import TrainedModule
-from unmask.packing.loader import LoadedStep, Position
+from unmask.packing.loader import Position
 from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
@@ -24,14 +24,14 @@ from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainS
 from unmask.training.state import TrainState
 
 
-def phases(progress: Callable[[], float], start: Position) -> Iterator[LoadedStep]:
+def phases(progress: Callable[[], float], start: Position) -> Iterator[StepBatches[Position]]:
     """Short sequences in the first .7 of a run, long ones after it."""
     sequence = start.sequence
     while True:
         sequence += 1
         phase = int(progress() >= 0.7)
         after = Position(sequence=sequence, phase=phase)
-        yield LoadedStep([pack([[sequence % 9] * (6 if phase else 2)])], after, sequence / 10)
+        yield StepBatches([pack([[sequence % 9] * (6 if phase else 2)])], after, sequence / 10)
 
 
 class Toy(TrainedModule):

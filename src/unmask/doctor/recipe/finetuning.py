@@ -27,10 +27,10 @@ from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.settings import FIELDS_OF_KINDS
 from unmask.tasks.splitting import SPLITS
 from unmask.training.device import Compute, choose_compute
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.state import TrainState
+from unmask.training.stepping.eager import EagerStepper
 from unmask.training.steps import Learner
 
 USUAL_LEARNING_RATES = {192: (1e-4, 2e-3), 384: (5e-5, 1e-3), 640: (2e-5, 5e-4), 10**9: (5e-6, 1e-4)}

@@ -17,20 +17,20 @@ from itertools import chain
 
 import torch
 
-from unmask.batch import Batch
+from unmask.batch import Batch, StepBatches
 from unmask.doctor.recipe.estimates import each_stage
 from unmask.doctor.recipe.material import Material
 from unmask.io.progress import Progress
 from unmask.models.trained import TrainedModule
 from unmask.objectives.base import Objective
-from unmask.packing.loader import LoadedStep, Position
+from unmask.packing.loader import Position
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recompute import recompute_blocks
 from unmask.training.state import StepResult, TrainState
+from unmask.training.stepping.eager import EagerStepper
 from unmask.training.steps import Learner
 
 FEWEST_STEPS = 4
@@ -172,9 +172,9 @@ class _Timer:
         self._began = self._now()
         train(self._learner, steps, self._optimizer, self._stepper, self._settings, TrainState(), Hooks(self._on_step))
 
-    def _steps(self, batches: Iterator[Batch], num_steps: int, limit_s: float) -> Iterator[LoadedStep]:
+    def _steps(self, batches: Iterator[Batch], num_steps: int, limit_s: float) -> Iterator[StepBatches[Position]]:
         for _ in range(num_steps):
-            yield LoadedStep([next(batches)], Position(), 0.0)
+            yield StepBatches([next(batches)], Position(), 0.0)
             if sum(self.steps_s) >= limit_s:
                 return
 

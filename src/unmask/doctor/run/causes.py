@@ -26,8 +26,9 @@ from unmask.models.hub.files import CONFIG
 from unmask.objectives.base import Objective
 from unmask.objectives.floors import UNIGRAM, Floor
 from unmask.objectives.table import new_objective
+from unmask.pretraining.initial_weights import build_module
 from unmask.pretraining.inputs import prepare_held_out
-from unmask.pretraining.start import Start, build_module, open_start
+from unmask.pretraining.start import Start, open_start
 from unmask.pretraining.steps import build_loader, count_targets
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore

@@ -35,7 +35,7 @@ from unmask.experiments.plan.rates import (
 )
 from unmask.experiments.plan.workload import Opened, open_recipe, open_workload
 from unmask.io.progress import human_bytes, human_count
-from unmask.pretraining.beginning import check_recipe
+from unmask.pretraining.ranks import check_recipe
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute, choose_compute
 from unmask.training.distributed import Ranks

@@ -51,11 +51,11 @@ from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
 from unmask.training.device import choose_compute
 from unmask.training.divergence import BadStep
-from unmask.training.eager import EagerStepper
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.run.model_place import check_place
 from unmask.training.state import StepResult, TrainState
+from unmask.training.stepping.eager import EagerStepper
 from unmask.training.steps import Learner
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import SettingsError
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples, encoded, window_bounds
+from unmask.tasks.encoded import EncodedExamples, WindowRow, collect_windows, window_bounds
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.settings import TaskSettings
 from unmask.tokenization.offsets import AlignedText, align, pair_template
@@ -84,10 +84,7 @@ def encode_questions(
         context: np.array([passage.starts, passage.ends], dtype=np.int32) for context, passage in passages.items()
     }
     questions = tokenizer.encode_batch([example.question for example in examples], specials_in_text=True)
-    rows: list[list[int]] = []
-    second_starts, numbers = [], []
-    targets: list[tuple[int, int]] = []
-    alignment: list[NDArray[np.int32]] = []  # of each row (3, tokens): starts, ends, max_context
+    rows = []
     for number, (example, question) in enumerate(zip(examples, questions, strict=True)):
         passage = passages[example.context]
         counts.empty += not question or not len(passage)
@@ -110,37 +107,26 @@ def encode_questions(
         for window, (start, end) in enumerate(bounds):
             row = [*before, *passage.ids[start:end], *template.after]
             of_passage = slice(len(before), len(before) + end - start)
-            table = np.full((3, len(row)), NOT_PASSAGE, dtype=np.int32)
-            table[:2, of_passage] = characters[example.context][:, start:end]
-            table[2, of_passage] = best[start:end] == window
+            starts, ends = table = np.full((2, len(row)), NOT_PASSAGE, dtype=np.int32)
+            table[:, of_passage] = characters[example.context][:, start:end]
+            max_context, is_cls = np.zeros((2, len(row)), dtype=np.bool_)
+            max_context[of_passage] = best[start:end] == window
+            cls_place = len(row) - 1 if template.cls_is_last else 0
+            is_cls[cls_place] = True
             if answer is None:
-                target = IGNORE_INDEX, IGNORE_INDEX
+                first = last = IGNORE_INDEX
             elif start <= answer[0] and answer[1] < end:
-                target = answer[0] - start + len(before), answer[1] - start + len(before)
+                first, last = (place - start + len(before) for place in answer)
             else:
-                target = (len(row) - 1, len(row) - 1) if template.cls_is_last else (0, 0)
-            rows.append(row)
+                first = last = cls_place
             has_segments = num_segments > 1 and template.first_of_segment_b is not None
             num_question = len(before) - len(template.before) - len(template.between)
-            second_starts.append(num_question + (template.first_of_segment_b or 0) if has_segments else len(row))
-            numbers.append(number)
-            targets.append(target)
-            alignment.append(table)
+            second_start = num_question + (template.first_of_segment_b or 0) if has_segments else len(row)
+            targets = {"start_positions": first, "end_positions": last}
+            alignment = {"starts": starts, "ends": ends, "max_context": max_context, "is_cls": is_cls}
+            rows.append(WindowRow(row, second_start, number, targets, alignment=alignment))
     counts.examples += len(examples)
-    starts, ends, max_context = np.concatenate(alignment, axis=1)
-    row_ends = np.cumsum([len(row) for row in rows])
-    is_cls = np.zeros(row_ends[-1], dtype=np.bool_)
-    is_cls[row_ends - 1 if template.cls_is_last else [0, *row_ends[:-1]]] = True
-    return encoded(
-        rows,
-        second_starts,
-        examples=numbers,
-        unit_columns={
-            "start_positions": np.array([first for first, _ in targets], dtype=np.int64),
-            "end_positions": np.array([last for _, last in targets], dtype=np.int64),
-        },
-        alignment={"starts": starts, "ends": ends, "max_context": max_context > 0, "is_cls": is_cls},
-    )
+    return collect_windows(rows)
 
 
 def _answer_tokens(example: QaExample, passage: AlignedText) -> tuple[int, int] | None:

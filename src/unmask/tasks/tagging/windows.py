@@ -18,7 +18,7 @@ import numpy as np
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples, encoded, window_bounds
+from unmask.tasks.encoded import EncodedExamples, WindowRow, collect_windows, window_bounds
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.tagging.rows import Span, TaggingExample
 from unmask.tasks.tagging.schemes import OUTSIDE
@@ -149,8 +149,7 @@ def encode_sentences(
     texts = list(dict.fromkeys(text for one in examples for text in (*one.left, one.text, *one.right)))
     aligned_texts = dict(zip(texts, align(tokenizer, texts), strict=True))
     ids_of_labels = {label: number for number, label in enumerate(labels)}
-    rows, second_starts, numbers = [], [], []
-    columns: dict[str, list[int]] = {"labels": [], "units": [], "num_units": [], "num_outside": []}
+    rows = []
     num_uncovered = 0
     for number, example in enumerate(examples):
         aligned = aligned_texts[example.text]
@@ -177,27 +176,17 @@ def encode_sentences(
         for window in cut_windows(len(aligned), capacity, settings.doc_stride):
             sentence = [*left, *aligned.ids[window.first : window.end], *right]
             row = assemble(tokenizer.template, sentence, None if example.predicate is None else named, None)
-            ids = row.input_ids
-            shift = len(columns["labels"]) + num_before + len(left) - window.first
-            columns["labels"] += [IGNORE_INDEX] * len(ids)
-            for name in ("units", "num_units", "num_outside"):
-                columns[name] += [0] * len(ids)
+            targets = np.full(len(row.input_ids), IGNORE_INDEX, dtype=np.int64)
+            units, num_units, num_outside = np.zeros((3, len(row.input_ids)), dtype=np.int32)
             for lead in leads[bisect_left(places, window.answers.start) : bisect_left(places, window.answers.stop)]:
-                columns["units"][shift + lead.token] = lead.unit
-                columns["num_units"][shift + lead.token] = lead.num_units
+                place = num_before + len(left) + lead.token - window.first
+                units[place], num_units[place] = lead.unit, lead.num_units
                 if example.tags is not None:
                     tags = example.tags[lead.unit : lead.unit + lead.num_units]
-                    columns["labels"][shift + lead.token] = ids_of_labels[tags[0]]
-                    columns["num_outside"][shift + lead.token] = tags.count(OUTSIDE)
-            rows.append(ids)
-            second_starts.append(row.token_type_ids.count(0) if num_segments > 1 else len(ids))
-            numbers.append(number)
+                    targets[place], num_outside[place] = ids_of_labels[tags[0]], tags.count(OUTSIDE)
+            second_start = row.token_type_ids.count(0) if num_segments > 1 else len(row.input_ids)
+            alignment = {"units": units, "num_units": num_units, "num_outside": num_outside}
+            rows.append(WindowRow(row.input_ids, second_start, number, {}, {"labels": targets}, alignment))
     counts.examples += len(examples)
     counts.note(f"{kind} that encode to nothing", num_uncovered)
-    return encoded(
-        rows,
-        second_starts,
-        examples=numbers,
-        token_columns={"labels": np.array(columns["labels"], dtype=np.int64)},
-        alignment={name: np.array(columns[name], dtype=np.int32) for name in ("units", "num_units", "num_outside")},
-    )
+    return collect_windows(rows)

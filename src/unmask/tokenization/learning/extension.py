@@ -1,7 +1,7 @@
 """A tokenizer with more words: each becomes an entry of its own after the existing ones, which keep their ids.
 
 A model whose tokenizer cuts the words of a new domain into many pieces can be pre-trained further with such a
-tokenizer; the new entries start as the mean of their pieces (`unmask.pretraining.start`).
+tokenizer; the new entries start as the mean of their pieces (`unmask.pretraining.vocabulary`).
 
 In WordPiece a new word is an entry like the others. Matching is longest first, so it is also taken at the beginning of
 longer words: "lovelace" in "lovelaces".

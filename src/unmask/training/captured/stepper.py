@@ -2,9 +2,9 @@
 
 A step of a small model, or of few tokens, is hundreds of kernels of a few microseconds, which Python cannot launch as
 fast as the device computes them. Batches are padded to shapes that recur (`unmask.models.buckets`), parameters and
-gradients are kept in one tensor each (`unmask.training.optimizers.flat_parameters`), and the device decides by loss and
-gradient norm whether a step is taken: one that is not finite, or a spike, and all steps after it change nothing until
-the loop has read the figures.
+gradients are kept in one tensor each (`FlatParameters`), and the device decides by loss and gradient norm whether a
+step is taken: one that is not finite, or a spike, and all steps after it change nothing until the loop has read the
+figures.
 
 Weights are rounded once per step, not once per use; their gradients are rounded as under autocast, and summed over
 micro-batches in float32. On other devices the same is computed without capturing, for tests.
@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm
 from unmask.models.buckets import Paddings, Shape, Shapes, only_padding, pad_batch
 from unmask.training.captured.capture import Capturer, random_state, restoring, set_random_state
+from unmask.training.captured.flat_parameters import FlatParameters
 from unmask.training.device import Compute
 from unmask.training.divergence import RecentLosses
-from unmask.training.eager import weigh
 from unmask.training.optimizers.adamw import AdamW, OnDevice
-from unmask.training.optimizers.flat_parameters import FlatParameters
 from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.optimizers.optimizer import clipping_divisor
-from unmask.training.stepper import Accept, StepFigures
+from unmask.training.stepping.eager import weigh
+from unmask.training.stepping.protocol import Accept, StepFigures
 
 logger = logging.getLogger("unmask")
 
@@ -55,7 +55,7 @@ class _CapturedPass:
 
 
 class CapturedStepper:
-    """Replays steps; see `unmask.training.stepper.Stepper`.
+    """Replays steps; see `unmask.training.stepping.protocol.Stepper`.
 
     Args:
         module: takes a padded batch, returns its `LossTerm`s.

@@ -17,7 +17,7 @@ from unmask.training.run.best import choose_metric, newest_best, restore_best
 from unmask.training.run.log import RunLog
 from unmask.training.settings import TrainSettings
 from unmask.training.state import TrainState
-from unmask.training.stepper import Stepper
+from unmask.training.stepping.protocol import Stepper
 from unmask.training.steps import set_training_mode
 
 logger = logging.getLogger("unmask")

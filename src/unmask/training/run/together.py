@@ -25,8 +25,7 @@ _OWN = ("store",)
 
 def open_everywhere(
     opening: AbstractContextManager[None],
-    first: Callable[[], Opened],
-    others: Callable[[], Opened],
+    open_here: Callable[[], Opened],
     data: Callable[[Opened], tuple[str, Mapping[str, Any]]],
     directory: Path,
     ranks: Ranks,
@@ -35,6 +34,7 @@ def open_everywhere(
 
     Args:
         opening: the run's directory, which the first process opens; what goes wrong meanwhile is undone there.
+        open_here: opens the inputs in this process.
         data: names what was opened, with fingerprints of its files: they have to be the same everywhere.
         directory: where this process writes.
 
@@ -45,12 +45,12 @@ def open_everywhere(
         with ranks.agreeing():
             if ranks.is_first:
                 stack.enter_context(opening)
-                opened = first()
+                opened = open_here()
         if ranks.size > 1:
             find_shared_checkpoint(directory / CHECKPOINTS, ranks)
             with ranks.agreeing():
                 if not ranks.is_first:
-                    opened = others()
+                    opened = open_here()
         check_same_files(*data(opened), ranks)
     return opened
 

@@ -17,7 +17,7 @@ from unmask.batch import Batch, LossTerm
 from unmask.training.captured import stepper
 from unmask.training.captured.capture import Capturer
 from unmask.training.settings import ScheduleSettings
-from unmask.training.stepper import StepFigures
+from unmask.training.stepping.protocol import StepFigures
 
 ROUNDING = 1e-5
 """fp32: sums of some hundred numbers in another order, a dozen roundings of 6e-8 each."""

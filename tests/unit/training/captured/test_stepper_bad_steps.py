@@ -15,7 +15,7 @@ from support.captured_toy import Run, count_targets, endless_steps, new_batch, n
 from unmask.training.divergence import WINDOW, BadStep, RecentLosses, divergence_fault
 from unmask.training.settings import ScheduleSettings
 from unmask.training.state import TrainState
-from unmask.training.stepper import StepFigures
+from unmask.training.stepping.protocol import StepFigures
 
 
 def never(place: int, figures: StepFigures) -> bool:

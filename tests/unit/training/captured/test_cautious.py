@@ -1,4 +1,4 @@
-"""Which stepper is chosen, and the result of a run whose steps cannot be captured after all."""
+"""The result of a run whose steps cannot be captured after all."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import new_head
 from unmask.models.hub.directory import TunedHead, save_model
 from unmask.tasks.tagging.module import TaggingModule
-from unmask.training import steppers as steppers_module
 from unmask.training.captured.capture import Capturer
+from unmask.training.captured.cautious import CautiousStepper
 from unmask.training.captured.stepper import CapturedStepper
 from unmask.training.device import Compute
-from unmask.training.eager import EagerStepper
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
-from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
-from unmask.training.stepper import StepFigures
-from unmask.training.steppers import CautiousStepper, choose_stepper
+from unmask.training.stepping.eager import EagerStepper
+from unmask.training.stepping.protocol import StepFigures
 
 SIZES = small(vocab=20, width=16, layers=2, heads=2, inner=32, positions=16, dropout=0.2)
 
@@ -239,28 +238,3 @@ def test_a_model_directory_of_a_captured_run_holds_each_weight_once(tmp_path: Pa
         assert sum(value.numel() for value in saved.values()) == weights(module).numel()
         sizes.append((tmp_path / kind / "model.safetensors").stat().st_size)
     assert sizes[0] == sizes[1]
-
-
-def test_on_the_cpu_steps_are_computed_as_they_come() -> None:
-    module = tagger()
-    eager = EagerStepper(module, adamw(module), 1.0, CPU)
-    told = [
-        choose_stepper(eager, TrainSettings(steps=1, **settings), 16)
-        for settings in ({}, {"compile_blocks": True}, {"capture_steps": False})
-    ]
-    assert all(stepper is eager for stepper, _ in told)
-    plainly, compiled, not_captured = (line for _, line in told)
-    assert plainly == "steps: computed as they come (CUDA graphs are for GPUs)"
-    assert "compile_blocks=true is for" in compiled
-    assert not_captured.endswith("(train.capture_steps is false)")
-
-
-def test_batches_of_two_directions_are_computed_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steppers_module, "why_not_captured", lambda *_: None)
-    module = tagger()
-    eager = EagerStepper(module, adamw(module), 1.0, CPU)
-    stepper, line = choose_stepper(eager, TrainSettings(steps=1), longest=None)
-    assert stepper is eager
-    assert (
-        line == "steps: computed as they come (some sequences of a batch are read from left to right, others are not)"
-    )

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from support.captured_toy import CPU
 from unmask.batch import Batch, LossTerm, pack
 from unmask.models.trained import TrainedModule
-from unmask.training.eager import EagerStepper, weigh
-from unmask.training.stepper import StepFigures
+from unmask.training.stepping.eager import EagerStepper, weigh
+from unmask.training.stepping.protocol import StepFigures
 
 
 class Toy(TrainedModule):
@@ -112,7 +112,7 @@ def test_a_norm_that_does_not_fit_leaves_no_gradient_either(module: Toy, monkeyp
 
     stepper = stepper_of(module)
     with monkeypatch.context() as patched:
-        patched.setattr("unmask.training.eager.clip_gradients", fail)
+        patched.setattr("unmask.training.stepping.eager.clip_gradients", fail)
         with pytest.raises(torch.OutOfMemoryError):
             stepper.launch(BATCHES, COUNTS)
     assert module.embedding.weight.grad is None

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.training.optimizers.flat_parameters import FlatParameters
+from unmask.training.captured.flat_parameters import FlatParameters
 
 
 class Tied(nn.Module):

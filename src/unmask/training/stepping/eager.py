@@ -21,7 +21,7 @@ from unmask.training.distributed import ALONE, Ranks
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.gradients import add_gradients, take_gradients, trained_parameters
 from unmask.training.optimizers.optimizer import clip_gradients, clipping_divisor
-from unmask.training.stepper import Accept, StepFigures, joined_figures
+from unmask.training.stepping.protocol import Accept, StepFigures, joined_figures
 
 
 @dataclass

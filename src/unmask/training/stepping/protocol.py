@@ -1,7 +1,7 @@
 """What takes an optimizer step of a module: forward and backward passes, the check of loss and gradient, the update.
 
-`unmask.training.eager` computes every batch as it comes, `unmask.training.captured.stepper` captures a step once and
-replays it. Both take a step only if nothing is wrong with it, and report the same figures.
+`EagerStepper` (`eager.py`) computes every batch as it comes, `CapturedStepper` (`training/captured`) captures a step
+once and replays it. Both take a step only if nothing is wrong with it, and report the same figures.
 """
 
 from __future__ import annotations
