@@ -164,7 +164,8 @@ def measure_dev(material: Material, module: Any) -> dict[str, float]:
 def build_ours(setup: Setup) -> Callable[[Wanted], Done]:
     import torch
 
-    from unmask.models.hub.directory import load_encoder, load_finetuned
+    from unmask.models.hub.directory import load_encoder, load_model
+    from unmask.models.hub.uses import FINE_TUNED
     from unmask.tasks.encoded import ExampleLoader
     from unmask.training.device import choose_compute, keep_freed_memory
     from unmask.training.eager import EagerStepper
@@ -182,7 +183,7 @@ def build_ours(setup: Setup) -> Callable[[Wanted], Done]:
         task = material.task
         torch.manual_seed(wanted.seed)
         if wanted.start is not None:
-            loaded = load_finetuned(wanted.start)
+            loaded = load_model(wanted.start, FINE_TUNED)
             module: Any = task.module(loaded.encoder, loaded.head)
         else:
             module = task.module(load_encoder(setup.model, task.head_kind).encoder)

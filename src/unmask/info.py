@@ -168,27 +168,19 @@ def _is_model(path: Path) -> bool:
     return any((path / name).is_file() for name in CONFIGS)
 
 
-def _commands(commands: Sequence[str], in_onnx: bool) -> list[str]:
-    if not in_onnx:
-        return list(commands)
-    taken = ("predict", "evaluate") if "predict" in commands else ("fill-mask", "features", "similarity")
-    return [command for command in (*taken, "serve") if command in commands]
-
-
 def _describe_model(path: Path) -> dict[str, Any]:
     config = read_any_config(path)
     is_google = not (path / CONFIGS[0]).is_file()
     refusal = None if is_google else _refusal(path, config)
     use = None if refusal is not None else use_of(config)
-    in_onnx = is_onnx(path)
     description: dict[str, Any] = {
         "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
         if is_google
         else config.get("architectures"),
         "model_type": "bert" if is_google else config.get("model_type"),
         **({} if refusal is None else {"does_not_load": refusal}),
-        **({} if use is None else {"is": use.kind, "commands": _commands(commands_for(path, use), in_onnx)}),
-        **({"format": "ONNX"} if in_onnx else {}),
+        **({} if use is None else {"is": use.kind, "commands": list(commands_for(path, use))}),
+        **({"format": "ONNX"} if is_onnx(path) else {}),
         "num_parameters": _num_parameters(sorted(path.glob("*.safetensors"))),
         "vocab_size": config.get("vocab_size"),
         **{name: config[name] for name in SIZES if name in config},

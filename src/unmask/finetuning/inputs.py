@@ -25,8 +25,9 @@ from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import WindowClassifier, needs_pooler
 from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
-from unmask.models.hub.directory import LoadedModel, load_encoder, load_finetuned
+from unmask.models.hub.directory import LoadedModel, load_encoder, load_model
 from unmask.models.hub.source import ModelSource, open_source
+from unmask.models.hub.uses import FINE_TUNED
 from unmask.packing.sharing import WHOLE, Share
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
@@ -268,7 +269,7 @@ def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> N
 def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: ModelSource) -> TaskModule:
     """The module with the head of `init_from`, for another task with the same labels. The head keeps its dropout unless
     task.classifier_dropout is set."""
-    loaded = load_finetuned(source)
+    loaded = load_model(source, FINE_TUNED)
     _check_kept_head(settings, task, loaded, source.directory)
     if loaded.head is not None and settings.task.classifier_dropout is None:
         return task.module(encoder, loaded.head)

@@ -17,7 +17,7 @@ from unmask.inference.answer_table import table_lines
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_members, read_null_threshold
 from unmask.inference.inputs import having_field, read_task_inputs
-from unmask.inference.onnx_model import OnnxModule, blank_finetuned, on_processor
+from unmask.inference.onnx_model import OnnxModule, on_processor
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns
 from unmask.inference.windows import STREAMED, WINDOW, ExampleSet, attach_tokenizer, encode_windows, run_module
@@ -27,7 +27,8 @@ from unmask.io.progress import Progress
 from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.config import TRAINED_LENGTH
-from unmask.models.hub.directory import load_finetuned
+from unmask.models.hub.directory import blank_model, load_model
+from unmask.models.hub.uses import FINE_TUNED
 from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.settings import ColumnSettings
@@ -194,7 +195,7 @@ def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any
 
 def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     in_onnx = is_onnx(directory)
-    loaded = blank_finetuned(directory) if in_onnx else load_finetuned(directory)
+    loaded = blank_model(directory, FINE_TUNED) if in_onnx else load_model(directory, FINE_TUNED)
     try:
         recalled = recall_task(loaded, task)
     except ModelError as error:

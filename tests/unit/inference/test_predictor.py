@@ -209,7 +209,7 @@ def test_plain_texts_are_nothing_for_a_model_of_pairs(pair: Path, tmp_path: Path
 
 
 def test_a_model_without_classifier_is_refused(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="expected a fine-tuned model, as `unmask finetune` saves it"):
+    with pytest.raises(ModelError, match="expected a fine-tuned model, as `unmask finetune` makes one"):
         load_predictor(tiny_model)
     (tmp_path / "recipe.yaml").write_text("seed: 0\n")
     with pytest.raises(ModelError, match="this run has made no model yet"):
