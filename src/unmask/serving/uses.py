@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
+from unmask.inference.example_sets import Coverage, ExampleSet
 from unmask.inference.features.batches import EncodedInputs, FeatureModel, Pool, encode_inputs, pooled_vectors
 from unmask.inference.features.extraction import check_pool
 from unmask.inference.features.inputs import FeatureInput, read_feature_input, tokenize
@@ -25,7 +26,6 @@ from unmask.inference.left_to_right.language_model import LanguageModel, load_la
 from unmask.inference.mask_filling import MaskedText, MaskFiller
 from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import Predictor, load_predictor
-from unmask.inference.windows import Coverage, ExampleSet
 from unmask.io.rows import Row
 from unmask.serving.batching import TooMuch, Work, stop_if_abandoned
 from unmask.tasks.base import ExampleCounts

@@ -45,8 +45,8 @@ from unmask.finetuning.search.summary import (
 from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_results
 from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate
+from unmask.inference.example_sets import encode_sets
 from unmask.inference.predictor import load_predictor
-from unmask.inference.windows import encode_windows
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import human_duration
 from unmask.io.ray_process import RayProcess
@@ -365,8 +365,8 @@ def _tune(place: Path, data: DataSettings, device: str) -> None:
     counts = ExampleCounts()  # reported when the ensemble is measured
     examples = task.load(dev, counts)
     score: Score[Any] = task.score()
-    for window in encode_windows(task, examples, predictor.tokenizer, counts, predictor.num_segments):
-        score.add(window.examples, predictor.decode(window))
+    for part in encode_sets(task, examples, predictor.tokenizer, counts, predictor.num_segments):
+        score.add(part.examples, predictor.decode(part))
     threshold = task.tuned(score).settings.null_threshold
     assert threshold is not None
     keep_null_threshold(place, threshold)

@@ -21,6 +21,7 @@ import numpy as np
 
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.inference.example_sets import Coverage, attach_tokenizer, in_sets
 from unmask.inference.features.batches import (
     EncodedInputs,
     FeatureModel,
@@ -35,7 +36,6 @@ from unmask.inference.inputs import read_inputs
 from unmask.inference.onnx_model import check_layers, on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID
-from unmask.inference.windows import Coverage, attach_tokenizer, windows
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
@@ -233,7 +233,7 @@ def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tu
     now, not after hours of encoding."""
     num_inputs = num_rows = 0
     with Progress("looking through the inputs", unit="inputs") as progress:
-        for inputs in windows(read):
+        for inputs in in_sets(read):
             num_inputs += len(inputs)
             num_rows += len(inputs) if pool != "none" else sum(len(its.ids) for its in checked_tokens(model, inputs))
             progress.advance(len(inputs))
