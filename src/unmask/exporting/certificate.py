@@ -19,7 +19,7 @@ from torch.nn.functional import cosine_similarity
 from unmask.batch import Batch
 from unmask.errors import InputError
 from unmask.inference.example_sets import Coverage, ExampleSet, encode_sets, run_module
-from unmask.inference.features.batches import EncodedInputs, FeatureModel, encode_inputs
+from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
 from unmask.inference.features.extraction import log_inputs, read_file
 from unmask.inference.features.inputs import PLACE
 from unmask.inference.onnx_model import HIDDEN
@@ -51,14 +51,14 @@ def read_examples(model: Predictor, check: DataPath) -> list[ExampleSet]:
     return list(encode_sets(model.task, examples, model.tokenizer, counts, model.num_segments, str(check)))
 
 
-def read_texts(model: FeatureModel, check: DataPath) -> list[EncodedInputs]:
+def read_texts(model: FeatureModel, check: DataPath) -> list[InputSet]:
     """Texts, as for `unmask features`, in sets.
 
     Raises:
         InputError: the file cannot be read, or has no token.
     """
     counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
-    texts = list(encode_inputs(model, read_file(model, check), "mean", counts, coverage))
+    texts = list(input_sets(model, read_file(model, check), "mean", counts, coverage))
     if not any((each.rows.alignment[PLACE].astype(np.int64) >= 0).any() for each in texts):
         raise InputError(f"{check}: no text with a token: expected texts like those that the model is for")
     log_inputs(counts, coverage)
@@ -110,10 +110,7 @@ def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> 
 
 @torch.inference_mode()
 def compare_texts(
-    before: FeatureModel,
-    head: MaskedLMHead | DiscriminatorHead | None,
-    after: FeatureModel,
-    texts: Sequence[EncodedInputs],
+    before: FeatureModel, head: MaskedLMHead | DiscriminatorHead | None, after: FeatureModel, texts: Sequence[InputSet]
 ) -> dict[str, Any]:
     """A model that is not fine-tuned and its ONNX file on texts; a masked language model on texts with masks.
 

@@ -58,8 +58,8 @@ class FeatureModel:
 
 
 @dataclass(frozen=True)
-class EncodedInputs:
-    """Some inputs, ready for an encoder.
+class InputSet:
+    """Some inputs, and their rows for an encoder.
 
     Attributes:
         tokens: the tokens of each input, as far as they are read.
@@ -75,9 +75,9 @@ class EncodedInputs:
         return self.rows.batches_by_length(BATCH_TOKENS[compute.device.type])
 
 
-def encode_inputs(
+def input_sets(
     model: FeatureModel, inputs: Iterable[FeatureInput], pool: Pool, counts: ExampleCounts, coverage: Coverage
-) -> Iterator[EncodedInputs]:
+) -> Iterator[InputSet]:
     """Cuts a stream of inputs into sets and encodes them; with a GPU, the next one while one is computed.
 
     Args:
@@ -88,11 +88,11 @@ def encode_inputs(
     """
     maker = model.row_maker(pool)
 
-    def encode(part: list[FeatureInput]) -> EncodedInputs:
+    def encode(part: list[FeatureInput]) -> InputSet:
         tokens = checked_tokens(model, part) if pool == "none" else tokenize(part, model.tokenizer)
         kept, rows = maker.rows(part, tokens, counts)
         coverage.add(rows.input_ids)
-        return EncodedInputs(part, kept, rows)
+        return InputSet(part, kept, rows)
 
     return map_ahead(encode, in_sets(inputs), model.compute.device)
 
@@ -115,7 +115,7 @@ def checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[
 
 
 def token_vectors(
-    model: FeatureModel, encoded: EncodedInputs
+    model: FeatureModel, encoded: InputSet
 ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
     """The vectors of all tokens, row by row.
 
@@ -134,7 +134,7 @@ def token_vectors(
             yield int(encoded.rows.examples[unit]), place[place >= 0], its[place >= 0]
 
 
-def pooled_vectors(model: FeatureModel, encoded: EncodedInputs, pool: Pool) -> NDArray[np.float32]:
+def pooled_vectors(model: FeatureModel, encoded: InputSet, pool: Pool) -> NDArray[np.float32]:
     """One vector for each input.
 
     Args:

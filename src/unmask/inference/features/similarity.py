@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
 from unmask.inference.example_sets import Coverage
-from unmask.inference.features.batches import FeatureModel, encode_inputs, pooled_vectors
+from unmask.inference.features.batches import FeatureModel, input_sets, pooled_vectors
 from unmask.inference.features.extraction import check_pool, load_feature_model, log_inputs, read_file
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
 from unmask.inference.onnx_model import check_layers
@@ -193,7 +193,7 @@ def _embedded(
     if checked == "none":
         raise SettingsError("pool=none gives a vector for each token, and a text needs one: choose cls, mean or max")
     counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
-    for part in encode_inputs(model, map(_single, texts), checked, counts, coverage):
+    for part in input_sets(model, map(_single, texts), checked, counts, coverage):
         vectors = pooled_vectors(model, part, checked)
         yield part.inputs, unit_length(vectors) if normalise else vectors
     log_inputs(counts, coverage)

@@ -260,9 +260,7 @@ def test_parquet_without_pyarrow(model: Path, texts: Path, tmp_path: Path, monke
         extract_features(model, texts, tmp_path / "out", format="parquet")
 
 
-def test_sets_of_inputs_do_not_show(
-    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sets_of_inputs_do_not_show(model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = extract_features(model, texts, tmp_path / "whole")
 
     def two_at_a_time(items: Iterator[Any]) -> Iterator[list[Any]]:
