@@ -46,7 +46,7 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
         InputError: this is not a text, there is no mask in it, or it is too long for the model.
         ModelError: there is no such model, it has no masked-LM head, or it does not load.
     """
-    return MaskFiller(model).fill(text, top_k)
+    return MaskFiller(model, device="cpu").fill(text, top_k)  # for one text a GPU is not worth its start
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,12 @@ class MaskFiller:
     """
 
     def __init__(
-        self, model: str | Path, tokenizer: TextTokenizer | None = None, *, device: str = "cpu", precision: str = "fp32"
+        self,
+        model: str | Path,
+        tokenizer: TextTokenizer | None = None,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
     ) -> None:
         directory = model_directory(model)
         in_onnx = is_onnx(directory)

@@ -96,7 +96,7 @@ class MaskUse:
     """The likeliest tokens for each mask: `unmask fill-mask`."""
 
     def __init__(self, directory: Path, precision: str, tokenizer: TextTokenizer | None = None) -> None:
-        self.filler = MaskFiller(directory, tokenizer, device="auto", precision=precision)
+        self.filler = MaskFiller(directory, tokenizer, precision=precision)
 
     @property
     def mask_token(self) -> str:

@@ -51,7 +51,7 @@ def test_attention_is_that_of_transformers(tmp_path: Path, family: Any, class_na
 def test_the_last_layer_answers_as_the_model_does(tmp_path: Path) -> None:
     directory = save_bert(tmp_path / "masked", TEXTS, masked_lm=True, initializer_range=0.1)
     loaded, tokenizer = load_model(directory, MASKED), load_tokenizer(directory)
-    filler = MaskFiller(directory)
+    filler = MaskFiller(directory, device="cpu")
     text = filler.encode("the [MASK] is blue")
     assert loaded.masked_lm_head is not None
     answers = answers_of_layers(loaded.encoder.eval(), loaded.masked_lm_head.eval(), tokenizer, text.ids, 2, 4)  # type: ignore[arg-type]
