@@ -177,10 +177,9 @@ def _warn_of_known(split: str, file: InputFiles, sets: Sequence[ExampleSet], tra
     total = sum(len(part.encoded) for part in sets)
     if 100 * known > total:
         logger.warning(
-            "%s of the %s inputs of %s (%s) are in data.train too, word for word: its figures say less about new text; "
-            "unmask split keeps what belongs together on one side",
-            f"{known:,}",
-            f"{total:,}",
+            "%s inputs of %s (%s) are in data.train too, word for word: its figures say less about new text; unmask "
+            "split keeps what belongs together on one side",
+            f"{known:,} of the {total:,}",
             split,
             file,
         )
@@ -394,7 +393,7 @@ def add_features(feature_layers: str, run: TaskInputs, directory: Path, device: 
     def add_all(sets: list[ExampleSet] | None, name: str) -> list[ExampleSet] | None:
         if sets is None:
             return None
-        return [replace(w, encoded=add(w.encoded, f"{name}-{number}")) for number, w in enumerate(sets)]
+        return [replace(part, encoded=add(part.encoded, f"{name}-{number}")) for number, part in enumerate(sets)]
 
     loader = replace(run.loader, examples=add(run.loader.examples, "train"))
     return replace(run, loader=loader, dev=add_all(run.dev, "dev"), test=add_all(run.test, "test"))
