@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.inference.windows import ExampleSet
+    from unmask.inference.example_sets import ExampleSet
     from unmask.tasks.base import Task
     from unmask.tasks.encoded import EncodedExamples
     from unmask.tokenization.tokenizer import TextTokenizer
@@ -107,7 +107,7 @@ def open_material(setup: Setup) -> Material:
     """Reads and encodes the files; the same in every process."""
     import torch
 
-    from unmask.inference.windows import encode_windows
+    from unmask.inference.example_sets import encode_sets
     from unmask.models.hub.directory import load_encoder
     from unmask.tasks.base import ExampleCounts
     from unmask.tasks.encoded import concatenate
@@ -121,12 +121,12 @@ def open_material(setup: Setup) -> Material:
     tokenizer = load_tokenizer(setup.model)
     segments = load_encoder(setup.model).encoder.settings.type_vocab_size
 
-    def windows(path: Path, most: int | None) -> list[ExampleSet]:
+    def sets(path: Path, most: int | None) -> list[ExampleSet]:
         counts = ExampleCounts()
-        return list(encode_windows(task, islice(task.load(path, counts), most), tokenizer, counts, segments))
+        return list(encode_sets(task, islice(task.load(path, counts), most), tokenizer, counts, segments))
 
-    training = concatenate([window.encoded.without_alignment() for window in windows(setup.train, setup.max_examples)])
-    return Material(task, tokenizer, training, windows(setup.dev, None))
+    training = concatenate([part.encoded.without_alignment() for part in sets(setup.train, setup.max_examples)])
+    return Material(task, tokenizer, training, sets(setup.dev, None))
 
 
 def save_start(setup: Setup, seed: int) -> Path:
@@ -151,20 +151,21 @@ def measure_dev(material: Material, module: Any) -> dict[str, float]:
     """The figures on dev of anything that gives outputs for a batch."""
     import torch
 
-    from unmask.inference.windows import predict_window
+    from unmask.inference.example_sets import predict_set
     from unmask.training.device import Compute
 
     score = material.task.score()
-    for window in material.dev:
+    for part in material.dev:
         compute = Compute(torch.device("cpu"), torch.float32, "as the peer")
-        score.add(window.examples, predict_window(material.task, module, window, compute))
+        score.add(part.examples, predict_set(material.task, module, part, compute))
     return score.metrics()
 
 
 def build_ours(setup: Setup) -> Callable[[Wanted], Done]:
     import torch
 
-    from unmask.models.hub.directory import load_encoder, load_finetuned
+    from unmask.models.hub.directory import load_encoder, load_model
+    from unmask.models.hub.uses import FINE_TUNED
     from unmask.tasks.encoded import ExampleLoader
     from unmask.training.device import choose_compute, keep_freed_memory
     from unmask.training.loop import Hooks, train
@@ -182,7 +183,7 @@ def build_ours(setup: Setup) -> Callable[[Wanted], Done]:
         task = material.task
         torch.manual_seed(wanted.seed)
         if wanted.start is not None:
-            loaded = load_finetuned(wanted.start)
+            loaded = load_model(wanted.start, FINE_TUNED)
             module: Any = task.module(loaded.encoder, loaded.head)
         else:
             module = task.module(load_encoder(setup.model, task.head_kind).encoder)

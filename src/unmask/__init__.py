@@ -28,27 +28,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.finetuning.estimators.estimators import TextClassifier, TextRegressor
-    from unmask.finetuning.estimators.text_encoder import TextEncoder
-    from unmask.finetuning.run import finetune
-    from unmask.inference.averaging import average_models
-    from unmask.inference.evaluation import evaluate
-    from unmask.inference.features.extraction import extract_features
-    from unmask.inference.features.similarity import embed, similarities
-    from unmask.inference.left_to_right.generation import generate
-    from unmask.inference.left_to_right.language_model import load_language_model
-    from unmask.inference.left_to_right.zero_shot import evaluate_zero_shot, open_zero_shot, predict_zero_shot
-    from unmask.inference.mask_filling import fill_mask
-    from unmask.inference.pairs import evaluate_pairs
-    from unmask.inference.predictor import predict
-    from unmask.info import describe
-    from unmask.models.hub.directory import load_model, save_model
-    from unmask.pretraining.run import pretrain
-    from unmask.store.preparation import prepare
-    from unmask.store.store import TokenStore
-    from unmask.tokenization.learning.from_files import train_tokenizer
-    from unmask.tokenization.settings import TokenizerSettings
-    from unmask.tokenization.tokenizer import load_tokenizer
+    from unmask.finetuning.estimators.estimators import TextClassifier as TextClassifier
+    from unmask.finetuning.estimators.estimators import TextRegressor as TextRegressor
+    from unmask.finetuning.estimators.text_encoder import TextEncoder as TextEncoder
+    from unmask.finetuning.run import finetune as finetune
+    from unmask.inference.averaging import average_models as average_models
+    from unmask.inference.evaluation import evaluate as evaluate
+    from unmask.inference.features.extraction import extract_features as extract_features
+    from unmask.inference.features.similarity import embed as embed
+    from unmask.inference.features.similarity import similarities as similarities
+    from unmask.inference.left_to_right.generation import generate as generate
+    from unmask.inference.left_to_right.language_model import load_language_model as load_language_model
+    from unmask.inference.left_to_right.zero_shot import evaluate_zero_shot as evaluate_zero_shot
+    from unmask.inference.left_to_right.zero_shot import open_zero_shot as open_zero_shot
+    from unmask.inference.left_to_right.zero_shot import predict_zero_shot as predict_zero_shot
+    from unmask.inference.mask_filling import fill_mask as fill_mask
+    from unmask.inference.pairs import evaluate_pairs as evaluate_pairs
+    from unmask.inference.predictor import predict as predict
+    from unmask.info import describe as describe
+    from unmask.models.hub.directory import load_model as load_model
+    from unmask.models.hub.directory import save_model as save_model
+    from unmask.pretraining.run import pretrain as pretrain
+    from unmask.store.preparation import prepare as prepare
+    from unmask.store.store import TokenStore as TokenStore
+    from unmask.tokenization.learning.from_files import train_tokenizer as train_tokenizer
+    from unmask.tokenization.settings import TokenizerSettings as TokenizerSettings
+    from unmask.tokenization.tokenizer import load_tokenizer as load_tokenizer
 
 __version__ = "0.1.0"
 
@@ -81,39 +86,12 @@ _HOMES = {
     "train_tokenizer": "unmask.tokenization.learning.from_files",
 }
 
-__all__ = [
-    "TextClassifier",
-    "TextEncoder",
-    "TextRegressor",
-    "TokenStore",
-    "TokenizerSettings",
-    "__version__",
-    "average_models",
-    "describe",
-    "embed",
-    "evaluate",
-    "evaluate_pairs",
-    "evaluate_zero_shot",
-    "extract_features",
-    "fill_mask",
-    "finetune",
-    "generate",
-    "load_language_model",
-    "load_model",
-    "load_tokenizer",
-    "open_zero_shot",
-    "predict",
-    "predict_zero_shot",
-    "prepare",
-    "pretrain",
-    "save_model",
-    "similarities",
-    "train_tokenizer",
-]
+if not TYPE_CHECKING:
+    __all__ = ["__version__", *_HOMES]
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,11 +5,12 @@ Reads manifests, configurations and headers only: torch is not imported, and no 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from unmask.config import read_settings_file
 from unmask.errors import InputError, ModelError
@@ -168,27 +169,19 @@ def _is_model(path: Path) -> bool:
     return any((path / name).is_file() for name in CONFIGS)
 
 
-def _commands(commands: Sequence[str], in_onnx: bool) -> list[str]:
-    if not in_onnx:
-        return list(commands)
-    taken = ("predict", "evaluate") if "predict" in commands else ("fill-mask", "features", "similarity")
-    return [command for command in (*taken, "serve") if command in commands]
-
-
 def _describe_model(path: Path) -> dict[str, Any]:
     config = read_any_config(path)
     is_google = not (path / CONFIGS[0]).is_file()
     refusal = None if is_google else _refusal(path, config)
     use = None if refusal is not None else use_of(config)
-    in_onnx = is_onnx(path)
     description: dict[str, Any] = {
         "architectures": ["BERT, a checkpoint of Google's TensorFlow code"]
         if is_google
         else config.get("architectures"),
         "model_type": "bert" if is_google else config.get("model_type"),
         **({} if refusal is None else {"does_not_load": refusal}),
-        **({} if use is None else {"is": use.kind, "commands": _commands(commands_for(path, use), in_onnx)}),
-        **({"format": "ONNX"} if in_onnx else {}),
+        **({} if use is None else {"is": use.kind, "commands": list(commands_for(path, use))}),
+        **({"format": "ONNX"} if is_onnx(path) else {}),
         "num_parameters": _num_parameters(sorted(path.glob("*.safetensors"))),
         "vocab_size": config.get("vocab_size"),
         **{name: config[name] for name in SIZES if name in config},
@@ -230,32 +223,20 @@ def _num_parameters(files: Sequence[Path]) -> int | None:
     """How many numbers the weights have, from the headers of safetensors files; None where there are no files."""
     if not files:
         return None
-    headers = (tensor for file in files for name, tensor in read_header(file).items() if name != "__metadata__")
-    return sum(prod(map(int, tensor["shape"])) for tensor in headers if tensor["dtype"] in FLOATS)
+    return sum(map(_num_in, files))
+
+
+def _num_in(path: Path) -> int:
+    try:
+        with safe_open(path, "np") as file:
+            tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
+            return sum(prod(tensor.get_shape()) for tensor in tensors if tensor.get_dtype() in FLOATS)
+    except SafetensorError as error:
+        raise ModelError(f"{path}: cut short or damaged ({error}): get it again from where it came") from error
 
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types of parameters; old directories keep position ids beside them, as integers."""
-
-
-def read_header(path: Path) -> dict[str, Any]:
-    """The header of a safetensors file: 8 bytes of its length, little-endian, then JSON.
-
-    Raises:
-        ModelError: it is cut short, or not a safetensors file.
-    """
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        text = file.read(min(size, 100_000_000))
-    try:
-        if len(text) < size:
-            raise ValueError("it ends within its header")
-        header = json.loads(text)
-        if not isinstance(header, dict):
-            raise ValueError("its header is no object")
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: cut short or damaged ({error}): get it again from where it came") from error
-    return header
 
 
 def _describe_tokenizer(path: Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def run(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory) 
 
 def test_it_is_pretrained(run: Path) -> None:
     config = json.loads((run / "model" / "config.json").read_text("utf-8"))
-    assert (config["architectures"], config["model_type"]) == (["ToyForMaskedLM"], "unmask-toy")
+    assert (config["architectures"], config["model_type"]) == (["ToyWithWords"], "unmask-toy")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert all(math.isfinite(row["loss/mlm"]) for row in rows if "loss/mlm" in row)
     assert "MLM loss" in (run / "report.html").read_text("utf-8")
@@ -67,7 +67,7 @@ def test_it_is_pretrained(run: Path) -> None:
 
 def test_it_is_described(run: Path) -> None:
     described = unmask.describe(run / "model")
-    assert described["architectures"] == ["ToyForMaskedLM"]
+    assert described["architectures"] == ["ToyWithWords"]
     assert "fill-mask" in described["commands"]
     assert described["hidden_size"] == 32
 
@@ -123,7 +123,7 @@ def test_it_is_finetuned_and_predicts(run: Path, tmp_path: Path, opened: list[Pa
     assert opened.count(run / "model" / "config.json") == 1
     assert {each["label"] for each in unmask.predict(tmp_path / "run", [{"text": "a good day"}])} <= {"good", "bad"}
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text("utf-8"))
-    assert config["architectures"] == ["ToyForSequenceClassification"]
+    assert config["architectures"] == ["ToyWithLabels"]
 
 
 def test_the_doctor_examines_its_recipe_and_its_run(run: Path, words: tuple[str, list[str]]) -> None:

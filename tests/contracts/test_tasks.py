@@ -18,8 +18,8 @@ from support.files import write_rows
 from support.sizes import sizes_of
 from unmask.batch import Batch
 from unmask.finetuning.run import save_finetuned
+from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.inference.predictor import load_predictor
-from unmask.inference.windows import ExampleSet, measure, predict_window
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import needs_pooler
 from unmask.models.settings import EncoderSettings
@@ -125,7 +125,7 @@ class Case:
         return self.task.encode(examples, self.tokenizer, ExampleCounts(), self.encoder_settings.type_vocab_size)
 
     @property
-    def window(self) -> ExampleSet:
+    def examples_set(self) -> ExampleSet:
         return ExampleSet(self.examples, self.encoded)
 
     @cached_property
@@ -228,10 +228,10 @@ def test_the_module_has_an_encoder_and_a_head_and_nothing_else(case: Case) -> No
 def test_predictions_do_not_depend_on_what_stands_beside_them(case: Case) -> None:
     module: Any = case.module()
     module.eval()
-    together = predict_window(case.task, module, case.window, CPU)
+    together = predict_set(case.task, module, case.examples_set, CPU)
     for number in (0, 7):
         alone = [case.examples[number]]
-        [prediction] = predict_window(case.task, module, ExampleSet(alone, case.encode(alone)), CPU)
+        [prediction] = predict_set(case.task, module, ExampleSet(alone, case.encode(alone)), CPU)
         assert_alike(prediction, together[number])
 
 
@@ -271,7 +271,7 @@ def test_it_overfits_a_handful_and_the_metrics_say_so(case: Case) -> None:
         optimizer.step()
         optimizer.zero_grad()
     module.eval()
-    _, score = measure(case.task, module, [case.window], CPU)
+    _, score = measure(case.task, module, [case.examples_set], CPU)
     assert score.num_examples == len(case.examples)
     metrics = score.metrics()
     assert metrics[first := next(iter(metrics))] >= FIRST[first], metrics
@@ -289,7 +289,7 @@ def test_a_saved_model_answers_the_same(case: Case, tmp_path: Path) -> None:
     predictor = load_predictor(tmp_path, device="cpu")
     assert (predictor.task.kind, predictor.task.labels) == (case.task.kind, case.task.labels)
     again = list(predictor(case.task.load_rows(case.path)))
-    for prediction, answer in zip(predict_window(case.task, module, case.window, CPU), again, strict=True):
+    for prediction, answer in zip(predict_set(case.task, module, case.examples_set, CPU), again, strict=True):
         assert_alike(prediction, {name: answer[name] for name in prediction})
 
 

@@ -19,8 +19,9 @@ from unmask.inference.left_to_right.generation import generate
 from unmask.inference.predictor import load_predictor
 from unmask.io.rows import Row
 from unmask.models.hub.config import config_of
-from unmask.models.hub.directory import load_causal_lm, load_finetuned, load_model
+from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import open_source
+from unmask.models.hub.uses import CAUSAL, FINE_TUNED
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.causal_lm import CausalLM, CausalLMModule
@@ -92,7 +93,7 @@ def test_loss_and_gradients_of_language_modelling(tmp_path: Path, class_name: st
     expected.backward()
 
     objective = CausalLM(CausalLMSettings(), None)  # type: ignore[arg-type]  # it asks nothing of the vocabulary
-    module: CausalLMModule = objective.build(load_causal_lm(tmp_path / "theirs").encoder)
+    module: CausalLMModule = objective.build(load_model(tmp_path / "theirs", CAUSAL).encoder)
     objective.restore_heads(module, open_source(tmp_path / "theirs"))
     batch = objective.prepare(pack(SEQUENCES))
     [term] = module(batch)
@@ -187,7 +188,7 @@ def test_the_published_directory_gets_the_tokens_that_frame_inputs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, class_name: str
 ) -> None:
     source = published_gpt1(tmp_path / "published")
-    before = load_causal_lm(source).encoder
+    before = load_model(source, CAUSAL).encoder
     plain = load_tokenizer(source)
     labels = {"rte": ("entailment", "not_entailment"), "mrpc": ("0", "1")}[name]
     rows = [{"sentence1": "a man", "sentence2": "a dog", "label": labels[number % 2]} for number in range(8)]
@@ -202,7 +203,7 @@ def test_the_published_directory_gets_the_tokens_that_frame_inputs(
         model = finetune(str(recipe), out=tmp_path / "run")
     assert "the vocabulary gets _start_, _delimiter_, _classify_, with fresh embeddings" in caplog.text
 
-    loaded = load_finetuned(model)
+    loaded = load_model(model, FINE_TUNED)
     assert loaded.encoder.settings.vocab_size == before.settings.vocab_size + 3
     ours, theirs = load_tokenizer(model), AutoTokenizer.from_pretrained(model)
     assert ours.token_strings[:-3] == plain.token_strings

@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -213,8 +215,12 @@ def released(name: str) -> tuple[TextTokenizer, Any]:
     }[name]
     entries = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     vocab = {entry: index for index, entry in enumerate(entries)}
+    with TemporaryDirectory() as folder:
+        copyfile(path, Path(folder, "vocab.txt"))
+        Path(folder, "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}), encoding="utf-8")
+        ours = load_tokenizer(folder)
     # ElectraTokenizer is BertTokenizer under another name.
-    return load_tokenizer(path, lowercase), BertTokenizer(vocab=vocab, do_lower_case=lowercase)
+    return ours, BertTokenizer(vocab=vocab, do_lower_case=lowercase)
 
 
 RELEASED = ["bert-base-uncased", "koelectra", "gpt1", "gpt2"]

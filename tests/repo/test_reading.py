@@ -14,7 +14,7 @@ import torch
 MOST_LINES, MOST_FILES = 1750, 15
 SOURCE = Path(__file__).parents[2] / "src" / "unmask"
 PAGE = Path(__file__).parents[2] / "docs" / "reading.md"
-ENTRY = re.compile(r"^(\d+)\. \[`([\w/.]+)`\]\(\.\./src/unmask/\2\), (\d+) lines, begin with `([\w.]+)`\. \S", re.M)
+ENTRY = re.compile(r"^(\d+)\. \[`([\w/.]+)`\]\(\.\./src/unmask/\2\), begin with `([\w.]+)`\. \S", re.M)
 WITH_EXAMPLES = (
     "unmask.tokenization.encoding.longest_match",
     "unmask.packing.sequences",
@@ -29,21 +29,16 @@ def problems(page: str) -> list[str]:
     entries = ENTRY.findall(page)
     found, total = [], 0
     if [int(number) for number, *_ in entries] != list(range(1, len(re.findall(r"^\d+\. ", page, re.M)) + 1)):
-        found.append("an entry is not `N. [`FILE`](../src/unmask/FILE), LINES lines, begin with `NAME`. What to see`")
-    for _, name, stated, begin in entries:
+        found.append("an entry is not `N. [`FILE`](../src/unmask/FILE), begin with `NAME`. What to see`")
+    for _, name, begin in entries:
         path = SOURCE / name
         if not path.is_file():
             found.append(f"{name}: there is no such file")
             continue
         text = path.read_text("utf-8")
-        lines = len(text.splitlines())
-        total += lines
-        if lines != int(stated):
-            found.append(f"{name}: the page says {stated} lines, and it has {lines}")
+        total += len(text.splitlines())
         if begin not in _names(ast.parse(text)):
             found.append(f"{name}: there is no {begin} to begin with")
-    if f"{len(entries)} files and {total:,} lines" not in page:
-        found.append(f"the first paragraph does not say `{len(entries)} files and {total:,} lines`")
     if total > MOST_LINES or len(entries) > MOST_FILES:
         told = f"{len(entries)} files and {total:,} lines, over {MOST_FILES} or {MOST_LINES:,}"
         found.append(f"{told}: move aside, behind a name, what is in the way")
@@ -68,10 +63,8 @@ def test_the_reading_path_is_short_and_names_what_there_is() -> None:
     ("there", "instead"),
     [
         ("training/loop.py", "training/gone.py"),
-        (" lines, begin with `train`", "0 lines, begin with `train`"),
         ("begin with `train`", "begin with `training`"),
         ("begin with `train`", "begin by `train`"),
-        (" files and ", " files, and "),
     ],
 )
 def test_a_wrong_page_is_noticed(there: str, instead: str) -> None:
@@ -83,9 +76,8 @@ def test_a_wrong_page_is_noticed(there: str, instead: str) -> None:
 def test_a_long_path_is_noticed() -> None:
     page = PAGE.read_text("utf-8")
     number = len(re.findall(r"^\d+\. ", page, re.M)) + 1
-    lines = len((SOURCE / "models/settings.py").read_text("utf-8").splitlines())
     file = "[`models/settings.py`](../src/unmask/models/settings.py)"
-    more = f"\n{number}. {file}, {lines} lines, begin with `EncoderSettings`. All sizes.\n"
+    more = f"\n{number}. {file}, begin with `EncoderSettings`. All sizes.\n"
     assert any("move aside" in each for each in problems(page + more))
 
 

@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from support.sizes import sizes_of
+from unmask.inference.example_sets import run_module
 from unmask.inference.predictor import Predictor, load_predictor
-from unmask.inference.windows import run_module
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples

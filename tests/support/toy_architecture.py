@@ -19,9 +19,9 @@ TOY = Family(
     encoder=f"{__name__}:ToyEncoder",
     model_type="unmask-toy",
     classes={
-        "ToyModel": ModelClass(),
-        "ToyForMaskedLM": ModelClass(frozenset({"masked_lm_head"})),
-        "ToyForSequenceClassification": ModelClass(frozenset({"sequence_classification"})),
+        "ToyBody": ModelClass(),
+        "ToyWithWords": ModelClass(frozenset({"masked_lm_head"})),
+        "ToyWithLabels": ModelClass(frozenset({"sequence_classification"})),
     },
     weights=WeightNames(
         prefix="toy.",

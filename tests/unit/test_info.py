@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors import safe_open
@@ -96,6 +97,24 @@ def test_a_recipe_that_comes_with_unmask_by_its_name() -> None:
     description = describe("pretrain/bert_tiny")
     assert description["kind"] == "recipe"
     assert any(line.startswith("source: ") for line in description["about"])
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},  # of which nothing is there
+        {"dtype": "F32", "shape": "two", "data_offsets": [0, 0]},
+        {"dtype": "F33", "shape": [0], "data_offsets": [0, 0]},
+        {"shape": [0]},
+        1,
+    ],
+)
+def test_weights_that_are_none_are_refused(tmp_path: Path, tensor: Any) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    header = json.dumps({"a": tensor}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ModelError, match=r"model\.safetensors: cut short or damaged"):
+        describe(tmp_path)
 
 
 def test_refused(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def fill_mask_command(
     """Fill [MASK]: one JSON object a line, the likeliest token first."""
     from unmask.inference.mask_filling import MaskFiller, read_texts
 
-    filler = MaskFiller(model)
+    filler = MaskFiller(model, device="cpu")
     lines = read_texts(sys.stdin.buffer, "standard input") if text == "-" else [("", text)]
     print_json_lines(answer for source, line in lines for answer in filler.fill(line, top_k, source))
 

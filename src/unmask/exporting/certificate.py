@@ -18,12 +18,12 @@ from torch.nn.functional import cosine_similarity
 
 from unmask.batch import Batch
 from unmask.errors import InputError
-from unmask.inference.features.batches import EncodedInputs, FeatureModel, encode_inputs
+from unmask.inference.example_sets import Coverage, ExampleSet, encode_sets, run_module
+from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
 from unmask.inference.features.extraction import log_inputs, read_file
 from unmask.inference.features.inputs import PLACE
 from unmask.inference.onnx_model import HIDDEN
 from unmask.inference.predictor import Predictor
-from unmask.inference.windows import Coverage, ExampleSet, encode_windows, run_module
 from unmask.io.input_files import DataPath
 from unmask.io.progress import Progress
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
@@ -41,36 +41,36 @@ _BATCH_TOKENS = 1024
 
 
 def read_examples(model: Predictor, check: DataPath) -> list[ExampleSet]:
-    """Labelled examples, as for `unmask evaluate`, in windows.
+    """Labelled examples, as for `unmask evaluate`, in sets.
 
     Raises:
         InputError: the file cannot be read, or has no labels.
     """
     counts = ExampleCounts()
     examples = model.task.load(check, counts)
-    return list(encode_windows(model.task, examples, model.tokenizer, counts, model.num_segments, str(check)))
+    return list(encode_sets(model.task, examples, model.tokenizer, counts, model.num_segments, str(check)))
 
 
-def read_texts(model: FeatureModel, check: DataPath) -> list[EncodedInputs]:
-    """Texts, as for `unmask features`, in windows.
+def read_texts(model: FeatureModel, check: DataPath) -> list[InputSet]:
+    """Texts, as for `unmask features`, in sets.
 
     Raises:
         InputError: the file cannot be read, or has no token.
     """
     counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
-    texts = list(encode_inputs(model, read_file(model, check), "mean", counts, coverage))
+    texts = list(input_sets(model, read_file(model, check), "mean", counts, coverage))
     if not any((each.rows.alignment[PLACE].astype(np.int64) >= 0).any() for each in texts):
         raise InputError(f"{check}: no text with a token: expected texts like those that the model is for")
     log_inputs(counts, coverage)
     return texts
 
 
-def compare(before: Predictor, after: Predictor, windows: Sequence[ExampleSet]) -> dict[str, Any]:
+def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> dict[str, Any]:
     """Both models on labelled examples.
 
     Args:
         before: in fp32.
-        windows: from `read_examples`.
+        sets: from `read_examples`.
 
     Returns:
         `examples`, `largest_difference` by output, `metrics` and `latency_ms` (the median of single examples), each
@@ -82,14 +82,14 @@ def compare(before: Predictor, after: Predictor, windows: Sequence[ExampleSet]) 
     largest = 0.0
     timed: list[ExampleSet] = []
     with Progress("checking", unit="examples") as progress:
-        for window in windows:
-            outputs = [_outputs(predictor, window) for predictor in (before, after)]
+        for part in sets:
+            outputs = [_outputs(predictor, part) for predictor in (before, after)]
             known = outputs[0].isfinite()  # questions with fewer choices are filled with minus infinity
             largest = max(largest, float((outputs[0] - outputs[1])[known].abs().max()))
             for score, predictor, its in zip(scores, (before, after), outputs, strict=True):
-                score.add(window.examples, predictor.task.decode(window.examples, window.encoded, its))
-            progress.advance(len(window.examples))
-            timed += _single(before, window, _TIMED - len(timed))
+                score.add(part.examples, predictor.task.decode(part.examples, part.encoded, its))
+            progress.advance(len(part.examples))
+            timed += _single(before, part, _TIMED - len(timed))
     metrics = [score.metrics() for score in scores]
     # Question answering's first may be `best_f1`, which chooses a threshold anew; the exported model keeps its own.
     primary = "f1" if task.kind == "qa" else next(iter(metrics[0]))
@@ -110,10 +110,7 @@ def compare(before: Predictor, after: Predictor, windows: Sequence[ExampleSet]) 
 
 @torch.inference_mode()
 def compare_texts(
-    before: FeatureModel,
-    head: MaskedLMHead | DiscriminatorHead | None,
-    after: FeatureModel,
-    texts: Sequence[EncodedInputs],
+    before: FeatureModel, head: MaskedLMHead | DiscriminatorHead | None, after: FeatureModel, texts: Sequence[InputSet]
 ) -> dict[str, Any]:
     """A model that is not fine-tuned and its ONNX file on texts; a masked language model on texts with masks.
 
@@ -187,16 +184,16 @@ def _outputs_of_texts(model: FeatureModel, head: Any, batch: Batch) -> dict[str,
 
 
 @torch.inference_mode()
-def _outputs(predictor: Predictor, window: ExampleSet) -> Tensor:
-    return run_module(predictor.task, predictor.module, window.encoded, predictor.compute)
+def _outputs(predictor: Predictor, part: ExampleSet) -> Tensor:
+    return run_module(predictor.task, predictor.module, part.encoded, predictor.compute)
 
 
-def _single(predictor: Predictor, window: ExampleSet, most: int) -> list[ExampleSet]:
+def _single(predictor: Predictor, part: ExampleSet, most: int) -> list[ExampleSet]:
     """Each of the first examples by itself."""
     task, tokenizer, num_segments = predictor.task, predictor.tokenizer, predictor.num_segments
     return [
         ExampleSet([example], task.encode([example], tokenizer, ExampleCounts(), num_segments))
-        for example in window.examples[: max(0, most)]
+        for example in part.examples[: max(0, most)]
     ]
 
 

@@ -15,8 +15,8 @@ from unmask.batch import StepBatches
 from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
+from unmask.inference.example_sets import ExampleSet, attach_tokenizer, encode_sets
 from unmask.inference.task_options import adjusted_task, naming_columns
-from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_windows
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import CHECKPOINTS, model_directory
 from unmask.io.progress import Progress
@@ -26,8 +26,9 @@ from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import WindowClassifier, needs_pooler
 from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
-from unmask.models.hub.directory import LoadedModel, load_encoder, load_finetuned
+from unmask.models.hub.directory import LoadedModel, load_encoder, load_model
 from unmask.models.hub.source import ModelSource, open_source
+from unmask.models.hub.uses import FINE_TUNED
 from unmask.packing.sharing import WHOLE, Share
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
@@ -135,14 +136,14 @@ def open_inputs(
         tokenizer = _cut(task, read, tokenizer)
     if isinstance(task, Classification):
         warn_of_contradictions(read.examples, train)
-    windows = read.encode(task, tokenizer, module)
-    training = concatenate([window.encoded.without_alignment() for window in windows])
+    sets = read.encode(task, tokenizer, module)
+    training = concatenate([part.encoded.without_alignment() for part in sets])
     if isinstance(task, TextTask) and read.counts.empty == len(read.examples):
         raise InputError(
             f"{train}: no example has any text in {' or '.join(map(repr, task.files.columns.texts))}: there is nothing "
             "to learn; name the column of the texts with data.columns.text=..., or of pairs text_a and text_b"
         )
-    del read, windows  # the examples are not needed any more
+    del read, sets  # the examples are not needed any more
     task.check(training, train)
     fit_loss(settings, task, module, training)
     num_positions = module.encoder.settings.num_positions
@@ -171,16 +172,15 @@ def open_inputs(
     )
 
 
-def _warn_of_known(split: str, file: InputFiles, windows: Sequence[ExampleSet], trained_on: Set[int]) -> None:
+def _warn_of_known(split: str, file: InputFiles, sets: Sequence[ExampleSet], trained_on: Set[int]) -> None:
     """Warns where more than a hundredth of what is measured is trained on too."""
-    known = sum(each in trained_on for window in windows for each in window.encoded.hashes())
-    total = sum(len(window.encoded) for window in windows)
+    known = sum(each in trained_on for part in sets for each in part.encoded.hashes())
+    total = sum(len(part.encoded) for part in sets)
     if 100 * known > total:
         logger.warning(
-            "%s of the %s inputs of %s (%s) are in data.train too, word for word: its figures say less about new text; "
-            "unmask split keeps what belongs together on one side",
-            f"{known:,}",
-            f"{total:,}",
+            "%s inputs of %s (%s) are in data.train too, word for word: its figures say less about new text; unmask "
+            "split keeps what belongs together on one side",
+            f"{known:,} of the {total:,}",
             split,
             file,
         )
@@ -269,7 +269,7 @@ def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> N
 def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: ModelSource) -> TaskModule:
     """The module with the head of `init_from`, for another task with the same labels. The head keeps its dropout unless
     task.classifier_dropout is set."""
-    loaded = load_finetuned(source)
+    loaded = load_model(source, FINE_TUNED)
     _check_kept_head(settings, task, loaded, source.directory)
     if loaded.head is not None and settings.task.classifier_dropout is None:
         return task.module(encoder, loaded.head)
@@ -358,9 +358,9 @@ class ReadExamples:
         num_segments = module.encoder.settings.type_vocab_size
         with Progress(f"encoding {self.name}", total=len(self.examples), unit="examples") as progress:
             examples = _advancing(self.examples, progress)
-            windows = list(encode_windows(task, examples, tokenizer, self.counts, num_segments, str(self.file)))
+            sets = list(encode_sets(task, examples, tokenizer, self.counts, num_segments, str(self.file)))
         logger.info("%s: %s (%s)", self.name, self.counts.summary(), self.file)
-        return windows
+        return sets
 
 
 def read_examples(task: Task[Any], name: str, file: InputFiles) -> ReadExamples:
@@ -391,10 +391,10 @@ def add_features(feature_layers: str, run: TaskInputs, directory: Path, device: 
     def add(encoded: EncodedExamples, name: str) -> EncodedExamples:
         return with_features(encoded, run.module.encoder, feature_layers, directory / f"{name}.npy", device)
 
-    def add_all(windows: list[ExampleSet] | None, name: str) -> list[ExampleSet] | None:
-        if windows is None:
+    def add_all(sets: list[ExampleSet] | None, name: str) -> list[ExampleSet] | None:
+        if sets is None:
             return None
-        return [replace(w, encoded=add(w.encoded, f"{name}-{number}")) for number, w in enumerate(windows)]
+        return [replace(part, encoded=add(part.encoded, f"{name}-{number}")) for number, part in enumerate(sets)]
 
     loader = replace(run.loader, examples=add(run.loader.examples, "train"))
     return replace(run, loader=loader, dev=add_all(run.dev, "dev"), test=add_all(run.test, "test"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.inference.evaluation import warn_if_degenerate
-from unmask.inference.windows import ExampleSet, measure
+from unmask.inference.example_sets import ExampleSet, measure
 from unmask.tasks.base import Score, Task, TaskModule
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.text.metrics import LabelScore, LabelSetScore
@@ -36,7 +36,7 @@ class Measurement:
     name: str
     task: Task[Any]
     module: TaskModule
-    windows: list[ExampleSet]
+    sets: list[ExampleSet]
     compute: Compute
     figures: dict[str, float] = field(default_factory=dict)
     score: Score[Any] | None = None
@@ -45,7 +45,7 @@ class Measurement:
     def __call__(self) -> dict[str, float]:
         """The module's loss and the task's metrics."""
         with self.module.rescaled() if isinstance(self.module, SequenceModule) else nullcontext():
-            loss, self.score = measure(self.task, self.module, self.windows, self.compute)
+            loss, self.score = measure(self.task, self.module, self.sets, self.compute)
         warn_if_degenerate(self.score, self.name)
         self.figures = {"loss": loss, **self.score.metrics()}
         return self.figures

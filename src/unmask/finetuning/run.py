@@ -22,7 +22,7 @@ from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, ope
 from unmask.finetuning.lengths import within_trained_length
 from unmask.finetuning.measuring import Measurement, listed
 from unmask.finetuning.search.search import run_trials
-from unmask.inference.windows import ExampleSet, measure, predict_window
+from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.io.paths import RESULTS, SAMPLES, model_directory
 from unmask.io.progress import human_count
 from unmask.io.signals import Interruption
@@ -248,7 +248,7 @@ def _floors(
     """
     light = [
         replace(each, token_columns={name: column for name, column in each.token_columns.items() if name != FEATURES})
-        for each in (training, *(window.encoded for window in measured))
+        for each in (training, *(part.encoded for part in measured))
     ]
     floors = task.floors(light[0], concatenate(light[1:]))
     return {f"{prefix}{metric}": floor for metric, floor in floors.items() for prefix in prefixes}
@@ -259,7 +259,7 @@ def _samples(task: Task[Any], run: TaskInputs, compute: Compute) -> list[dict[st
     assert run.dev is not None
     examples = run.dev[0].examples[:_NUM_SAMPLES]
     encoded = task.encode(examples, run.tokenizer, ExampleCounts(), run.module.encoder.settings.type_vocab_size)
-    predictions = predict_window(task, run.module, ExampleSet(examples, encoded), compute)
+    predictions = predict_set(task, run.module, ExampleSet(examples, encoded), compute)
     return [
         {"title": f"dev example {number}", **task.sample(example, prediction)}
         for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True), start=1)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import SettingsError
+from unmask.inference.example_sets import encode_sets
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, naming_columns
-from unmask.inference.windows import encode_windows
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.tasks.base import ExampleCounts, Score, Task, positive_label
@@ -60,11 +60,11 @@ def evaluate(
     counts = ExampleCounts()
     score, examples = its_task.score(), its_task.load(data, counts)
     with Progress("evaluating", unit="examples") as progress:
-        for window in encode_windows(
+        for part in encode_sets(
             its_task, examples, tokenizer, counts, num_segments, str(data), predictor.compute.device
         ):
-            score.add(window.examples, predictor.decode(window))
-            progress.advance(len(window.examples))
+            score.add(part.examples, predictor.decode(part))
+            progress.advance(len(part.examples))
     counts.log(data)
     warn_if_degenerate(score, str(data))
     return named_figures(its_task, score)

@@ -18,10 +18,10 @@ from unmask.errors import InputError, ModelError
 from unmask.inference.onnx_model import on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
 from unmask.io.encodings import read_utf8_lines
-from unmask.io.paths import GENERATOR, is_onnx, model_directory
+from unmask.io.paths import is_onnx, model_directory
 from unmask.models.hub.config import usual_length
-from unmask.models.hub.directory import load_masked_lm
-from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries, check_kind
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.uses import MASKED, NOT_FINITE, check_entries
 from unmask.tokenization.offsets import align
 from unmask.tokenization.tokenizer import TextTokenizer, assemble, load_tokenizer
 
@@ -46,7 +46,7 @@ def fill_mask(model: str | Path, text: str, top_k: int = 5) -> list[dict[str, An
         InputError: this is not a text, there is no mask in it, or it is too long for the model.
         ModelError: there is no such model, it has no masked-LM head, or it does not load.
     """
-    return MaskFiller(model).fill(text, top_k)
+    return MaskFiller(model, device="cpu").fill(text, top_k)  # for one text a GPU is not worth its start
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,16 @@ class MaskFiller:
     """
 
     def __init__(
-        self, model: str | Path, tokenizer: TextTokenizer | None = None, *, device: str = "cpu", precision: str = "fp32"
+        self,
+        model: str | Path,
+        tokenizer: TextTokenizer | None = None,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
     ) -> None:
         directory = model_directory(model)
-        _check(directory)
         in_onnx = is_onnx(directory)
-        loaded = open_encoder(directory) if in_onnx else load_masked_lm(directory)
+        loaded = open_encoder(directory, MASKED) if in_onnx else load_model(directory, MASKED)
         assert loaded.masked_lm_head is not None
         self.tokenizer = load_tokenizer(directory) if tokenizer is None else tokenizer
         check_entries(self.tokenizer.vocab_size, self.tokenizer.pad_id, loaded.encoder.settings, directory)
@@ -204,17 +208,6 @@ class MaskFiller:
         elif not before or before[-1].isspace():
             token_text = token_text.lstrip()
         return before + token_text + after
-
-
-def _check(directory: Path) -> None:
-    """Refuses anything but a masked LM; for a discriminator, it names the generator beside it, which is one."""
-    try:
-        check_kind(directory, MASKED)
-    except ModelError as error:
-        generator = directory / GENERATOR
-        if generator.is_dir():
-            raise ModelError(f"{error}; its generator fills masks: give {generator}") from error
-        raise
 
 
 def read_texts(stream: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:

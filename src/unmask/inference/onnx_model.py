@@ -32,17 +32,6 @@ _QUANTIZER = "onnx.quantize"
 """What ONNX Runtime says of itself in the graphs that it puts into 8 bits."""
 
 
-def blank_finetuned(directory: Path) -> LoadedModel:
-    """What a directory says of a fine-tuned model, without weights; a `ModelError` if it has no head."""
-    loaded = blank_model(directory)
-    if loaded.head_kind is None:
-        raise ModelError(
-            f"{directory}: an ONNX file of a model that is not fine-tuned ({loaded.architecture}): expected a "
-            "fine-tuned one; `unmask info` says what this one is for"
-        )
-    return loaded
-
-
 def new_session(path: Path) -> Any:
     """An ONNX Runtime session on the CPU, with PyTorch's number of threads.
 
@@ -148,9 +137,10 @@ class OnnxEncoder(nn.Module):
         return {name: each[mask] for name, each in zip(names, found, strict=True)}
 
 
-def open_encoder(directory: Path) -> LoadedModel:
-    """What a directory says of a model that is not fine-tuned, with an `OnnxEncoder`; raises as that."""
-    blank = blank_model(directory)
+def open_encoder(directory: Path, kind: str | None = None) -> LoadedModel:
+    """What a directory says of a model that is not fine-tuned, of one kind (see `load_model`) or any, with an
+    `OnnxEncoder`; raises as that."""
+    blank = blank_model(directory, kind)
     encoder: Any = OnnxEncoder(directory, blank.encoder.settings)
     return replace(blank, encoder=encoder)
 

@@ -16,18 +16,19 @@ from unmask.errors import InputError, ModelError, OutputError
 from unmask.inference.answer_table import table_lines
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_members, read_null_threshold
+from unmask.inference.example_sets import MOST_EXAMPLES, STREAMED, ExampleSet, attach_tokenizer, encode_sets, run_module
 from unmask.inference.inputs import having_field, read_task_inputs
-from unmask.inference.onnx_model import OnnxModule, blank_finetuned, on_processor
+from unmask.inference.onnx_model import OnnxModule, on_processor
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns
-from unmask.inference.windows import STREAMED, WINDOW, ExampleSet, attach_tokenizer, encode_windows, run_module
 from unmask.io.input_files import DataPath
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Progress
 from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.config import TRAINED_LENGTH
-from unmask.models.hub.directory import load_finetuned
+from unmask.models.hub.directory import blank_model, load_model
+from unmask.models.hub.uses import FINE_TUNED
 from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.settings import ColumnSettings
@@ -75,36 +76,36 @@ class Predictor:
         with naming_columns():
             examples = self.task.read_all(rows)
             device = self.compute.device
-            most = STREAMED if device.type == "cpu" else WINDOW
-            encoded = encode_windows(
+            most = STREAMED if device.type == "cpu" else MOST_EXAMPLES
+            encoded = encode_sets(
                 self.task, examples, self.tokenizer, counts, self.num_segments, device=device, most=most
             )
-            for window in encoded:
-                yield from self.answer(window)
+            for part in encoded:
+                yield from self.answer(part)
         counts.log("inputs")
 
-    def answer(self, window: ExampleSet) -> list[dict[str, Any]]:
-        """For each example of a window that was encoded with `tokenizer`, what `predict` yields."""
+    def answer(self, part: ExampleSet) -> list[dict[str, Any]]:
+        """For each example of a set that was encoded with `tokenizer`, what `predict` yields."""
         answers = []
-        for example, prediction in zip(window.examples, self.decode(window), strict=True):
+        for example, prediction in zip(part.examples, self.decode(part), strict=True):
             given_id = find_field(example.fields, self.task.id_column)
             answer = {"id": given_id, "input": dict(example.fields), **prediction}
             answers.append({name: value for name, value in answer.items() if name != "id" or value is not None})
         return answers
 
-    def decode(self, window: ExampleSet) -> list[Prediction]:
-        """One prediction for each example of a window that was encoded with `tokenizer`."""
-        return self.task.decode(window.examples, window.encoded, self.outputs(window))
+    def decode(self, part: ExampleSet) -> list[Prediction]:
+        """One prediction for each example of a set that was encoded with `tokenizer`."""
+        return self.task.decode(part.examples, part.encoded, self.outputs(part))
 
     @torch.inference_mode()
-    def outputs(self, window: ExampleSet) -> Tensor:
-        """See `run_module`, of a window that was encoded with `tokenizer`; an ensemble's are combined as its task
+    def outputs(self, part: ExampleSet) -> Tensor:
+        """See `run_module`, of a set that was encoded with `tokenizer`; an ensemble's are combined as its task
         says."""
-        outputs = [run_module(self.task, self.module, window.encoded, self.compute)]
+        outputs = [run_module(self.task, self.module, part.encoded, self.compute)]
         for member in self.others:
-            read = window.encoded
+            read = part.encoded
             if member.tokenizer is not self.tokenizer:
-                read = member.task.encode(window.examples, member.tokenizer, ExampleCounts(), member.num_segments)
+                read = member.task.encode(part.examples, member.tokenizer, ExampleCounts(), member.num_segments)
             outputs.append(run_module(member.task, member.module, read, member.compute))
         return self.task.combine(outputs) if self.others else outputs[0]
 
@@ -194,7 +195,7 @@ def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any
 
 def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     in_onnx = is_onnx(directory)
-    loaded = blank_finetuned(directory) if in_onnx else load_finetuned(directory)
+    loaded = blank_model(directory, FINE_TUNED) if in_onnx else load_model(directory, FINE_TUNED)
     try:
         recalled = recall_task(loaded, task)
     except ModelError as error:

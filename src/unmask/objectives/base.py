@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,12 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.models.buckets import Paddings
 from unmask.models.elmo.settings import ElmoSettings
-from unmask.models.encoder import Encoder, TokenEncoder, new_encoder
+from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.family import Part
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
-from unmask.models.hub.source import LoadedModel, ModelSource
+from unmask.models.hub.source import ModelSource
 from unmask.models.settings import EncoderSettings
 from unmask.models.trained import TrainedModule
 from unmask.objectives.floors import Floor
@@ -176,61 +174,6 @@ class Objective(Protocol):
 def fresh_module(objective: Objective, sizes: EncoderSettings | ElmoSettings) -> ObjectiveModule:
     """The module that learns, on a fresh encoder; its weights are drawn from PyTorch's default generator."""
     return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
-
-
-class SecondObjective(Protocol):
-    """A second objective beside the masked tokens: it reads some places of the encoder's output with a head of its own.
-
-    Attributes:
-        term: of the loss.
-        weight: of that term.
-        head_name: of its head, in the weights of a checkpoint.
-        is_pooled: whether it reads first tokens through the encoder's pooler.
-        is_over_vocabulary: whether its classes are the entries of the vocabulary.
-        paddings: how its columns are padded to a bucket.
-    """
-
-    term: str
-    weight: float
-    head_name: str
-    is_pooled: bool
-    is_over_vocabulary: bool
-    paddings: Paddings
-
-    def new_head(self, sizes: EncoderSettings) -> nn.Module: ...
-
-    def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
-        """Adds its columns to a masked batch; `chosen` (tokens,) bool are the masked-LM targets."""
-
-    def count(self, batch: Batch) -> int:
-        """Its targets in a prepared batch."""
-
-    def places(self, batch: Batch) -> Tensor:
-        """(places,) int64: the tokens whose hidden states its head reads."""
-
-    def answer(self, head: nn.Module, hidden: Tensor, batch: Batch, encoder: TokenEncoder) -> tuple[Tensor, Tensor]:
-        """Logits (targets, classes) and labels (targets,) int64, from hidden states (places, hidden)."""
-
-    def total(self, logits: Tensor, labels: Tensor, cross_entropy: nn.Module) -> Tensor:
-        """() float32, the sum of the losses; `cross_entropy` is that of the vocabulary."""
-
-    def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
-        """The head of a model directory in place of a fresh one, if that has it."""
-
-    def saved(self, head: nn.Module, model: Saved) -> Saved:
-        """The model that is kept, with its head."""
-
-    def floors(self, token_counts: NDArray[np.int64], batches: Sequence[Batch]) -> list[Floor]: ...
-
-    def operations(self, sizes: EncoderSettings, batch: Batch, length: float) -> tuple[float, float]:
-        """The share of the tokens that its head reads, and the head's forward pass, per token shown."""
-
-    def describe_sequences(self, batch: Batch, most: int) -> list[str]: ...
-
-    def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]: ...
-
-    def titles(self, batch: Batch, logits: Tensor, most: int) -> list[str]:
-        """What is predicted of each of the first sequences as a whole, for a report."""
 
 
 # ---- Necessary operations, worked out from sizes

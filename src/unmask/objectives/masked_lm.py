@@ -35,7 +35,6 @@ from unmask.objectives.base import (
     ObjectiveModule,
     Predictions,
     Saved,
-    SecondObjective,
     encoder_operations,
     head_operations,
     original_ids,
@@ -53,6 +52,7 @@ from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of
 from unmask.objectives.masks.masking import describe_masking, mask_targets, predict_masked
 from unmask.objectives.masks.span_masking import describe_span_lengths, describe_spans, find_spans
 from unmask.objectives.masks.table import MASKINGS
+from unmask.objectives.second_objective import SecondObjective
 from unmask.objectives.sentence_pairs import SentencePairPart
 from unmask.objectives.settings import TARGET_PROB, MaskedLMSettings
 from unmask.objectives.span_boundary import SpanBoundary

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
-from unmask.batch import IGNORE_INDEX, Batch
+from unmask.batch import Batch
 from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import TokenEncoder
 from unmask.models.heads.heads import NextSentenceHead
@@ -25,6 +24,7 @@ from unmask.models.hub.source import LoadedModel
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Saved
 from unmask.objectives.floors import Floor, share_entropy, share_margin
+from unmask.objectives.second_objective import SecondObjective
 from unmask.packing.settings import LABEL_COLUMNS, SentenceQuestion
 
 TRAINED_FOR = "unmask_sentence_objective"
@@ -39,12 +39,11 @@ _CALLED: dict[SentenceQuestion, tuple[str, str]] = {
 }
 
 
-class SentencePairPart:
-    """Either question as a part of masked language modelling; see `unmask.objectives.base.SecondObjective`."""
+class SentencePairPart(SecondObjective):
+    """Either question as a part of masked language modelling."""
 
     head_name = "next_sentence_head"
     is_pooled = True
-    is_over_vocabulary = False
 
     def __init__(self, question: SentenceQuestion, weight: float = 1.0) -> None:
         self.term: str = question
@@ -56,9 +55,6 @@ class SentencePairPart:
     def new_head(self, sizes: EncoderSettings) -> nn.Module:
         return NextSentenceHead(sizes)
 
-    def prepare(self, batch: Batch, chosen: Tensor) -> Batch:
-        return batch
-
     def count(self, batch: Batch) -> int:
         return batch.num_sequences
 
@@ -68,10 +64,6 @@ class SentencePairPart:
     def answer(self, head: nn.Module, hidden: Tensor, batch: Batch, encoder: TokenEncoder) -> tuple[Tensor, Tensor]:
         assert encoder.pooler is not None, "sentence objectives read the pooled first token"
         return head(encoder.pooler(hidden)), batch.columns[self.column]
-
-    def total(self, logits: Tensor, labels: Tensor, cross_entropy: nn.Module) -> Tensor:
-        """() float32, from logits (sequences, 2) and labels (sequences,) int64, `IGNORE_INDEX` where there is none."""
-        return functional.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
 
     def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
         """That of the model directory, if it was trained for the same question."""

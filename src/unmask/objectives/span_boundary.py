@@ -24,10 +24,11 @@ from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Saved
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
 from unmask.objectives.masks.span_masking import find_spans
+from unmask.objectives.second_objective import SecondObjective
 
 
-class SpanBoundary:
-    """The objective as a part of masked language modelling; see `unmask.objectives.base.SecondObjective`.
+class SpanBoundary(SecondObjective):
+    """The objective as a part of masked language modelling.
 
     Args:
         max_targets: the most targets of a span; its first ones are taken.
@@ -36,7 +37,6 @@ class SpanBoundary:
 
     term = "sbo"
     head_name = "span_boundary_head"
-    is_pooled = False
     is_over_vocabulary = True
 
     def __init__(self, max_targets: int, weight: float = 1.0) -> None:
@@ -66,10 +66,6 @@ class SpanBoundary:
         logits = head(left, right, columns["boundary_places"], encoder.word_embeddings)
         return logits, columns["labels"][columns["boundary_targets"]]
 
-    def total(self, logits: Tensor, labels: Tensor, cross_entropy: nn.Module) -> Tensor:
-        total: Tensor = cross_entropy(logits, labels)
-        return total
-
     def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
         assert isinstance(head, SpanBoundaryHead), "made here"
         restore_span_boundary(directory, head)
@@ -90,16 +86,10 @@ class SpanBoundary:
         a_target = 2 * ((2 * hidden + POSITION_SIZE) * hidden + hidden * width + width * sizes.vocab_size)
         return len(self.places(batch)) / batch.num_tokens, self.count(batch) / batch.num_tokens * a_target
 
-    def describe_sequences(self, batch: Batch, most: int) -> list[str]:
-        return [""] * most
-
     def describe_batches(self, batches: Sequence[Batch]) -> list[tuple[str, str]]:
         number = sum(int((batch.columns["labels"] != IGNORE_INDEX).sum()) for batch in batches)
         share = sum(map(self.count, batches)) / max(1, number)
         return [("targets predicted from boundaries too", f"{share:.1%}")]
-
-    def titles(self, batch: Batch, logits: Tensor, most: int) -> list[str]:
-        return [""] * most
 
 
 def with_boundaries(batch: Batch, chosen: Tensor, max_targets: int) -> Batch:

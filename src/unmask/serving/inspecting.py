@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from unmask.errors import InputError
+from unmask.inference.example_sets import ExampleSet
 from unmask.inference.inspection import (
     NUM_STEPS,
     answers_of_layers,
@@ -21,7 +22,6 @@ from unmask.inference.inspection import (
     read_for_weighing,
     weigh_tokens,
 )
-from unmask.inference.windows import ExampleSet
 from unmask.io.rows import Row
 from unmask.serving.batching import Work
 from unmask.serving.endpoints import FAILURES, example, service_of

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
-from unmask.inference.features.batches import EncodedInputs, FeatureModel, Pool, encode_inputs, pooled_vectors
+from unmask.inference.example_sets import Coverage, ExampleSet
+from unmask.inference.features.batches import FeatureModel, InputSet, Pool, input_sets, pooled_vectors
 from unmask.inference.features.extraction import check_pool
 from unmask.inference.features.inputs import FeatureInput, read_feature_input, tokenize
 from unmask.inference.features.similarity import choose_layers, compare_neighbours, load_embedder, unit_length
@@ -25,7 +26,6 @@ from unmask.inference.left_to_right.language_model import LanguageModel, load_la
 from unmask.inference.mask_filling import MaskedText, MaskFiller
 from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import Predictor, load_predictor
-from unmask.inference.windows import Coverage, ExampleSet
 from unmask.io.rows import Row
 from unmask.serving.batching import TooMuch, Work, stop_if_abandoned
 from unmask.tasks.base import ExampleCounts
@@ -96,7 +96,7 @@ class MaskUse:
     """The likeliest tokens for each mask: `unmask fill-mask`."""
 
     def __init__(self, directory: Path, precision: str, tokenizer: TextTokenizer | None = None) -> None:
-        self.filler = MaskFiller(directory, tokenizer, device="auto", precision=precision)
+        self.filler = MaskFiller(directory, tokenizer, precision=precision)
 
     @property
     def mask_token(self) -> str:
@@ -165,7 +165,7 @@ class VectorUse:
             read_feature_input(Row({"text": text}, f"input {number}")) for number, text in enumerate(texts, start=1)
         ]
         counts = ExampleCounts()
-        [read] = encode_inputs(self.model, inputs, pool, counts, self._coverage)
+        [read] = input_sets(self.model, inputs, pool, counts, self._coverage)
         left_out = (
             [
                 len(whole.ids) - len(kept.ids)
@@ -176,11 +176,11 @@ class VectorUse:
         )
         return Work(self, reading, read, len(read.rows.input_ids), left_out)
 
-    def compute(self, options: Reading, payloads: Sequence[EncodedInputs]) -> list[NDArray[np.float32]]:
+    def compute(self, options: Reading, payloads: Sequence[InputSet]) -> list[NDArray[np.float32]]:
         model = replace(self.model, choice=choose_layers(options.layers, self.model))
         inputs = list(chain.from_iterable(each.inputs for each in payloads))
         tokens = list(chain.from_iterable(each.tokens for each in payloads))
-        together = EncodedInputs(inputs, tokens, _chained(payloads))
+        together = InputSet(inputs, tokens, _chained(payloads))
         pool: Pool = check_pool(options.pool)
         vectors = pooled_vectors(model, together, pool)
         if options.normalise:
@@ -188,7 +188,7 @@ class VectorUse:
         return np.split(vectors, np.cumsum([len(each.inputs) for each in payloads])[:-1])
 
 
-def _chained(payloads: Sequence[EncodedInputs]) -> Any:
+def _chained(payloads: Sequence[InputSet]) -> Any:
     """The rows of all requests; the example of each is the number of its input among all.
 
     An input without any token has no row, so the numbers cannot be taken from the rows.

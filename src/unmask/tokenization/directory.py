@@ -85,12 +85,11 @@ def new_files(
     return files
 
 
-def read_directory(path: Path, lowercase: bool | None) -> OpenedDirectory:
+def read_directory(path: Path) -> OpenedDirectory:
     """Reads a tokenizer in any of the layouts.
 
     Args:
         path: a directory, or a file of entries, one a line.
-        lowercase: see `unmask.tokenization.tokenizer.load_tokenizer`.
 
     Raises:
         ModelError: as in `load_tokenizer`.
@@ -98,15 +97,15 @@ def read_directory(path: Path, lowercase: bool | None) -> OpenedDirectory:
     if not path.exists():
         raise ModelError(f"{path} does not exist: expected a directory with tokenizer.json or vocab.txt")
     if path.is_file():
-        return _read_vocab_txt(path, {}, lowercase)
+        return _read_vocab_txt(path, {})
     config = _read_json(path / "special_tokens_map.json") | _read_json(path / "tokenizer_config.json")
     if (path / "tokenizer.json").is_file():
         return _read_tokenizer_json(path, config)
     if (path / "vocab.txt").is_file():
-        return _read_vocab_txt(path / "vocab.txt", config, lowercase)
+        return _read_vocab_txt(path / "vocab.txt", config)
     for vocabulary, merges in VOCABULARY_AND_MERGES:
         if (path / vocabulary).is_file() and (path / merges).is_file():
-            return _read_merges(path / vocabulary, path / merges, config, lowercase)
+            return _read_merges(path / vocabulary, path / merges, config)
     layouts = " or ".join(" with ".join(names) for names in VOCABULARY_AND_MERGES)
     raise ModelError(f"{path} holds no tokenizer: expected tokenizer.json or vocab.txt in it, or {layouts}")
 
@@ -131,11 +130,10 @@ def _usual_roles(facts: Facts) -> dict[str, str]:
     return {role: name for role, name in named if name is not None}
 
 
-def _read_vocab_txt(path: Path, config: dict[str, Any], lowercase: bool | None) -> OpenedDirectory:
+def _read_vocab_txt(path: Path, config: dict[str, Any]) -> OpenedDirectory:
     vocab = _read_entries(path)
     special_tokens = _special_tokens(path, vocab, config, wordpiece.SPECIAL_TOKENS)
-    if lowercase is None:
-        lowercase = bool(config.get("do_lower_case", True))
+    lowercase = bool(config.get("do_lower_case", True))
     normalizer = bert_normalizer(
         lowercase,
         compose=False,
@@ -148,9 +146,7 @@ def _read_vocab_txt(path: Path, config: dict[str, Any], lowercase: bool | None) 
     return OpenedDirectory(new_files(definition, special_tokens, saved_config, has_segments=True), special_tokens)
 
 
-def _read_merges(
-    vocab_path: Path, merges_path: Path, config: dict[str, Any], lowercase: bool | None
-) -> OpenedDirectory:
+def _read_merges(vocab_path: Path, merges_path: Path, config: dict[str, Any]) -> OpenedDirectory:
     """Reads a vocabulary with its merges, and adds the steps of its family as `transformers` builds them."""
     vocab = _read_json(vocab_path)
     merges = _read_pairs(merges_path, vocab)
@@ -158,7 +154,7 @@ def _read_merges(
     saved_config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
     if any(entry.endswith(bpe.END_OF_WORD) for entry in vocab):
         special_tokens = _special_tokens(vocab_path, vocab, config, {"unk_token": "<unk>"})
-        normalizer = bert_normalizer(lowercase=lowercase is not False, compose=False)
+        normalizer = bert_normalizer(lowercase=True, compose=False)
         definition = bpe.define(vocab, merges, special_tokens, (), normalizer)
     else:
         missing = [character for character in byte_bpe.BYTES if character not in vocab]

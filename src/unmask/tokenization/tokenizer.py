@@ -344,17 +344,15 @@ def truncated_lengths(length_a: int, length_b: int, capacity: int) -> tuple[int,
     return (capacity - shorter, shorter) if length_a > length_b else (shorter, capacity - shorter)
 
 
-def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> TextTokenizer:
+def load_tokenizer(path: str | Path) -> TextTokenizer:
     """Opens a tokenizer.
 
     `tokenizer.json` is used as it is. A `vocab.txt`, or a vocabulary with its merges, gets the steps that its family
-    was published with, as set in `tokenizer_config.json` if there is one.
+    was published with, as set in `tokenizer_config.json` if there is one: without `do_lower_case` it is uncased.
 
     Args:
         path: a directory, in a layout that `unmask.tokenization.directory` lists, that of the run that made a model, or
             a file of entries, one a line.
-        lowercase: whether a bare `vocab.txt` is uncased; None takes `do_lower_case` of `tokenizer_config.json`, or
-            True, BERT's default, if that is not set.
 
     Raises:
         ModelError: the path, or a file that is needed, is missing, unreadable, or not what its name says.
@@ -362,5 +360,5 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> TextToken
     path = Path(path)
     if (path / RECIPE).is_file() and (path / MODEL).is_dir():
         path = path / MODEL
-    opened = read_directory(path, lowercase)
+    opened = read_directory(path)
     return TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)

@@ -25,8 +25,8 @@ from unmask.finetuning import measuring, run
 from unmask.finetuning.inputs import build_module
 from unmask.finetuning.run import finetune
 from unmask.inference.evaluation import evaluate
+from unmask.inference.example_sets import ExampleSet
 from unmask.inference.predictor import predict_file
-from unmask.inference.windows import ExampleSet
 from unmask.info import describe
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import open_source

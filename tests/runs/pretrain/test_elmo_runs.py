@@ -24,7 +24,8 @@ from unmask.inference.evaluation import evaluate
 from unmask.inference.features.extraction import extract_features
 from unmask.inference.predictor import load_predictor, predict
 from unmask.models.elmo.encoder import ElmoEncoder
-from unmask.models.hub.directory import load_finetuned, load_model
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.uses import FINE_TUNED
 from unmask.pretraining.inputs import open_inputs
 from unmask.pretraining.run import pretrain
 from unmask.recipe.loading import load_pretrain_recipe
@@ -214,7 +215,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
 def test_tags_are_learned_from_frozen_layers_and_their_mixture(tagging: Path, whole: Path) -> None:
     results = json.loads((tagging / "run" / "results.json").read_text())
     assert results["dev"]["overall_f1"] == 1
-    loaded = load_finetuned(tagging / "run" / "model")
+    loaded = load_model(tagging / "run" / "model", FINE_TUNED)
     assert loaded.head_weights is not None
     assert loaded.head_weights["mixture.scores"].shape == (3,)  # the token layer and both LSTMs
     assert loaded.head_weights["mixture.gamma"] != 1

@@ -46,7 +46,7 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
     "no labels": ({"d.tsv": "text\na\n"}, "evaluate {runs}/classification --data d.tsv",
      "d.tsv:2: no column 'label' for the label: there is text."),
     "a model without a head": ({"d.tsv": TSV}, "evaluate {base} --data d.tsv",
-     "{base} is a BertModel; expected a fine-tuned model, as `unmask finetune` saves it"),
+     "{base} (BertModel) is an encoder without a head: expected a fine-tuned model, as `unmask finetune` makes one"),
     "a model of the Hub": ({"d.tsv": TSV}, "evaluate google-bert/bert-base-uncased --data d.tsv",
         "google-bert/bert-base-uncased: no such directory: expected a model's, or that of the run that made it; a "
         "model of the Hugging Face Hub is not fetched, but `hf download google-bert/bert-base-uncased --local-dir"),

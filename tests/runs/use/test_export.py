@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 from support.commands import Command
 from support.untrained import save_bert, save_discriminator, save_language_model, save_masked_lm
 from unmask.errors import InputError
+from unmask.inference.example_sets import encode_sets, run_module
 from unmask.inference.predictor import load_predictor
-from unmask.inference.windows import encode_windows, run_module
 from unmask.io.rows import Row
 from unmask.serving.app import build_app
 from unmask.serving.models import open_models
@@ -104,18 +104,18 @@ def test_a_unit_of_many_rows_is_computed_in_parts(
         given[0]["text"] = " ".join([given[0]["text"]] * 20)
     assert unmask("export", model, "--check", check(kind), "--out", "onnx").code == 0
     before, after = load_predictor(model, device="cpu"), load_predictor("onnx")
-    [window] = encode_windows(
+    [part] = encode_sets(
         before.task, before.task.read_all([Row(each, "here") for each in given]), before.tokenizer, ExampleCounts(), 2
     )
     with torch.inference_mode():
-        expected = run_module(before.task, before.module, window.encoded, before.compute)
+        expected = run_module(before.task, before.module, part.encoded, before.compute)
     monkeypatch.setattr("unmask.batch._PART_TOKENS", 20)
     sizes: list[int] = []
     after.module._graph.register_forward_pre_hook(lambda _, its: sizes.append(its[0].num_tokens))  # type: ignore[union-attr]
-    found = run_module(after.task, after.module, window.encoded, after.compute)
+    found = run_module(after.task, after.module, part.encoded, after.compute)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert len(sizes) > 1
-    assert max(sizes) <= max(20, window.encoded.row_lengths.max())
+    assert max(sizes) <= max(20, part.encoded.row_lengths.max())
 
 
 @pytest.mark.parametrize("family", ["bert", slow("roberta"), slow("electra"), "modernbert"])

@@ -86,7 +86,8 @@ def test_a_very_long_line_is_cut_in_pieces_of_bounded_cost(line: str) -> None:
 def test_segmented_text_encodes_as_in_transformers(tmp_path: Path) -> None:
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "나", "는", "학교", "에", "갔", "습니다", "##니다", "."]
     (tmp_path / "vocab.txt").write_text("\n".join(entries) + "\n", "utf-8")
-    ours = load_tokenizer(tmp_path, lowercase=False)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    ours = load_tokenizer(tmp_path)
     saved = tmp_path / "saved"
     saved.mkdir()
     ours.save(saved)

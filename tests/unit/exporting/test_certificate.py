@@ -19,7 +19,8 @@ from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.onnx_model import HIDDEN
 from unmask.inference.predictor import load_predictor
 from unmask.io.input_files import as_files
-from unmask.models.hub.directory import load_masked_lm
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.uses import MASKED
 from unmask.tokenization.tokenizer import load_tokenizer
 
 TEXTS = ["She opened the door and went out .", "The children play in the garden , and the dog sleeps ."] * 20
@@ -56,7 +57,7 @@ def told_of(directory: Path, texts: Any, head: Any = None, **changed: Any) -> tu
 
 def test_what_masked_logits_differ_by_is_counted(tmp_path: Path, texts: Any) -> None:
     directory = save_masked_lm(tmp_path / "model", "bert", TEXTS)
-    head: Any = load_masked_lm(directory).masked_lm_head
+    head: Any = load_model(directory, MASKED).masked_lm_head
     [she] = load_tokenizer(directory).encode_batch(["she"])
     with torch.no_grad():
         head.bias.zero_()[she] = 100.0  # it says so of every mask, and is right in every second text ...
@@ -69,7 +70,7 @@ def test_what_masked_logits_differ_by_is_counted(tmp_path: Path, texts: Any) -> 
 
 def test_every_seventh_token_is_masked_and_counted(tmp_path: Path, texts: Any) -> None:
     directory = save_masked_lm(tmp_path / "model", "bert", TEXTS)
-    head: Any = load_masked_lm(directory).masked_lm_head
+    head: Any = load_model(directory, MASKED).masked_lm_head
     model = load_feature_model(directory, device="cpu")
     mask = model.tokenizer.mask_id  # type: ignore[union-attr]
     originals = [each.input_ids for each in model.tokenizer.encode_inputs([(text, None) for text in TEXTS[:2]])]  # type: ignore[union-attr]

@@ -22,7 +22,8 @@ from unmask.inference.inspection import (
 from unmask.inference.mask_filling import MaskFiller
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.rows import Row
-from unmask.models.hub.directory import load_masked_lm, load_model
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.uses import MASKED
 from unmask.tasks.base import ExampleCounts
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -49,8 +50,8 @@ def test_attention_is_that_of_transformers(tmp_path: Path, family: Any, class_na
 
 def test_the_last_layer_answers_as_the_model_does(tmp_path: Path) -> None:
     directory = save_bert(tmp_path / "masked", TEXTS, masked_lm=True, initializer_range=0.1)
-    loaded, tokenizer = load_masked_lm(directory), load_tokenizer(directory)
-    filler = MaskFiller(directory)
+    loaded, tokenizer = load_model(directory, MASKED), load_tokenizer(directory)
+    filler = MaskFiller(directory, device="cpu")
     text = filler.encode("the [MASK] is blue")
     assert loaded.masked_lm_head is not None
     answers = answers_of_layers(loaded.encoder.eval(), loaded.masked_lm_head.eval(), tokenizer, text.ids, 2, 4)  # type: ignore[arg-type]

@@ -85,7 +85,7 @@ def test_many_inputs_are_answered_as_one_is(
 ) -> None:
     """Whatever the machine is fast at. fp32 rounds otherwise for other shapes, by some 1e-7; bf16 by some 1e-3."""
     monkeypatch.setattr("unmask.training.device._computes_bf16", lambda _: (True, "a test"))
-    monkeypatch.setattr("unmask.inference.windows.window_size", lambda _: 4)
+    monkeypatch.setattr("unmask.inference.example_sets.set_size", lambda _: 4)
     rows = [{"text": text} for text in ("a man", "two dogs play", "a child", "", "people wait outside") * 2]
     many = list(predict(classifier, rows, **asked))
     for row, prediction in zip(rows, many, strict=True):

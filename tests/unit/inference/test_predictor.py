@@ -24,11 +24,11 @@ from support.untrained import save_task_model
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.evaluation import evaluate
+from unmask.inference.example_sets import STREAMED
 from unmask.inference.inputs import read_inputs
 from unmask.inference.prediction_scoring import evaluate_predictions
 from unmask.inference.predictor import Predictor, load_predictor, predict, predict_file, write_predictions
 from unmask.inference.task_options import read_task_settings
-from unmask.inference.windows import STREAMED
 from unmask.models.encoder import new_encoder
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -209,7 +209,7 @@ def test_plain_texts_are_nothing_for_a_model_of_pairs(pair: Path, tmp_path: Path
 
 
 def test_a_model_without_classifier_is_refused(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="expected a fine-tuned model, as `unmask finetune` saves it"):
+    with pytest.raises(ModelError, match="expected a fine-tuned model, as `unmask finetune` makes one"):
         load_predictor(tiny_model)
     (tmp_path / "recipe.yaml").write_text("seed: 0\n")
     with pytest.raises(ModelError, match="this run has made no model yet"):

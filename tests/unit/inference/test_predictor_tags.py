@@ -15,9 +15,9 @@ from support.tasks import new_task
 from support.untrained import save_task_model
 from unmask.errors import InputError
 from unmask.inference.evaluation import evaluate
+from unmask.inference.example_sets import MOST_EXAMPLES
 from unmask.inference.prediction_scoring import evaluate_predictions
 from unmask.inference.predictor import predict, predict_file
-from unmask.inference.windows import WINDOW
 from unmask.tasks.base import ExampleCounts
 
 
@@ -129,7 +129,7 @@ def test_inputs_without_document_are_read_a_window_at_a_time(contextual: Path) -
             yield {"tokens": ["a"]}
 
     assert len(list(islice(predict(contextual, rows()), 1))) == 1
-    assert read <= WINDOW + 1
+    assert read <= MOST_EXAMPLES + 1
 
 
 @pytest.fixture(scope="module")

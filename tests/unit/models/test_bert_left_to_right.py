@@ -17,30 +17,22 @@ from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
 from unmask.models.heads.heads import HeadKind, MaskedLMHead, needs_pooler, new_head
-from unmask.models.hub.directory import (
-    NUM_LABELS,
-    TunedHead,
-    load_causal_lm,
-    load_encoder,
-    load_finetuned,
-    load_masked_lm,
-    load_model,
-    save_model,
-)
+from unmask.models.hub.directory import NUM_LABELS, TunedHead, load_encoder, load_model, save_model
+from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED
 from unmask.models.settings import EncoderSettings
 
 SIZES = sizes_of(vocab=30, width=12, layers=2, heads=3, inner=48, positions=16, std=0.2)
-CAUSAL = EncoderSettings(causal=True, **SIZES)
+LEFT_TO_RIGHT = EncoderSettings(causal=True, **SIZES)
 
 
 def new_causal() -> BertEncoder:
     torch.manual_seed(0)
-    return BertEncoder(CAUSAL, pooler=False)
+    return BertEncoder(LEFT_TO_RIGHT, pooler=False)
 
 
 def save_language_model(directory: Path) -> BertEncoder:
     encoder = new_causal()
-    save_model(directory, encoder, {"masked_lm_head": MaskedLMHead(CAUSAL)}, causal_lm=True)
+    save_model(directory, encoder, {"masked_lm_head": MaskedLMHead(LEFT_TO_RIGHT)}, causal_lm=True)
     return encoder
 
 
@@ -57,35 +49,35 @@ def test_a_token_sees_what_stands_before_it_and_the_last_one_sums_up() -> None:
 def test_a_pooler_is_refused_and_both_settings_are_named() -> None:
     for build in (BertEncoder, new_encoder):
         with pytest.raises(SettingsError, match=r"model\.causal is true, and a pooler .*objective\.sentence_objective"):
-            build(CAUSAL)
-    assert not needs_pooler(CAUSAL, "sequence_classification")
-    assert not needs_pooler(CAUSAL, "multiple_choice")
+            build(LEFT_TO_RIGHT)
+    assert not needs_pooler(LEFT_TO_RIGHT, "sequence_classification")
+    assert not needs_pooler(LEFT_TO_RIGHT, "multiple_choice")
 
 
 def test_a_language_model_comes_back_and_fills_no_masks(tmp_path: Path) -> None:
     encoder = save_language_model(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["architectures"], config["is_decoder"]) == (["BertLMHeadModel"], True)
-    loaded = load_causal_lm(tmp_path)
-    assert loaded.encoder.settings == CAUSAL
+    loaded = load_model(tmp_path, CAUSAL)
+    assert loaded.encoder.settings == LEFT_TO_RIGHT
     assert loaded.masked_lm_head is not None
     assert_equal(loaded.encoder.state_dict(), encoder.state_dict())
-    with pytest.raises(ModelError, match="is a BertLMHeadModel; expected a masked-LM head"):
-        load_masked_lm(tmp_path)
+    with pytest.raises(ModelError, match=r"\(BertLMHeadModel\) is a left-to-right .*: expected a masked"):
+        load_model(tmp_path, MASKED)
     for pooler in (True, False):
         started = load_encoder(tmp_path, pooler=pooler)
         assert (started.encoder.pooler, started.fresh) == (None, ())
     edit_config(tmp_path, is_decoder=False)
     with pytest.raises(ModelError, match=r"config\.json: is_decoder is False; expected true: a BertLMHeadModel"):
-        load_causal_lm(tmp_path)
+        load_model(tmp_path, CAUSAL)
 
 
 def test_a_masked_lm_is_no_left_to_right_one(tmp_path: Path) -> None:
     settings = EncoderSettings(**SIZES)
     save_model(tmp_path, BertEncoder(settings, pooler=False), {"masked_lm_head": MaskedLMHead(settings)})
     assert "is_decoder" not in json.loads((tmp_path / "config.json").read_text())
-    with pytest.raises(ModelError, match=r"is a BertForMaskedLM; expected a left-to-right .*OpenAIGPTLMHeadModel"):
-        load_causal_lm(tmp_path)
+    with pytest.raises(ModelError, match=r"\(BertForMaskedLM\) is a masked .*: expected a left-to-right"):
+        load_model(tmp_path, CAUSAL)
     edit_config(tmp_path, is_decoder=True)
     with pytest.raises(ModelError, match="is_decoder is True; expected False"):
         load_model(tmp_path)
@@ -93,12 +85,12 @@ def test_a_masked_lm_is_no_left_to_right_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", get_args(HeadKind))
 def test_every_fine_tuned_head_stands_apart(tmp_path: Path, kind: HeadKind) -> None:
-    head = new_head(kind, CAUSAL, NUM_LABELS.get(kind, 2))
+    head = new_head(kind, LEFT_TO_RIGHT, NUM_LABELS.get(kind, 2))
     save_model(tmp_path, new_causal(), tuned=TunedHead(head, kind))
     assert (tmp_path / "head.safetensors").exists()
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertModel"]
-    loaded = load_finetuned(tmp_path)
-    assert loaded.encoder.settings == CAUSAL
+    loaded = load_model(tmp_path, FINE_TUNED)
+    assert loaded.encoder.settings == LEFT_TO_RIGHT
     assert loaded.encoder.pooler is None
     assert_equal(loaded.head.state_dict(), head.state_dict())
 

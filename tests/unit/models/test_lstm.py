@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from support.sizes import sizes_of
 from unmask.batch import Batch, pack
-from unmask.models.hub.directory import load_causal_lm, load_model, save_model
+from unmask.models.hub.directory import load_model, save_model
+from unmask.models.hub.uses import CAUSAL
 from unmask.models.lstm import LstmEncoder
 from unmask.models.settings import EncoderSettings
 
@@ -92,7 +93,7 @@ def test_its_directory_is_of_our_own_and_comes_back(tmp_path: Path, causal_lm: b
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["model_type"] == "unmask-lstm"
     assert config["architectures"] == ["LstmForCausalLM" if causal_lm else "LstmModel"]
-    loaded = load_causal_lm(tmp_path) if causal_lm else load_model(tmp_path)
+    loaded = load_model(tmp_path, CAUSAL) if causal_lm else load_model(tmp_path)
     assert loaded.encoder.settings == encoder.settings
     batch = pack(SEQUENCES)
     assert torch.equal(loaded.encoder.eval()(batch), encoder.eval()(batch))

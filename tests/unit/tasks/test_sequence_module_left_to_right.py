@@ -21,7 +21,8 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import TwoOrderClassifier, needs_pooler
-from unmask.models.hub.directory import load_finetuned
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.uses import FINE_TUNED
 from unmask.models.settings import ARCHITECTURES, EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.choice.layouts import ChoiceExample
@@ -161,7 +162,7 @@ def test_a_model_of_both_orders_comes_back(tmp_path: Path, tokenizer: TextTokeni
 def reloaded(directory: Path, task: Task[Any], module: Any, tokenizer: TextTokenizer) -> Any:
     """As `finetune` saves it and `predict` loads it."""
     save_finetuned(module, task, tokenizer, directory)
-    loaded = load_finetuned(directory)
+    loaded = load_model(directory, FINE_TUNED)
     recalled = recall_task(loaded)
     again: Any = recalled.module(loaded.encoder, loaded.head)
     assert loaded.head_weights is not None

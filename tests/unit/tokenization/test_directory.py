@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from unmask.errors import ModelError
-from unmask.tokenization import library
 from unmask.tokenization.kinds import byte_bpe
 from unmask.tokenization.kinds.byte_bpe import BYTES
 from unmask.tokenization.opening import has_tokenizer
@@ -43,7 +42,6 @@ def saved_again(tokenizer: TextTokenizer, directory: Path) -> TextTokenizer:
     return load_tokenizer(directory)
 
 
-@pytest.mark.skipif(not library.CAN_TRAIN, reason="this tokenizers loses the end-of-word mark of words of one letter")
 @pytest.mark.parametrize("names", [("encoder_bpe_40000.json", "vocab_40000.bpe"), ("vocab.json", "merges.txt")])
 def test_gpt1_as_published(names: tuple[str, str], tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write(tmp_path / "t", GPT1_ENTRIES, GPT1_MERGES, names))
@@ -82,7 +80,6 @@ def test_roberta_as_transformers_once_saved_it(tmp_path: Path) -> None:
     assert config["model_input_names"] == ["input_ids", "attention_mask"]
 
 
-@pytest.mark.skipif(not library.CAN_TRAIN, reason="this tokenizers sets no space before a text")
 def test_a_space_may_be_set_before_a_text(tmp_path: Path) -> None:
     names = ("vocab.json", "merges.txt")
     tokenizer = load_tokenizer(write(tmp_path / "t", GPT2_ENTRIES, GPT2_MERGES, names, add_prefix_space=True))

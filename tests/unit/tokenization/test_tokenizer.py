@@ -146,12 +146,12 @@ def test_a_bare_vocabulary_gets_googles_normaliser(tmp_path: Path) -> None:
         assert tokenizer.tokens(tokenizer.encode_batch(["한"])[0]) == ["ᄒ", "##ᅡ", "##ᆫ"]
 
 
-def test_the_case_of_a_bare_vocabulary_is_configured_or_given(tmp_path: Path) -> None:
+def test_the_case_of_a_bare_vocabulary_is_configured(tmp_path: Path) -> None:
     write_vocab(tmp_path / "vocab.txt", GOOGLE.split())
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
     cased = load_tokenizer(tmp_path)
     assert cased.tokens(cased.encode_batch(["Cafe café"])[0]) == ["Cafe", "caf", "##é"]
-    uncased = load_tokenizer(tmp_path, lowercase=True)
+    uncased = load_tokenizer(tmp_path / "vocab.txt")
     assert uncased.tokens(uncased.encode_batch(["Cafe café"])[0]) == ["cafe", "cafe"]
     opened = load_tokenizer(saved(cased, tmp_path / "saved"))
     assert opened.encode_batch(["Cafe café"]) == cased.encode_batch(["Cafe café"])

@@ -19,7 +19,7 @@ from unmask.errors import InputError, UserError
 from unmask.finetuning.files import shared_files
 from unmask.finetuning.inputs import TaskInputs, open_inputs
 from unmask.finetuning.search.search import plan_trials
-from unmask.inference.windows import ExampleSet
+from unmask.inference.example_sets import ExampleSet
 from unmask.io.progress import human_count, human_duration
 from unmask.recipe.loading import merged_values
 from unmask.recipe.tree import FinetuneRecipe
@@ -163,7 +163,7 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
         yield Finding("files-shared", "warning", what, why)
     if settings.data.dev is None:
         yield Finding("no-dev", "warning", "nothing is measured: there is no data.dev", "give data.dev=FILE")
-    elif run.dev is not None and (count := sum(len(window.examples) for window in run.dev)) < FEW_DEV_EXAMPLES:
+    elif run.dev is not None and (count := sum(len(part.examples) for part in run.dev)) < FEW_DEV_EXAMPLES:
         message = f"{count:,} dev examples: a share of them is known to about ±{1 / count**0.5:.0%} only"
         yield Finding("few-dev-examples", "note", message, "figures that differ by less do not differ")
     if plan.steps is not None and plan.steps < FEW_STEPS:
@@ -230,8 +230,8 @@ def examples_tables(run: TaskInputs) -> Iterator[FigureTable]:
         yield FigureTable("What figures on dev have to be better than", values, ("figure", "what gives it", "value"))
 
 
-def _joined(windows: list[ExampleSet] | None) -> EncodedExamples | None:
-    return None if windows is None else concatenate([window.encoded for window in windows])
+def _joined(sets: list[ExampleSet] | None) -> EncodedExamples | None:
+    return None if sets is None else concatenate([part.encoded for part in sets])
 
 
 def plan_table(plan: FinetuningPlan) -> FigureTable:

@@ -37,8 +37,8 @@ from unmask.finetuning.estimators.inputs import (
 from unmask.finetuning.inputs import build_module, fit_loss
 from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
+from unmask.inference.example_sets import encode_sets, run_module
 from unmask.inference.predictor import Predictor, load_predictor
-from unmask.inference.windows import encode_windows, run_module
 from unmask.io.paths import model_directory
 from unmask.io.rows import Row
 from unmask.io.writing import writing_directory
@@ -157,8 +157,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             module: Any = build_module(settings, task, source, tokenizer, len(new_entries))
             segments = module.encoder.settings.type_vocab_size
             counts = ExampleCounts()
-            windows = encode_windows(task, examples, tokenizer, counts, segments, "X")
-            training = concatenate([window.encoded.without_alignment() for window in windows])
+            sets = encode_sets(task, examples, tokenizer, counts, segments, "X")
+            training = concatenate([part.encoded.without_alignment() for part in sets])
             fit_loss(settings, task, module, training)
             counts.log("X")
             self._trained_length = settings.task.max_length if settings.from_scratch else source.trained_length
@@ -191,8 +191,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             kinds = ("single texts", "pairs of texts")
             raise ValuesError(f"X holds {kinds[not is_pair]}, and the model was fitted on {kinds[is_pair]}")
         predictor, counts = self.predictor_, ExampleCounts()
-        windows = encode_windows(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments, "X")
-        parts = [run_module(task, predictor.module, window.encoded, predictor.compute) for window in windows]
+        sets = encode_sets(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments, "X")
+        parts = [run_module(task, predictor.module, part.encoded, predictor.compute) for part in sets]
         counts.log("X")
         return torch.cat(parts)
 

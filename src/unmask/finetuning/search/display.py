@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from unmask.io.progress import human_duration, open_bars, write_line
-from unmask.training.run.log import logging_messages
+from unmask.training.run.log import HIDDEN, logging_messages
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -95,56 +95,37 @@ class TrialsDisplay:
         write_line(shown, self._bars, self._stream)
 
 
-class InputWarnings:
-    """Warnings about the inputs of a search, which each trial opens anew and warns about again.
+@contextmanager
+def showing_warnings(directory: Path) -> Iterator[set[str]]:
+    """A block whose warnings are shown and written to the log of a search, each once; its other messages are not, since
+    the trials, which open the same inputs, log them. Yields the warnings.
 
-    They are shown once, before the first trial; they go to the log of the search and to that of each trial.
-
-    Args:
-        directory: of the search.
-
-    Attributes:
-        shown: the warnings that have been shown.
+    Raises:
+        OutputError: the disk is full, or the directory cannot be written.
     """
+    shown: set[str] = set()
 
-    def __init__(self, directory: Path) -> None:
-        self.shown: set[str] = set()
-        self._directory = directory
-        self._echo: type[logging.Handler] | None = None
-
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """A block whose warnings are shown and written to the log of the search, each once; its other messages are not,
-        since the trials log them.
-
-        Raises:
-            OutputError: the disk is full, or the directory cannot be written.
-        """
-        with logging_messages(self._directory, echo=True) as echo, _filtering(self._is_first):
-            self._echo = type(echo)
-            yield
-
-    @contextmanager
-    def hiding(self) -> Iterator[None]:
-        """A block that does not show these warnings again; logs opened in it still get them."""
-        with _filtering(self._is_new):
-            yield
-
-    def _is_first(self, record: logging.LogRecord) -> bool:
+    def is_first(record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        if record.levelno < logging.WARNING or message in self.shown:
+        if record.levelno < logging.WARNING or message in shown:
             return False
-        self.shown.add(message)
+        shown.add(message)
         return True
 
-    def _is_new(self, record: logging.LogRecord) -> bool:
-        if record.levelno != logging.WARNING or record.getMessage() not in self.shown:
-            return True
-        assert self._echo is not None, "something has been shown"
-        for handler in logger.handlers:
-            if not isinstance(handler, self._echo):
-                handler.handle(record)
-        return False
+    with logging_messages(directory, echo=True), _filtering(is_first):
+        yield shown
+
+
+@contextmanager
+def hiding_warnings(shown: Set[str]) -> Iterator[None]:
+    """A block that does not show these warnings again; logs opened in it still get them."""
+
+    def mark(record: logging.LogRecord) -> bool:
+        setattr(record, HIDDEN, record.levelno == logging.WARNING and record.getMessage() in shown)
+        return True
+
+    with _filtering(mark):
+        yield
 
 
 @contextmanager

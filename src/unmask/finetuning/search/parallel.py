@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from typing import Protocol
@@ -51,12 +51,7 @@ class Machines(Protocol):
 
 
 def run_side_by_side(
-    waiting: Sequence[Trial],
-    runs: Runs,
-    *,
-    settings: FinetuneRecipe,
-    note_end: Callable[[Trial, str | None], str],
-    shown: Set[str],
+    waiting: Sequence[Trial], runs: Runs, *, settings: FinetuneRecipe, note_end: Callable[[Trial, str | None], str]
 ) -> None:
     """Runs trials in worker processes, several at a time.
 
@@ -73,7 +68,6 @@ def run_side_by_side(
         settings: of the search: how many at a time, and where.
         note_end: called for each trial that has finished or failed, in the order in which they end, with what is wrong
             with that trial alone; it returns the line to show.
-        shown: warnings that have been shown already and are not repeated.
 
     Raises:
         UserError, OSError: the examples or the disk are at fault. Trials that were under way have run to their end, and
@@ -88,7 +82,7 @@ def run_side_by_side(
             with closing(_machines(settings, runs)) as machines:
                 at_a_time = max(1, min(machines.capacity(), len(waiting)))
                 with TrialsDisplay(directory, len(waiting), at_a_time) as display:
-                    trials = _Trials(waiting, machines, note_end, display, shown)
+                    trials = _Trials(waiting, machines, note_end, display)
                     trials.run(interruption)
         except KeyboardInterrupt as error:
             message = f"{directory}: stopped at once, with what its trials had saved"
@@ -151,7 +145,6 @@ class _Trials:
         machines: Machines,
         note_end: Callable[[Trial, str | None], str],
         display: TrialsDisplay,
-        shown: Set[str],
     ) -> None:
         self.error: Exception | None = None
         self.is_stopping = False
@@ -161,7 +154,7 @@ class _Trials:
         self._losses: Counter[str] = Counter()
         self._note_end = note_end
         self._display = display
-        self._warnings = set(shown)
+        self._warnings: set[str] = set()
         self._spent_s, self._spent_cost = 0.0, 0.0
 
     def run(self, interruption: Interruption) -> None:

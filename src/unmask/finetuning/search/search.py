@@ -20,7 +20,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -30,7 +30,7 @@ import torch
 
 from unmask.config import build_settings, merge
 from unmask.errors import Interrupted, SettingsError, UserError
-from unmask.finetuning.search.display import InputWarnings
+from unmask.finetuning.search.display import hiding_warnings, showing_warnings
 from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
 from unmask.finetuning.search.summary import (
@@ -45,8 +45,8 @@ from unmask.finetuning.search.summary import (
 from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_results
 from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate
+from unmask.inference.example_sets import encode_sets
 from unmask.inference.predictor import load_predictor
-from unmask.inference.windows import encode_windows
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import human_duration
 from unmask.io.ray_process import RayProcess
@@ -101,15 +101,13 @@ def run_trials(
         Interrupted: Ctrl-C or SIGTERM; finished trials and a checkpoint of each one under way are kept.
     """
     trials = plan_trials(settings)
-    runs = Runs(directory, recipe, run, max(1, torch.get_num_threads() // settings.search.parallel))
-    input_warnings = InputWarnings(directory)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
         _refuse_to_leave_out(directory, trials)
         for change in changes.lines:
             _log(directory, change)
         check_files(directory / MODEL, CONFIG, keeps_card=True)  # those of a resumed search are replaced at its end
         refuse_foreign(directory / "ensemble", (ENSEMBLE,), "an ensemble")
-        with input_warnings.collecting():
+        with showing_warnings(directory) as shown:
             checked: set[tuple[str, int | None]] = set()
             for trial in trials:
                 model = (trial.settings.init_from, trial.settings.transfer_layers)
@@ -130,8 +128,9 @@ def run_trials(
             num_threads=torch.get_num_threads(),
         )
     try:
-        with alone_in(directory), input_warnings.hiding():
-            return _run_all(settings, trials, runs, input_warnings.shown)
+        with alone_in(directory), hiding_warnings(shown):
+            num_threads = max(1, torch.get_num_threads() // settings.search.parallel)
+            return _run_all(settings, trials, Runs(directory, recipe, run, num_threads, frozenset(shown)))
     except KeyboardInterrupt as error:
         raise Interrupted(
             f"{directory}: stopped between two trials; the same command with --resume continues", signal.SIGINT
@@ -224,9 +223,9 @@ def _refuse_to_leave_out(directory: Path, trials: Sequence[Trial]) -> None:
         )
 
 
-def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, shown: Set[str]) -> Path:
+def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> Path:
     directory = runs.directory
-    outcomes = _outcomes(settings, trials, runs, shown)
+    outcomes = _outcomes(settings, trials, runs)
     finished = [outcome for outcome in outcomes if outcome.error is None]
     if not finished:
         raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
@@ -242,7 +241,7 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, show
     return directory / MODEL
 
 
-def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, shown: Set[str]) -> list[TrialOutcome]:
+def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> list[TrialOutcome]:
     """Runs the trials that have not ended; after each one, writes a summary of all that have, in the planned order."""
     directory = runs.directory
     ended: dict[str, TrialOutcome] = {}
@@ -269,7 +268,7 @@ def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs, sho
 
     left = [trial for trial in trials if trial.name not in ended]
     if left and (settings.search.parallel > 1 or settings.search.ray is not None):
-        run_side_by_side(left, runs, settings=settings, note_end=note_end, shown=shown)
+        run_side_by_side(left, runs, settings=settings, note_end=note_end)
     else:
         numbers = {trial.name: f"{number} of {len(trials)}" for number, trial in enumerate(trials, start=1)}
         _run_one_after_another(left, numbers, runs, note_end)
@@ -366,8 +365,8 @@ def _tune(place: Path, data: DataSettings, device: str) -> None:
     counts = ExampleCounts()  # reported when the ensemble is measured
     examples = task.load(dev, counts)
     score: Score[Any] = task.score()
-    for window in encode_windows(task, examples, predictor.tokenizer, counts, predictor.num_segments):
-        score.add(window.examples, predictor.decode(window))
+    for part in encode_sets(task, examples, predictor.tokenizer, counts, predictor.num_segments):
+        score.add(part.examples, predictor.decode(part))
     threshold = task.tuned(score).settings.null_threshold
     assert threshold is not None
     keep_null_threshold(place, threshold)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from unmask.batch import Batch
 from unmask.errors import InputError, ModelError
+from unmask.inference.example_sets import MOST_EXAMPLES, Coverage, in_sets, map_ahead
 from unmask.inference.features.inputs import PLACE, FeatureInput, InputTokens, RowMaker, tokenize
-from unmask.inference.windows import WINDOW, Coverage, map_ahead, windows
 from unmask.models.encoder import Encoder
 from unmask.models.heads.layer_mixture import LayerChoice
 from unmask.models.hub.uses import NOT_FINITE
@@ -58,8 +58,8 @@ class FeatureModel:
 
 
 @dataclass(frozen=True)
-class EncodedInputs:
-    """Some inputs, ready for an encoder.
+class InputSet:
+    """Some inputs, and their rows for an encoder.
 
     Attributes:
         tokens: the tokens of each input, as far as they are read.
@@ -75,10 +75,10 @@ class EncodedInputs:
         return self.rows.batches_by_length(BATCH_TOKENS[compute.device.type])
 
 
-def encode_inputs(
+def input_sets(
     model: FeatureModel, inputs: Iterable[FeatureInput], pool: Pool, counts: ExampleCounts, coverage: Coverage
-) -> Iterator[EncodedInputs]:
-    """Cuts a stream of inputs into windows and encodes them; with a GPU, the next one while one is computed.
+) -> Iterator[InputSet]:
+    """Cuts a stream of inputs into sets and encodes them; with a GPU, the next one while one is computed.
 
     Args:
         counts, coverage: updated with what is read.
@@ -88,13 +88,13 @@ def encode_inputs(
     """
     maker = model.row_maker(pool)
 
-    def encode(window: list[FeatureInput]) -> EncodedInputs:
-        tokens = checked_tokens(model, window) if pool == "none" else tokenize(window, model.tokenizer)
-        kept, rows = maker.rows(window, tokens, counts)
+    def encode(part: list[FeatureInput]) -> InputSet:
+        tokens = checked_tokens(model, part) if pool == "none" else tokenize(part, model.tokenizer)
+        kept, rows = maker.rows(part, tokens, counts)
         coverage.add(rows.input_ids)
-        return EncodedInputs(window, kept, rows)
+        return InputSet(part, kept, rows)
 
-    return map_ahead(encode, windows(inputs), model.compute.device)
+    return map_ahead(encode, in_sets(inputs), model.compute.device)
 
 
 def checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[InputTokens]:
@@ -115,7 +115,7 @@ def checked_tokens(model: FeatureModel, inputs: Sequence[FeatureInput]) -> list[
 
 
 def token_vectors(
-    model: FeatureModel, encoded: EncodedInputs
+    model: FeatureModel, encoded: InputSet
 ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
     """The vectors of all tokens, row by row.
 
@@ -134,7 +134,7 @@ def token_vectors(
             yield int(encoded.rows.examples[unit]), place[place >= 0], its[place >= 0]
 
 
-def pooled_vectors(model: FeatureModel, encoded: EncodedInputs, pool: Pool) -> NDArray[np.float32]:
+def pooled_vectors(model: FeatureModel, encoded: InputSet, pool: Pool) -> NDArray[np.float32]:
     """One vector for each input.
 
     Args:
@@ -162,8 +162,8 @@ def pooled_vectors(model: FeatureModel, encoded: EncodedInputs, pool: Pool) -> N
         is_own = torch.from_numpy(places[rows.token_numbers(units)] >= 0)
         numbers = torch.from_numpy(rows.examples[units].astype(np.int64))
         parts.append((numbers, _pool_rows(_states(model, batch), batch, is_own, pool, is_causal)))
-        if sum(len(its) for its, _ in parts) >= WINDOW:  # looking at values waits for the device: seldom, but not never
-            take()
+        if sum(len(its) for its, _ in parts) >= MOST_EXAMPLES:
+            take()  # it looks at values, which waits for the device: seldom, but not never
     take()
     if (pooled.isnan() | pooled.isposinf()).any():
         raise ModelError(NOT_FINITE)

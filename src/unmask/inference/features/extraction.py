@@ -21,12 +21,13 @@ import numpy as np
 
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, OutputError, SettingsError
+from unmask.inference.example_sets import Coverage, attach_tokenizer, in_sets
 from unmask.inference.features.batches import (
-    EncodedInputs,
     FeatureModel,
+    InputSet,
     Pool,
     checked_tokens,
-    encode_inputs,
+    input_sets,
     pooled_vectors,
     token_vectors,
 )
@@ -35,7 +36,6 @@ from unmask.inference.inputs import read_inputs
 from unmask.inference.onnx_model import check_layers, on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID
-from unmask.inference.windows import Coverage, attach_tokenizer, windows
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
@@ -185,8 +185,8 @@ def extract_features(
         ):
             num_rows = num_inputs = 0
             inputs = read_file(loaded, input, input_format)
-            for encoded in encode_inputs(loaded, inputs, checked_pool, counts, coverage):
-                for line in _write_window(loaded, encoded, checked_pool, writer, num_rows, num_inputs):
+            for encoded in input_sets(loaded, inputs, checked_pool, counts, coverage):
+                for line in _write_set(loaded, encoded, checked_pool, writer, num_rows, num_inputs):
                     index.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
                     num_rows += line["num_tokens"] if pool == "none" else 1
                 num_inputs += len(encoded.inputs)
@@ -233,7 +233,7 @@ def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tu
     now, not after hours of encoding."""
     num_inputs = num_rows = 0
     with Progress("looking through the inputs", unit="inputs") as progress:
-        for inputs in windows(read):
+        for inputs in in_sets(read):
             num_inputs += len(inputs)
             num_rows += len(inputs) if pool != "none" else sum(len(its.ids) for its in checked_tokens(model, inputs))
             progress.advance(len(inputs))
@@ -251,8 +251,8 @@ def _check_space(out: Path, needed: int) -> None:
         )
 
 
-def _write_window(
-    model: FeatureModel, encoded: EncodedInputs, pool: Pool, writer: FeatureWriter, first_row: int, first_number: int
+def _write_set(
+    model: FeatureModel, encoded: InputSet, pool: Pool, writer: FeatureWriter, first_row: int, first_number: int
 ) -> list[dict[str, Any]]:
     """Writes the features of some inputs from `first_row` on; returns their lines of the index.
 

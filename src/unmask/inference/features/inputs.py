@@ -1,15 +1,14 @@
 """Texts as rows for extracting an encoder's hidden states: every token gets its vector from exactly one row.
 
 A text longer than the encoder reads at once is read in windows, each overlapping the next by half. A token takes its
-vector from the window whose middle is nearest: there the smaller of its left and right contexts is largest (as in
-BERT's question answering). The special tokens around a row belong to no text.
+vector from the window where the smaller of its left and right contexts is largest (as in BERT's question answering).
+The special tokens around a row belong to no text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.rows import checked_text, choose_layout, shown
 from unmask.tasks.settings import ColumnSettings
+from unmask.tasks.tagging.windows import SentenceWindow, cut_windows
 from unmask.tokenization.definition import Piece
 from unmask.tokenization.offsets import align
 from unmask.tokenization.opening import Tokenizer
@@ -225,7 +225,7 @@ class RowMaker:
             elif is_long:
                 counts.note(f"longer than {self.max_length} tokens and read in windows")
             kept.append(its)
-            for window in windows_of(len(its.ids), capacity):  # one, except for a long single text
+            for window in cut_windows(len(its.ids), capacity, max(1, capacity // 2)):  # one, but for a long single text
                 row, second_start, place = self._row(its, given.text_b is not None, window)
                 if row:
                     ids.append(row)
@@ -237,14 +237,14 @@ class RowMaker:
         alignment = {PLACE: np.concatenate([np.empty(0, np.int64), *places])}
         return kept, encoded(ids, second_starts, examples=examples, alignment=alignment)
 
-    def _row(self, its: InputTokens, is_pair: bool, window: TextWindow) -> tuple[list[int], int, NDArray[np.int64]]:
+    def _row(self, its: InputTokens, is_pair: bool, window: SentenceWindow) -> tuple[list[int], int, NDArray[np.int64]]:
         """A row's ids, where its segment B begins, and the place of each of its tokens."""
 
         def numbers(part: slice) -> NDArray[np.int64]:
             there = np.arange(*part.indices(len(its.ids)))
-            return np.where((there >= window.first_own) & (there < window.last_own), there, -1)
+            return np.where((there >= window.answers.start) & (there < window.answers.stop), there, -1)
 
-        texts = {"A": slice(window.start, its.num_first if is_pair else window.end), "B": slice(its.num_first, None)}
+        texts = {"A": slice(window.first, its.num_first if is_pair else window.end), "B": slice(its.num_first, None)}
         row: list[int] = []
         places: list[NDArray[np.int64]] = []
         in_first = 0
@@ -265,33 +265,3 @@ def _cut(its: InputTokens, capacity: int, is_pair: bool) -> InputTokens:
         first,
         None if its.offsets is None else [its.offsets[token] for token in kept],
     )
-
-
-@dataclass(frozen=True)
-class TextWindow:
-    """Part of a text that is read as one row.
-
-    Attributes:
-        start, end: its tokens.
-        first_own, last_own: the range of tokens, the last excluded, that take their vectors from this window.
-    """
-
-    start: int
-    end: int
-    first_own: int
-    last_own: int
-
-
-def windows_of(num_tokens: int, capacity: int) -> list[TextWindow]:
-    """Windows of `capacity` tokens that begin half a window apart, the last one shifted to end with the text.
-
-    Every token belongs to one window: the one whose middle is nearest, the earlier of two.
-    """
-    if num_tokens <= capacity:
-        return [TextWindow(0, num_tokens, 0, num_tokens)]
-    starts = [*range(0, num_tokens - capacity, max(1, capacity // 2)), num_tokens - capacity]
-    cuts = [0, *((one + next_one + capacity + 1) // 2 for one, next_one in pairwise(starts)), num_tokens]
-    return [
-        TextWindow(start, start + capacity, first_own, last_own)
-        for start, (first_own, last_own) in zip(starts, pairwise(cuts), strict=True)
-    ]

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError, SettingsError
-from unmask.inference.features.batches import FeatureModel, encode_inputs, pooled_vectors
+from unmask.inference.example_sets import Coverage
+from unmask.inference.features.batches import FeatureModel, input_sets, pooled_vectors
 from unmask.inference.features.extraction import check_pool, load_feature_model, log_inputs, read_file
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
 from unmask.inference.onnx_model import check_layers
 from unmask.inference.task_options import NOTHING_SAID
-from unmask.inference.windows import Coverage
 from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
 from unmask.models.heads.layer_mixture import CHOICES, LayerChoice
@@ -188,14 +188,14 @@ def _numbered(texts: Iterable[str]) -> Iterator[FeatureInput]:
 def _embedded(
     model: FeatureModel, texts: Iterable[FeatureInput], pool: str, normalise: bool = True
 ) -> Iterator[tuple[Sequence[FeatureInput], NDArray[np.float32]]]:
-    """Single texts and their embeddings, window by window; at the end warns of what was cut or empty."""
+    """Single texts and their embeddings, set by set; at the end warns of what was cut or empty."""
     checked = check_pool(pool)
     if checked == "none":
         raise SettingsError("pool=none gives a vector for each token, and a text needs one: choose cls, mean or max")
     counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
-    for window in encode_inputs(model, map(_single, texts), checked, counts, coverage):
-        vectors = pooled_vectors(model, window, checked)
-        yield window.inputs, unit_length(vectors) if normalise else vectors
+    for part in input_sets(model, map(_single, texts), checked, counts, coverage):
+        vectors = pooled_vectors(model, part, checked)
+        yield part.inputs, unit_length(vectors) if normalise else vectors
     log_inputs(counts, coverage)
 
 
@@ -214,8 +214,8 @@ def _single(given: FeatureInput) -> FeatureInput:
 
 def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str) -> Iterator[dict[str, Any]]:
     texts = chain.from_iterable(map(_two_texts, pairs))
-    for window, vectors in _embedded(model, texts, pool):  # an even number, as `WINDOW` is
-        yield from compare_neighbours(window, vectors)
+    for part, vectors in _embedded(model, texts, pool):  # an even number, as `MOST_EXAMPLES` is
+        yield from compare_neighbours(part, vectors)
 
 
 def compare_neighbours(texts: Sequence[FeatureInput], vectors: NDArray[np.float32]) -> Iterator[dict[str, Any]]:
@@ -244,9 +244,9 @@ def _search(
         raise SettingsError(f"top_k is {top_k}: expected at least 1")
     asked: list[FeatureInput] = []
     parts = []
-    for window, vectors in _embedded(model, queries, pool):
+    for part, vectors in _embedded(model, queries, pool):
         parts.append(vectors)
-        asked += window
+        asked += part
     if not asked:
         return []
     wanted = np.concatenate(parts)
@@ -254,18 +254,18 @@ def _search(
     numbers = np.empty((len(asked), 0), np.int64)
     texts: dict[int, str] = {}  # those among the best for any query
     first = 0
-    for window, vectors in _embedded(model, corpus, pool):
+    for part, vectors in _embedded(model, corpus, pool):
         found = np.concatenate([best, _rounded(wanted @ vectors.T)], axis=1)
         ids = np.concatenate(
-            [numbers, np.broadcast_to(np.arange(first, first + len(window)), (len(asked), len(window)))], 1
+            [numbers, np.broadcast_to(np.arange(first, first + len(part)), (len(asked), len(part)))], 1
         )
         order = np.argsort(-found, axis=1, kind="stable")[:, :top_k]  # stable: of equals the earlier comes first
         best, numbers = np.take_along_axis(found, order, 1), np.take_along_axis(ids, order, 1)
         texts = {
-            number: texts[number] if number < first else window[number - first].text_a
+            number: texts[number] if number < first else part[number - first].text_a
             for number in np.unique(numbers).tolist()
         }
-        first += len(window)
+        first += len(part)
     return [
         {
             "query": given.text_a,

@@ -16,8 +16,8 @@ from unmask.io.paths import model_directory
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.config import usual_length
-from unmask.models.hub.directory import load_causal_lm
-from unmask.models.hub.uses import CAUSAL, check_entries, check_kind
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.uses import CAUSAL, check_entries
 from unmask.objectives.causal_lm import next_token_decoder, next_token_log_probabilities
 from unmask.tasks.encoded import BATCH_TOKENS, encoded
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -85,8 +85,7 @@ def load_language_model(model: str | Path, *, device: str = "auto", precision: s
     """
     compute = inference_compute(device, precision)
     directory = model_directory(model)
-    check_kind(directory, CAUSAL)
-    loaded = load_causal_lm(directory)
+    loaded = load_model(directory, CAUSAL)
     tokenizer = load_tokenizer(directory)
     check_entries(tokenizer.vocab_size, tokenizer.pad_id, loaded.encoder.settings, directory)
     reads_bare_text = loaded.encoder.settings.family.reads_bare_text

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from unmask.errors import InputError, SettingsError
 from unmask.inference.evaluation import named_figures, warn_if_degenerate
+from unmask.inference.example_sets import Coverage, in_sets
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
-from unmask.inference.windows import Coverage, windows
 from unmask.io.rows import find_field
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.choice.layouts import ChoiceExample
@@ -47,7 +47,7 @@ Method = Literal["labels", "acceptability", "completion", "referent"]
 
 BLANK = "_"
 """The place where a referent is put."""
-_WINDOW = 256
+_MOST_EXAMPLES = 256
 """How many examples are read and scored at once."""
 
 
@@ -98,18 +98,18 @@ class ZeroShot:
     def predict(self, path: str | Path, *, unlabelled: bool = True) -> Iterator[tuple[Any, Prediction]]:
         """Streams a file's examples with their predictions; `unlabelled` reads no labels."""
         counts = ExampleCounts()
-        for window in self.read(Path(path), counts, unlabelled=unlabelled):
-            yield from zip(window, self._answer(window, counts), strict=True)
+        for part in self.read(Path(path), counts, unlabelled=unlabelled):
+            yield from zip(part, self._answer(part, counts), strict=True)
 
     def read(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[list[Any]]:
         """Streams a file's examples, some at a time; a warning at the end says what was left out, cut or unknown."""
         coverage = Coverage(self.model.tokenizer, str(path))
-        for window in windows(self._examples(path, counts, unlabelled), _WINDOW):
-            encoded = [self.model.tokenizer.encode_batch(_texts(example)) for example in window]
+        for part in in_sets(self._examples(path, counts, unlabelled), _MOST_EXAMPLES):
+            encoded = [self.model.tokenizer.encode_batch(_texts(example)) for example in part]
             coverage.add(np.array([token for texts in encoded for ids in texts for token in ids], dtype=np.int32))
-            counts.examples += len(window)
+            counts.examples += len(part)
             counts.empty += sum(not any(texts) for texts in encoded)
-            yield window
+            yield part
         coverage.note(counts)
         counts.log(path)
 
@@ -331,9 +331,9 @@ def _threshold_on(zero_shot: ZeroShot, dev: Path) -> float:
     means: list[float] = []
     labels: list[bool] = []
     counts = ExampleCounts()
-    for window in zero_shot.read(dev, counts):
-        means += zero_shot.mean_log_probabilities(window, counts)
-        labels += [example.label == task.labels[1] for example in window]
+    for part in zero_shot.read(dev, counts):
+        means += zero_shot.mean_log_probabilities(part, counts)
+        labels += [example.label == task.labels[1] for example in part]
     return best_threshold(np.array(means), np.array(labels))
 
 

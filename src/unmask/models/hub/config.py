@@ -71,10 +71,15 @@ def find_class(name: object) -> tuple[Family, ModelClass] | None:
     )
 
 
+def class_in(config: Mapping[str, Any]) -> tuple[Family, ModelClass] | None:
+    """The family and the class of `architectures[0]`; None where that is no class that is known here."""
+    named = config.get("architectures")
+    return find_class(named[0]) if isinstance(named, list) and named else None
+
+
 def family_in(config: Mapping[str, Any]) -> Family | None:
     """The family of `architectures[0]`; None where that is no class that is known here."""
-    named = config.get("architectures")
-    found = find_class(named[0]) if isinstance(named, list) and named else None
+    found = class_in(config)
     return None if found is None else found[0]
 
 
@@ -244,16 +249,6 @@ def head_kind_apart(path: Path, config: Mapping[str, Any]) -> HeadKind:
     if kind is None:
         raise ModelError(f"{path}: {HEAD_KIND} is {named!r}; expected one of {', '.join(get_args(HeadKind))}")
     return kind
-
-
-def classes_with(part: Part, without: Part | None = None) -> str:
-    """The names of the classes that have one part and lack another, for a message."""
-    return ", ".join(
-        name
-        for family in ARCHITECTURES.values()
-        for name, its in family.classes.items()
-        if part in its.parts and without not in its.parts
-    )
 
 
 def left_prefixes(family: Family, its: ModelClass) -> tuple[str, ...]:

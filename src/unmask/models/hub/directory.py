@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.errors import ModelError
 from unmask.io.paths import MODEL
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
@@ -27,7 +26,6 @@ from unmask.models.hub.config import (
     HEAD_CLASS,
     HEAD_KIND,
     ProblemType,
-    classes_with,
     config_of,
     dropout_of,
     head_kind_apart,
@@ -156,15 +154,16 @@ def _head_config(tuned: TunedHead, its: ModelClass) -> dict[str, Any]:
     return config
 
 
-def load_model(directory: str | Path | ModelSource) -> LoadedModel:
+def load_model(directory: str | Path | ModelSource, kind: str | None = None) -> LoadedModel:
     """Everything in a directory, by `architectures[0]`. A bare encoder may be without a pooler.
 
     Args:
         directory: a model's, or that of the run that made it, or what `open_source` gave for it.
+        kind: what it must be: `CAUSAL`, `MASKED` or `FINE_TUNED`, with `head` or `head_weights`; None: anything.
 
     Raises:
-        ModelError: a file is missing or damaged, the class or one of its settings is not supported, or a weight is
-            missing, left over or of another shape; the message names it.
+        ModelError: a file is missing or damaged, the class or one of its settings is not supported, it is of another
+            kind, or a weight is missing, left over or of another shape; the message names it.
     """
     if isinstance(directory, ModelSource):
         source = directory
@@ -172,6 +171,7 @@ def load_model(directory: str | Path | ModelSource) -> LoadedModel:
         path = Path(directory)
         is_run = not (path / CONFIG).exists() and (path / MODEL / CONFIG).is_file()
         source = open_source(path / MODEL if is_run else path)
+    source.check_kind(kind)
     weights, parts = source.weights(), source.model_class.parts
     may_be_left = left_prefixes(source.family, source.model_class)
     # `transformers` gives a bare causal encoder a pooler too, which cannot learn.
@@ -215,41 +215,6 @@ def load_encoder(directory: Path | ModelSource, head: HeadKind | None = None, *,
     return replace(loaded, fresh=fresh)
 
 
-def load_masked_lm(directory: Path) -> LoadedModel:
-    """`load_model` for a directory that must have a masked-LM head; a `ModelError` if it has none."""
-    loaded = load_model(directory)
-    if loaded.masked_lm_head is None or loaded.is_causal_lm:
-        raise ModelError(
-            f"{directory} is a {loaded.architecture}; expected a masked-LM head, as `unmask pretrain` saves it "
-            f"({classes_with('masked_lm_head', 'causal_lm')})"
-        )
-    return loaded
-
-
-def load_causal_lm(directory: Path) -> LoadedModel:
-    """`load_model` for a directory that must be a left-to-right language model; a `ModelError` if it is not."""
-    loaded = load_model(directory)
-    if not loaded.is_causal_lm:
-        raise ModelError(
-            f"{directory} is a {loaded.architecture}; expected a left-to-right language model, as `unmask pretrain` "
-            f"with objective.name causal_lm saves it ({classes_with('causal_lm')})"
-        )
-    return loaded
-
-
-def load_finetuned(directory: Path | ModelSource) -> LoadedModel:
-    """`load_model` for a directory that must have a head of fine-tuning, in `head` or `head_weights`; a `ModelError` if
-    it has none."""
-    loaded = load_model(directory)
-    if loaded.head_kind is None:
-        where = directory.directory if isinstance(directory, ModelSource) else directory
-        raise ModelError(
-            f"{where} is a {loaded.architecture}; expected a fine-tuned model, as `unmask finetune` saves it "
-            f"(such as {classes_with('sequence_classification')})"
-        )
-    return loaded
-
-
 def _has_pooler(source: ModelSource, weights: Mapping[str, Tensor]) -> bool:
     return any(name.startswith(source.family.weights.pooler_prefix) for name in weights)
 
@@ -264,13 +229,18 @@ def _assemble(
     return replace(model, unused=unused)
 
 
-def blank_model(directory: Path) -> LoadedModel:
+def blank_model(directory: Path, kind: str | None = None) -> LoadedModel:
     """A model without weights, on PyTorch's meta device: what a directory says of it, for what computes elsewhere.
 
+    Args:
+        kind: as in `load_model`.
+
     Raises:
-        ModelError: `config.json` is missing or damaged, or its class or one of its settings is not supported.
+        ModelError: `config.json` is missing or damaged, its class or one of its settings is not supported, or it is of
+            another kind.
     """
     source = open_source(directory)
+    source.check_kind(kind)
     return _blank(source, source.model_class.parts)
 
 

@@ -20,6 +20,7 @@ from unmask.models.family import Family, HeadKind, ModelClass, Part
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
 from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, find_class, read_class
 from unmask.models.hub.files import CONFIG, read_config, read_weights
+from unmask.models.hub.uses import check_kind, use_of_class
 from unmask.models.hub.weight_names import modernise
 from unmask.models.settings import EncoderSettings
 
@@ -50,6 +51,11 @@ class ModelSource:
         """The longest sequence that the model has seen, in tokens; None: as long as it has positions."""
         trained = self.config.get(TRAINED_LENGTH)
         return trained if type(trained) is int else None
+
+    def check_kind(self, wanted: str | None) -> None:
+        """Raises ModelError for a model of another kind; None takes any."""
+        if wanted is not None:
+            check_kind(self.directory, self.class_name, use_of_class(self.model_class, self.config), wanted)
 
     def weights(self) -> dict[str, Tensor]:
         """All weights, their names modernised, without the second copies of tied ones. Raises ModelError if a file is

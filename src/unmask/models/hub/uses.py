@@ -1,4 +1,4 @@
-"""What a model is for, by the class that its `config.json` names. Torch is not imported."""
+"""What a model is for, by the parts of the class that its `config.json` names. Torch is not imported."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from unmask.errors import ModelError
-from unmask.io.json_text import read_object
-from unmask.io.paths import GENERATOR
-from unmask.models.hub.config import HEAD_KIND, family_in
+from unmask.io.paths import GENERATOR, is_onnx
+from unmask.models.family import HeadKind, ModelClass, Part
+from unmask.models.hub.config import HEAD_KIND, class_in
 from unmask.models.settings import Sizes
 
 logger = logging.getLogger("unmask")
 
 CAUSAL = "a left-to-right language model"
 MASKED = "a masked language model"
+FINE_TUNED = "a fine-tuned model"
 
 
 @dataclass(frozen=True)
 class Use:
-    """What the models of a class are, and the commands that take them."""
+    """What models are, and the commands that take them."""
 
     kind: str
     commands: tuple[str, ...]
@@ -30,49 +31,49 @@ class Use:
 
 _ANY = ("finetune", "features", "similarity", "serve")
 _PAIRS, _ALONE = "evaluate --pairs", " --discriminator"
-_CAUSAL = Use(CAUSAL, ("generate", "score", _PAIRS, *_ANY))
-_MASKED = Use(MASKED, ("fill-mask", _PAIRS, *_ANY))
-_FINE_TUNED = Use("a fine-tuned model", ("predict", "evaluate", *_ANY))
+_FINE_TUNED = Use(FINE_TUNED, ("predict", "evaluate", *_ANY))
 
-_CLASSES = {
-    "BertForPreTraining": _MASKED,
-    "ElectraForPreTraining": Use("a discriminator of replaced tokens", (_PAIRS + _ALONE, *_ANY)),
-    "ElmoForPreTraining": Use("a pair of language models, forward and backward", (_PAIRS, *_ANY)),
+_OF_PARTS: dict[Part, Use] = {
+    **dict.fromkeys(get_args(HeadKind), _FINE_TUNED),
+    "causal_lm": Use(CAUSAL, ("generate", "score", _PAIRS, *_ANY)),
+    "masked_lm_head": Use(MASKED, ("fill-mask", _PAIRS, *_ANY)),
+    "discriminator_head": Use("a discriminator of replaced tokens", (_PAIRS + _ALONE, *_ANY)),
+    "softmax": Use("a pair of language models, forward and backward", (_PAIRS, *_ANY)),
 }
-"""Classes whose use does not follow from the end of the name."""
-_ENDINGS = {
-    "LMHeadModel": _CAUSAL,
-    "ForCausalLM": _CAUSAL,
-    "ForMaskedLM": _MASKED,
-    "ForSequenceClassification": _FINE_TUNED,
-    "ForTokenClassification": _FINE_TUNED,
-    "ForQuestionAnswering": _FINE_TUNED,
-    "ForMultipleChoice": _FINE_TUNED,
-    "Model": Use("an encoder without a head", _ANY),
-}
+"""The first part that a class has says what its models are: the head of one from left to right may be a masked LM's."""
+_WITHOUT_HEAD = Use("an encoder without a head", _ANY)
 
 NOT_FINITE = "what the model computes is not finite: its weights are damaged, or its training diverged"
 
-HINTS = {
+_SOURCES = {
     CAUSAL: "as `unmask pretrain` with objective.name=causal_lm makes one",
     MASKED: "as `unmask pretrain` with objective.name=masked_lm makes one",
+    FINE_TUNED: "as `unmask finetune` makes one",
 }
 """Where a model of a kind comes from."""
 
 
 def use_of(config: Mapping[str, Any]) -> Use | None:
     """What the model of a `config.json` is for; None where its class does not load here."""
+    found = class_in(config)
+    return None if found is None else use_of_class(found[1], config)
+
+
+def use_of_class(its: ModelClass, config: Mapping[str, Any]) -> Use:
+    """What the models of a class are for; one whose head is in a file of its own, as `config.json` says, is
+    fine-tuned."""
     if HEAD_KIND in config:
         return _FINE_TUNED
-    if family_in(config) is None:
-        return None
-    name = config["architectures"][0]
-    return _CLASSES.get(name) or next((use for ending, use in _ENDINGS.items() if name.endswith(ending)), None)
+    return next((use for part, use in _OF_PARTS.items() if part in its.parts), _WITHOUT_HEAD)
 
 
 def commands_for(directory: Path, use: Use | None) -> tuple[str, ...]:
-    """The commands that take the model of a directory: a generator beside it answers for a discriminator."""
+    """The commands that take the model of a directory: a generator beside it answers for a discriminator, and an ONNX
+    file is for fewer."""
     commands = () if use is None else use.commands
+    if is_onnx(directory):
+        taken = ("predict", "evaluate") if "predict" in commands else ("fill-mask", "features", "similarity")
+        return tuple(command for command in (*taken, "serve") if command in commands)
     has_generator = (directory / GENERATOR).is_dir()
     return tuple(command.removesuffix(_ALONE) for command in commands) if has_generator else commands
 
@@ -93,18 +94,14 @@ def check_entries(num_entries: int, pad_id: int | None, sizes: Sizes, where: obj
         )
 
 
-def check_kind(directory: Path, wanted: str) -> None:
-    """Refuses a model of another kind by a `ModelError`, which names the commands that take it. An unknown or damaged
-    model is left to the code that loads it."""
-    try:
-        config = read_object(directory / "config.json", ModelError)
-    except ModelError:
-        return
-    use = use_of(config)
-    if use is None or use.kind == wanted or not config.get("architectures"):
+def check_kind(directory: Path, class_name: str, use: Use, wanted: str) -> None:
+    """Refuses a model of another kind by a `ModelError`, which names the commands that take it."""
+    if use.kind == wanted:
         return
     commands = ", ".join(f"`unmask {command}`" for command in commands_for(directory, use))
+    generator = directory / GENERATOR
+    hint = f"; its generator fills masks: give {generator}" if wanted == MASKED and generator.is_dir() else ""
     raise ModelError(
-        f"{directory} ({config['architectures'][0]}) is {use.kind}: expected {wanted}, {HINTS[wanted]}; "
-        f"this one is for {commands}"
+        f"{directory} ({class_name}) is {use.kind}: expected {wanted}, {_SOURCES[wanted]}; this one is for "
+        f"{commands}{hint}"
     )

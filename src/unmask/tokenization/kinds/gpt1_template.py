@@ -43,7 +43,7 @@ def load_tokenizer_with_template(path: str | Path) -> tuple[Tokenizer, tuple[str
     path = Path(path)
     if is_word_tokenizer(path):
         return load_word_tokenizer(path), ()
-    opened = read_directory(path, None)
+    opened = read_directory(path)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)
     has_template = any(piece.ids for piece in tokenizer.template.single)
     if tokenizer.kind != "bpe" or (has_template and set(ROLES) <= set(opened.special_tokens)):

@@ -78,7 +78,7 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
     directory, words, out = _tokenizer_directory(Path(source)), Path(words), Path(out)
     refuse_foreign(out, KEPT_FILES, "a tokenizer")
     refuse_existing(out, overwrite)
-    opened = read_directory(directory, None)
+    opened = read_directory(directory)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, directory)
     if "" in tokenizer.token_strings:
         raise ModelError(f"{directory}: id {tokenizer.token_strings.index('')} has no entry: expected one for each id")

@@ -29,6 +29,9 @@ METRICS = "metrics.jsonl"
 LOG = "log.txt"
 TENSORBOARD = "tensorboard"
 
+HIDDEN = "is_hidden"
+"""The attribute of a log record that is written to files, and not shown on standard error."""
+
 logger = logging.getLogger("unmask")
 
 
@@ -225,6 +228,8 @@ class _Echo(logging.Handler):
     progress: Progress | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, HIDDEN, False):
+            return
         text = self.format(record)
         if record.levelno >= logging.WARNING:
             text = f"{record.levelname.lower()}: {text}"

@@ -74,7 +74,7 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
      ["keep_head=true", "init_from={runs}/classification", "data.train=dev.tsv"],
      "{runs}/classification/model has the labels n, y, and dev.tsv has even, odd: to keep the head give task.labels"),
     "no head to keep": ("classification", ["keep_head=true"],
-     "{base} is a BertModel; expected a fine-tuned model, as "),
+     "{base} (BertModel) is an encoder without a head: expected a fine-tuned model, as "),
     "nothing to compare on": ("classification", ["search.restarts=2"],
      "search compares runs on dev: give data.dev, or leave out search"),
     "an ensemble of one": ("classification", ["search.ensemble=true", "data.dev=t.jsonl"],

@@ -29,13 +29,17 @@ from unmask.corpus.formats.markdown import strip_markdown
         ("snake_case_name 2 * 3 * 4 \\*g\\*", "snake_case_name 2 * 3 * 4 *g*"),
         ("**서울**은 _수도_ 이다", "서울은 수도 이다"),
         ("**use `a*b*c` now** ``d`` `<x>`", "use a*b*c now d <x>"),
-        ("> quote\n> > deeper\ngoes on", "quote deeper goes on"),
+        ("> quote\n> > deeper\ngoes on", "quote\ndeeper goes on"),
         ("- one\n* two\n  goes on\n+ [x] three\n1. four\n2) five", "one\ntwo goes on\nthree\nfour\nfive"),
         ("Text\n\n| a | b |\n|---|:-:|\n| 1 | 2 |\n\nMore | or less", "Text\nMore | or less"),
-        ("a | b\n--|--\n1 | 2\nafter", "after"),
+        ("a | b\n--|--\n1 | 2\nlast\n\nafter", "after"),
         ("a\n\n***\n\nb\n- - -\nc", "a\nb\nc"),
         ("AT&amp;T &copy; &copy 5 < 6", "AT&T © &copy 5 < 6"),
         ("\0 0 \0 `a`", "\ufffd 0 \ufffd a"),
+        ("<div>\nText *a*\n\n<!-- gone\n\ntoo --> *b* &lt;\n</div>\n\n`<!--` c", "Text a\nb <\n<!-- c"),
+        ("a\n\n    two  lines\n      of *code*\n\nb", "a\ntwo lines of *code*\nb"),
+        ("[*a* `]`](x 'b [c]') <a href='>'>d</a>\\\ne", "a ] d e"),
+        ("- a\n\n  b\n  - c\n\n    ```\n    gone\n    ```\n\n[ ] d", "a\nb\nc\nd"),
     ],
 )  # fmt: skip
 def test_words_stay_and_marks_go(marked: str, words: str) -> None:
@@ -49,9 +53,17 @@ def test_plain_paragraphs_stay_as_they_are(paragraphs: list[str]) -> None:
 
 @pytest.mark.parametrize("mark", ["*", "_", "`", "[", "](", "<", "![", "&", "\\", "|", "- ", "> ", "---\n", "<!--"])
 def test_many_marks_that_nothing_closes(mark: str) -> None:
-    """A pattern that tried every pair of them would not come to an end. Code and comments go to the end of the text."""
+    """Code and comments go to the end of the text, and what is nested as deep as this is left out."""
     stripped = strip_markdown(mark * 20_000 + "x")
-    assert stripped.endswith("x") or (mark in ("`", "<!--") and stripped == "")
+    assert stripped.endswith("x") or (mark in ("`", "<!--", "- ", "> ") and stripped == "")
+
+
+@pytest.mark.parametrize(
+    ("opened", "closed"), [("![", "](a)"), ("[", "](a)"), ("[![", "](a)](b)"), ("> ", ""), ("*a ", "*")]
+)
+@pytest.mark.parametrize("depth", [45, 90, 99, 1000])
+def test_marks_within_marks(opened: str, closed: str, depth: int) -> None:
+    strip_markdown(opened * depth + "x" + closed * depth)
 
 
 def test_a_file_is_a_document(tmp_path: Path) -> None:

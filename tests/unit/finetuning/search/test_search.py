@@ -13,8 +13,8 @@ from support.searches import Pretended, new_recipe, of_accuracy, run_search
 from unmask.errors import InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.ensemble import read_null_threshold
+from unmask.inference.example_sets import ExampleSet
 from unmask.inference.predictor import Predictor
-from unmask.inference.windows import ExampleSet
 from unmask.io.input_files import InputFiles
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.qa.examples import QaExample
@@ -357,13 +357,13 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
 
         num_segments = 2
 
-        def decode(self, window: ExampleSet) -> list[Any]:
+        def decode(self, part: ExampleSet) -> list[Any]:
             measured.append(self.task.settings.null_threshold)
             return [{"answer": "kite", "no_answer_probability": 1 / (1 + math.exp(lead))} for lead in leads]
 
     nothing: Any = None
     predictor = Answering(task, nothing, nothing, nothing)
-    window = ExampleSet(golds, nothing)
+    part = ExampleSet(golds, nothing)
 
     def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
         directory.mkdir()
@@ -372,7 +372,7 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
 
     said = {"metrics": {"best_f1": 50.0}}
     replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: said)
-    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor, encode_windows=lambda *_: [window])
+    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor, encode_sets=lambda *_: [part])
     settings = new_recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
     run_search(tmp_path / "out", settings, Pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
     assert read_null_threshold(tmp_path / "out" / "ensemble") == (None if kept is None else pytest.approx(kept))

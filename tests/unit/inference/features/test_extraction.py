@@ -260,16 +260,14 @@ def test_parquet_without_pyarrow(model: Path, texts: Path, tmp_path: Path, monke
         extract_features(model, texts, tmp_path / "out", format="parquet")
 
 
-def test_windows_of_inputs_do_not_show(
-    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sets_of_inputs_do_not_show(model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = extract_features(model, texts, tmp_path / "whole")
 
     def two_at_a_time(items: Iterator[Any]) -> Iterator[list[Any]]:
         while pair := [item for _, item in zip(range(2), items, strict=False)]:
             yield pair
 
-    monkeypatch.setattr(feature_batches, "windows", two_at_a_time)
+    monkeypatch.setattr(feature_batches, "in_sets", two_at_a_time)
     cut = extract_features(model, texts, tmp_path / "cut")
     assert read_index(cut) == read_index(whole)
     np.testing.assert_allclose(np.load(cut / "features.npy"), np.load(whole / "features.npy"), **CLOSE)

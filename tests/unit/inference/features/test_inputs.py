@@ -17,7 +17,6 @@ from unmask.inference.features.inputs import (
     feature_layouts,
     read_feature_input,
     tokenize,
-    windows_of,
 )
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
@@ -32,24 +31,6 @@ def tokenizer(tiny_model: Path) -> TextTokenizer:
 
 def read(**fields: object) -> FeatureInput:
     return read_feature_input(Row(fields, "file:1"))
-
-
-@given(st.integers(0, 200), st.integers(1, 40))
-def test_every_token_is_one_windows_own_and_has_the_most_context_there(num_tokens: int, room: int) -> None:
-    windows = windows_of(num_tokens, room)
-    owners = [window for window in windows for _ in range(window.first_own, window.last_own)]
-    assert len(owners) == num_tokens
-    own = [token for window in windows for token in range(window.first_own, window.last_own)]
-    assert own == list(range(num_tokens))
-    for token, owner in enumerate(owners):
-        context = {
-            window: min(token - window.start, window.end - 1 - token)
-            for window in windows
-            if window.start <= token < window.end
-        }
-        assert context[owner] == max(context.values())
-    assert all(window.end - window.start == min(room, num_tokens) for window in windows)
-    assert windows[-1].end == num_tokens
 
 
 @given(st.integers(1, 60), st.integers(3, 20), st.booleans())

@@ -76,7 +76,7 @@ def search(folder: Path, model: Path, queries: list[str], corpus: list[str], top
 def test_search_finds_the_most_alike_in_blocks_of_any_size(
     size: int, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feature_batches, "windows", blocks_of(size))
+    monkeypatch.setattr(feature_batches, "in_sets", blocks_of(size))
     answers = search(tmp_path, tiny_model, QUERIES, CORPUS, 4)
     wanted, among = (embed(tiny_model, texts) for texts in (QUERIES, CORPUS))
     for answer, query, cosines in zip(answers, QUERIES, wanted @ among.T, strict=True):

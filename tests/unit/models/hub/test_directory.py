@@ -18,16 +18,8 @@ from support.tensors import assert_equal
 from unmask.errors import ModelError
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead, new_head
-from unmask.models.hub.directory import (
-    LoadedModel,
-    TunedHead,
-    load_encoder,
-    load_finetuned,
-    load_masked_lm,
-    load_model,
-    save_model,
-    weights_of,
-)
+from unmask.models.hub.directory import LoadedModel, TunedHead, load_encoder, load_model, save_model, weights_of
+from unmask.models.hub.uses import FINE_TUNED, MASKED
 
 SETTINGS = small(vocab=30, width=12, layers=2, heads=3, inner=20, positions=16)
 LAYER_2 = "bert.encoder.layer.2"
@@ -86,7 +78,7 @@ def test_pretrained_round_trip(pretrained: Path) -> None:
 def test_masked_lm_without_pooler_round_trip(tmp_path: Path) -> None:
     encoder, head = BertEncoder(SETTINGS, pooler=False), MaskedLMHead(SETTINGS)
     save_model(tmp_path / "model", encoder, {"masked_lm_head": head})
-    model = load_masked_lm(tmp_path / "model")
+    model = load_model(tmp_path / "model", MASKED)
     assert model.architecture == "BertForMaskedLM"
     assert model.encoder.pooler is None
     assert_equal(weights_in(model), weights_of(encoder, {"masked_lm_head": head}))
@@ -235,7 +227,7 @@ def test_a_config_that_is_not_supported_is_told(pretrained: Path, changes: dict[
 def test_a_classifier_config_that_is_wrong_is_reported(classifier: Path, changes: dict[str, Any], message: str) -> None:
     edit_config(classifier, **changes)
     with pytest.raises(ModelError, match=message):
-        load_finetuned(classifier)
+        load_model(classifier, FINE_TUNED)
 
 
 def test_labels_left_out_are_numbered(tmp_path: Path) -> None:
@@ -243,12 +235,12 @@ def test_labels_left_out_are_numbered(tmp_path: Path) -> None:
     save_model(tmp_path / "model", BertEncoder(SETTINGS), tuned=TunedHead(head, "sequence_classification"))
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if "label" not in k}))
-    assert load_finetuned(tmp_path / "model").labels == ("LABEL_0", "LABEL_1")
+    assert load_model(tmp_path / "model", FINE_TUNED).labels == ("LABEL_0", "LABEL_1")
 
 
 def test_a_directory_without_the_wanted_head_is_refused(classifier: Path) -> None:
-    with pytest.raises(ModelError, match="BertForSequenceClassification; expected a masked-LM head"):
-        load_masked_lm(classifier)
+    with pytest.raises(ModelError, match=r"\(BertForSequenceClassification\) is a fine-tuned model: expected a masked"):
+        load_model(classifier, MASKED)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff"])

@@ -17,16 +17,9 @@ from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.heads.heads import HeadKind, new_head
-from unmask.models.hub.directory import (
-    TunedHead,
-    load_causal_lm,
-    load_encoder,
-    load_finetuned,
-    load_masked_lm,
-    load_model,
-    save_model,
-)
+from unmask.models.hub.directory import TunedHead, load_encoder, load_model, save_model
 from unmask.models.hub.source import open_source
+from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED
 
 SETTINGS = small_elmo()
 
@@ -87,7 +80,7 @@ def test_a_head_of_fine_tuning_stands_beside_the_encoder(tmp_path: Path, kind: H
     encoder = ElmoEncoder(SETTINGS)
     head = ElmoClassifier(SETTINGS, 3) if kind == "sequence_classification" else new_head(kind, SETTINGS, 3)
     save_model(tmp_path, encoder, tuned=TunedHead(head, kind, labels=["a", "b", "c"], problem_type=None))
-    loaded = load_finetuned(tmp_path)
+    loaded = load_model(tmp_path, FINE_TUNED)
     assert (loaded.architecture, loaded.head_kind, loaded.labels) == ("ElmoModel", kind, ("a", "b", "c"))
     assert_equal(dict(loaded.head_weights), dict(head.state_dict()))
     alone = load_encoder(tmp_path, head=kind)
@@ -101,6 +94,6 @@ def test_what_was_only_pre_trained_has_no_such_head(directory: Path) -> None:
     assert load_model(directory).softmax is not None
     assert load_encoder(directory).unused == ("softmax.bias", "softmax.weight")
     assert open_source(directory).settings == SETTINGS
-    for load in (load_finetuned, load_masked_lm, load_causal_lm):
+    for kind in (FINE_TUNED, MASKED, CAUSAL):
         with pytest.raises(ModelError, match="ElmoForPreTraining"):
-            load(directory)
+            load_model(directory, kind)

@@ -19,16 +19,8 @@ from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.google import checkpoint as google_checkpoint
 from unmask.models.heads.heads import DiscriminatorHead, HeadKind, MaskedLMHead, needs_pooler, new_head
-from unmask.models.hub.directory import (
-    NUM_LABELS,
-    TunedHead,
-    load_encoder,
-    load_finetuned,
-    load_masked_lm,
-    load_model,
-    save_model,
-    weights_of,
-)
+from unmask.models.hub.directory import NUM_LABELS, TunedHead, load_encoder, load_model, save_model, weights_of
+from unmask.models.hub.uses import FINE_TUNED, MASKED
 from unmask.models.settings import Architecture, EncoderSettings, token_families
 
 FAMILIES = tuple(token_families())
@@ -68,7 +60,7 @@ def save_finetuned(directory: Path, family: Architecture, kind: HeadKind, **opti
 def test_a_finetuned_model_comes_back(tmp_path: Path, family: Architecture, kind: HeadKind) -> None:
     labelled = kind not in NUM_LABELS
     head = save_finetuned(tmp_path, family, kind, labels=["나쁨", "good"])
-    loaded = load_finetuned(tmp_path)
+    loaded = load_model(tmp_path, FINE_TUNED)
     assert loaded.encoder.settings == sizes(family)
     assert loaded.head_kind == kind
     assert loaded.labels == (("나쁨", "good") if labelled else None)
@@ -85,7 +77,7 @@ def test_a_finetuned_model_comes_back(tmp_path: Path, family: Architecture, kind
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
 def test_the_problem_type_is_kept(tmp_path: Path, problem_type: str) -> None:
     save_finetuned(tmp_path, "electra", "sequence_classification", problem_type=problem_type)
-    assert load_finetuned(tmp_path).problem_type == problem_type
+    assert load_model(tmp_path, FINE_TUNED).problem_type == problem_type
 
 
 class Tagger(nn.Module):
@@ -101,7 +93,7 @@ def test_the_weights_of_a_head_of_ones_own_are_handed_back(tmp_path: Path, famil
     encoder, head = new_encoder(sizes(family), pooler=False), Tagger()
     labels = ["O", "B-사람", "I-사람"]
     save_model(tmp_path, encoder, tuned=TunedHead(head, "token_classification", labels=labels))
-    loaded = load_finetuned(tmp_path)
+    loaded = load_model(tmp_path, FINE_TUNED)
     assert loaded.head is None
     assert loaded.head_kind == "token_classification"
     assert loaded.labels == tuple(labels)
@@ -115,7 +107,7 @@ def test_the_head_of_an_earlier_model_does_not_stay(tmp_path: Path) -> None:
     save_finetuned(tmp_path, "gpt1", "question_answering")
     save_finetuned(tmp_path, "gpt1", "sequence_classification")
     assert not (tmp_path / "head.safetensors").exists()
-    assert load_finetuned(tmp_path).architecture == "OpenAIGPTForSequenceClassification"
+    assert load_model(tmp_path, FINE_TUNED).architecture == "OpenAIGPTForSequenceClassification"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,7 +149,7 @@ def test_robertas_released_layout_loads(tmp_path: Path) -> None:
         return weights
 
     edit_weights(tmp_path, age)
-    assert load_masked_lm(tmp_path).unused == ("roberta.pooler.dense.bias",)
+    assert load_model(tmp_path, MASKED).unused == ("roberta.pooler.dense.bias",)
     edit_weights(tmp_path, lambda weights: weights | {"lm_head.decoder.bias": torch.ones(30)})
     with pytest.raises(ModelError, match=r"lm_head\.decoder\.bias differs from lm_head\.bias"):
         load_model(tmp_path)
@@ -183,7 +175,7 @@ def test_gpt1s_released_layout_loads(tmp_path: Path) -> None:
 def test_a_generator_is_a_masked_lm(tmp_path: Path) -> None:
     settings = sizes("electra", embedding_size=6)
     save_model(tmp_path, new_encoder(settings), {"masked_lm_head": MaskedLMHead(settings)})
-    loaded = load_masked_lm(tmp_path)
+    loaded = load_model(tmp_path, MASKED)
     assert loaded.architecture == "ElectraForMaskedLM"
     assert loaded.masked_lm_head.dense.weight.shape == (6, 12)
 
@@ -259,7 +251,7 @@ def test_a_config_that_is_not_supported_is_reported(
     save_finetuned(tmp_path, family, kind)
     edit_config(tmp_path, **changes)
     with pytest.raises(ModelError, match=r"config\.json") as caught:
-        load_finetuned(tmp_path)
+        load_model(tmp_path, FINE_TUNED)
     assert message in str(caught.value)
 
 
@@ -273,21 +265,21 @@ def test_a_head_apart_is_read_as_strictly(tmp_path: Path) -> None:
     ):
         edit_weights(tmp_path, edit, "head.safetensors")
         with pytest.raises(ModelError, match=rf"head\.safetensors: .*{message}"):
-            load_finetuned(tmp_path)
+            load_model(tmp_path, FINE_TUNED)
         path.write_bytes(whole)
     path.write_bytes(whole[:20])
     with pytest.raises(ModelError, match=r"head\.safetensors is cut short or damaged"):
-        load_finetuned(tmp_path)
+        load_model(tmp_path, FINE_TUNED)
     path.unlink()
     with pytest.raises(ModelError, match=r"head\.safetensors is missing"):
-        load_finetuned(tmp_path)
+        load_model(tmp_path, FINE_TUNED)
     assert load_encoder(tmp_path, head="question_answering").architecture == "OpenAIGPTModel"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pretrained_model_is_not_a_finetuned_one(tmp_path: Path, family: Architecture) -> None:
-    with pytest.raises(ModelError, match=r"\w; expected a fine-tuned model, as `unmask finetune` saves it"):
-        load_finetuned(save_pretrained(tmp_path, family))
+    with pytest.raises(ModelError, match=r"\) is .*: expected a fine-tuned model, as `unmask finetune` makes one"):
+        load_model(save_pretrained(tmp_path, family), FINE_TUNED)
 
 
 def test_googles_checkpoints_go_through_their_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,12 @@ from support.imports import loaded_with
 from unmask.errors import ModelError
 from unmask.inference.left_to_right.generation import generate
 from unmask.inference.mask_filling import fill_mask
+from unmask.inference.predictor import predict
 from unmask.info import describe
 from unmask.io.paths import GENERATOR, SPAN_BOUNDARY
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.hub.config import HEAD_KIND
-from unmask.models.hub.uses import CAUSAL, MASKED, check_kind, use_of
+from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED, check_kind, use_of
 
 CLASSES = {name: its for family in ARCHITECTURES.values() for name, its in family.classes.items()}
 
@@ -39,13 +40,9 @@ def test_uses_are_known_without_torch() -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"architectures": None}, {"architectures": []}, {"architectures": ["Other"]}])
-def test_what_is_not_known_is_left_to_who_loads_it(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_what_is_not_known_is_for_nothing(config: dict[str, Any]) -> None:
     assert use_of(config) is None
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    check_kind(tmp_path, CAUSAL)
-    (tmp_path / "config.json").write_text("{")
-    check_kind(tmp_path, CAUSAL)
-    check_kind(tmp_path / "absent", CAUSAL)
+    assert use_of({**config, HEAD_KIND: "any"}) is None
 
 
 FOREIGN = {"DistilBertForMaskedLM": "distilbert", "DebertaV2ForMaskedLM": "deberta-v2", "GPT2LMHeadModel": "gpt2"}
@@ -74,9 +71,31 @@ def test_a_model_whose_settings_are_refused_has_no_commands(tiny_model: Path, tm
 
 
 def test_a_head_apart_is_a_fine_tuned_model(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["OpenAIGPTModel"], HEAD_KIND: "any"}))
+    use = use_of({"architectures": ["OpenAIGPTModel"], HEAD_KIND: "any"})
     with pytest.raises(ModelError, match=r"\(OpenAIGPTModel\) is a fine-tuned model: expected .* `unmask predict`"):
-        check_kind(tmp_path, CAUSAL)
+        check_kind(tmp_path, "OpenAIGPTModel", use, CAUSAL)
+
+
+def test_a_model_of_another_kind_is_refused_before_its_weights_are_read(tiny_model: Path, tmp_path: Path) -> None:
+    """Also one whose class is found by the names of its weights."""
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["architectures"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"\(Bert\w+\) is a masked language model: expected a left-to-right"):
+        generate(tmp_path, "a")
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMaskedLM"]}))
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"\(BertForMaskedLM\) is a masked language model: expected a fine-tuned"):
+        predict(tmp_path, [{"text": "a"}])
+
+
+def test_a_refusal_names_commands_that_an_onnx_file_is_for(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
+    use = use_of({"architectures": ["BertForMaskedLM"]})
+    commands = "`unmask fill-mask`, `unmask features`, `unmask similarity`, `unmask serve`"
+    with pytest.raises(ModelError, match=f"this one is for {commands}$"):
+        check_kind(tmp_path, "BertForMaskedLM", use, FINE_TUNED)
 
 
 def test_info_tells_of_a_head_and_a_generator_beside_the_model(tiny_model: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Running modules over examples: windows whose outputs fit into memory, the order of outputs, and losses."""
+"""Running modules over examples: sets whose outputs fit into memory, the order of outputs, and losses."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from support.tasks import new_task
 from unmask.batch import Batch, LossTerm
-from unmask.inference.windows import (
-    WINDOW,
+from unmask.inference.example_sets import (
+    MOST_EXAMPLES,
     Coverage,
     Losses,
-    encode_windows,
+    encode_sets,
+    in_sets,
     map_ahead,
     measure,
     run_module,
-    window_size,
-    windows,
+    set_size,
 )
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.encoded import encoded
@@ -51,28 +51,28 @@ def opened(name: str, num_labels: int | None = None, **settings: Any) -> Task[An
 @pytest.mark.parametrize(
     ("task", "size"),
     [
-        (opened("classification", 2), WINDOW),
-        (opened("regression"), WINDOW),
-        (opened("choice"), WINDOW),
-        (opened("qa"), WINDOW),  # 2 outputs of about 100 tokens
-        (opened("classification", 256), WINDOW),
+        (opened("classification", 2), MOST_EXAMPLES),
+        (opened("regression"), MOST_EXAMPLES),
+        (opened("choice"), MOST_EXAMPLES),
+        (opened("qa"), MOST_EXAMPLES),  # 2 outputs of about 100 tokens
+        (opened("classification", 256), MOST_EXAMPLES),
         (opened("classification", 5000), 209),
         (opened("classification", 5000, multi_label=True), 209),
-        (opened("classification", 100_000), 16),  # never fewer: a report shows a dozen examples of the first window
+        (opened("classification", 100_000), 16),  # never fewer: a report shows a dozen examples of the first set
         (opened("tagging", 9), 1165),
     ],
     ids=lambda each: each if isinstance(each, int) else f"{each.kind}, {len(each.labels)} labels",
 )
 def test_a_window_holds_about_a_million_outputs_at_most(task: Task[Any], size: int) -> None:
-    assert window_size(task) == size
+    assert set_size(task) == size
 
 
 def test_examples_of_many_labels_are_encoded_in_smaller_windows(tiny_model: Path) -> None:
     task, counts = opened("classification", 5000), ExampleCounts()
     examples = [TextExample("a man", None, f"B-{number}", {}, "x:1") for number in range(300)]
-    found = list(encode_windows(task, iter(examples), load_tokenizer(tiny_model), counts, 2))
-    assert [len(window.examples) for window in found] == [len(window.encoded) for window in found] == [209, 91]
-    assert [example for window in found for example in window.examples] == examples
+    found = list(encode_sets(task, iter(examples), load_tokenizer(tiny_model), counts, 2))
+    assert [len(part.examples) for part in found] == [len(part.encoded) for part in found] == [209, 91]
+    assert [example for part in found for example in part.examples] == examples
     assert counts.examples == 300
 
 
@@ -83,7 +83,7 @@ def test_unknown_tokens_are_counted_among_those_of_the_texts(
     caplog.set_level(logging.INFO, "unmask")
     texts = ["a man 국민 a dog", "a man", "[UNK] people wait"]
     examples = [TextExample(text, None, "B-0", {}, "x:1") for text in texts]
-    list(encode_windows(opened("classification", 5), iter(examples), tokenizer, counts, 2, "x.tsv"))
+    list(encode_sets(opened("classification", 5), iter(examples), tokenizer, counts, 2, "x.tsv"))
     num_tokens = sum(map(len, tokenizer.encode_batch(texts, specials_in_text=True)))  # without [CLS] and [SEP]
     assert counts.summary() == f"3 examples, 2 of {num_tokens} tokens not in the vocabulary ([UNK])"
     counts.log("x.tsv")
@@ -126,9 +126,9 @@ def test_bytes_cover_everything(caplog: pytest.LogCaptureFixture) -> None:
 
 @given(st.integers(0, 30), st.integers(1, 9))
 def test_windows_cut_a_stream_and_lose_nothing(count: int, size: int) -> None:
-    cut = list(windows(iter(range(count)), size))
-    assert [item for window in cut for item in window] == list(range(count))
-    assert all(len(window) == size for window in cut[:-1])
+    cut = list(in_sets(iter(range(count)), size))
+    assert [item for part in cut for item in part] == list(range(count))
+    assert all(len(part) == size for part in cut[:-1])
     assert all(cut)
 
 

@@ -26,12 +26,12 @@ from unmask.training.device import Compute
 
 logger = logging.getLogger("unmask")
 
-WINDOW = 4096
+MOST_EXAMPLES = 4096
 """How many examples are read, sorted by length and put back in order at once; fewer where each has many outputs."""
 STREAMED = 512
 """The most on the CPU where somebody waits for answers: they come after as many inputs."""
 _MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
-"""Rough limits of a window: predictions with a probability for each output then take some 60 MB."""
+"""Rough limits of a set: predictions with a probability for each output then take some 60 MB."""
 _TOKENS = 100
 """Tokens of an example, roughly, where there is one output per token."""
 
@@ -141,11 +141,11 @@ def attach_tokenizer(encoder: Encoder, tokenizer: Tokenizer, where: object) -> N
         encoder.set_words(tokenizer.table)
 
 
-def windows(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
+def in_sets(items: Iterable[Item], size: int = MOST_EXAMPLES) -> Iterator[list[Item]]:
     """Cuts a stream into lists of `size`, the last one shorter."""
     iterator = iter(items)
-    while window := list(islice(iterator, size)):
-        yield window
+    while part := list(islice(iterator, size)):
+        yield part
 
 
 def map_ahead(function: Callable[[Item], Made], items: Iterable[Item], device: torch.device) -> Iterator[Made]:
@@ -169,13 +169,13 @@ def map_ahead(function: Callable[[Item], Made], items: Iterable[Item], device: t
         thread.shutdown(wait=False, cancel_futures=True)
 
 
-def window_size(task: Task[Any]) -> int:
-    """How many examples of a task are taken at a time, at most `WINDOW`: fewer where there are many labels."""
+def set_size(task: Task[Any]) -> int:
+    """How many examples of a task are taken at a time, at most `MOST_EXAMPLES`: fewer where there are many labels."""
     outputs = max(1, len(task.labels)) * (_TOKENS if task.per_token else 1)
-    return min(WINDOW, max(_FEWEST_EXAMPLES, _MOST_OUTPUTS // outputs))
+    return min(MOST_EXAMPLES, max(_FEWEST_EXAMPLES, _MOST_OUTPUTS // outputs))
 
 
-def encode_windows(
+def encode_sets(
     task: Task[Any],
     examples: Iterable[Example],
     tokenizer: Tokenizer,
@@ -183,36 +183,36 @@ def encode_windows(
     num_segments: int,
     name: str = "inputs",
     device: torch.device = _CPU,
-    most: int = WINDOW,
+    most: int = MOST_EXAMPLES,
 ) -> Iterator[ExampleSet]:
-    """Encodes a stream of examples window by window; warns if the vocabulary does not cover the texts of `name`.
+    """Encodes a stream of examples set by set; warns if the vocabulary does not cover the texts of `name`.
 
     Args:
-        device: computes the windows; while a GPU does, the next one is encoded.
-        most: examples of a window.
+        device: computes the sets; while a GPU does, the next one is encoded.
+        most: examples of a set.
     """
     coverage = Coverage(tokenizer, name)
 
-    def encode(window: list[Example]) -> ExampleSet:
-        encoded = task.encode(window, tokenizer, counts, num_segments)
+    def encode(part: list[Example]) -> ExampleSet:
+        encoded = task.encode(part, tokenizer, counts, num_segments)
         coverage.add(encoded.input_ids)
-        return ExampleSet(window, encoded)
+        return ExampleSet(part, encoded)
 
-    yield from map_ahead(encode, windows(examples, min(most, window_size(task))), device)
+    yield from map_ahead(encode, in_sets(examples, min(most, set_size(task))), device)
     coverage.note(counts)
 
 
 @torch.inference_mode()
-def predict_window(
-    task: Task[Any], module: TaskModule, window: ExampleSet, compute: Compute, losses: Losses | None = None
+def predict_set(
+    task: Task[Any], module: TaskModule, part: ExampleSet, compute: Compute, losses: Losses | None = None
 ) -> list[Prediction]:
-    """One prediction for each example of a window.
+    """One prediction for each example of a set.
 
     Args:
         module: in eval mode, on the device.
         losses: these are added to it; None computes no loss, and needs no labels.
     """
-    return task.decode(window.examples, window.encoded, run_module(task, module, window.encoded, compute, losses))
+    return task.decode(part.examples, part.encoded, run_module(task, module, part.encoded, compute, losses))
 
 
 def run_module(
@@ -255,7 +255,7 @@ def run_module(
 
 
 def measure(
-    task: Task[Any], module: TaskModule, encoded_windows: Iterable[ExampleSet], compute: Compute
+    task: Task[Any], module: TaskModule, sets: Iterable[ExampleSet], compute: Compute
 ) -> tuple[float, Score[Any]]:
     """Runs a module, in eval mode, over labelled examples.
 
@@ -266,7 +266,7 @@ def measure(
         The loss, and the score.
     """
     losses, score = Losses(), task.score()
-    for window in encoded_windows:
-        predictions: Sequence[Mapping[str, Any]] = predict_window(task, module, window, compute, losses)
-        score.add(window.examples, predictions)
+    for part in sets:
+        predictions: Sequence[Mapping[str, Any]] = predict_set(task, module, part, compute, losses)
+        score.add(part.examples, predictions)
     return losses.loss, score
