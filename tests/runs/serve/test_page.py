@@ -13,8 +13,7 @@ from starlette.testclient import TestClient
 
 from support.serving import OUTSIDE, serving
 from support.untrained import save_masked_lm
-from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel, open_models
+from unmask.serving.models import open_models
 
 PAGE = Path(str(files("unmask.serving"))) / "page"
 
@@ -54,15 +53,6 @@ def test_every_panel_asks_for_a_use_that_there_is(client: TestClient) -> None:
     for path in PAGE.glob("panels/*.js"):
         for use in re.findall(r'use(?:s: \[|=)"([\w-]+)"', path.read_text("utf-8")):
             assert use in known, (path.name, use)
-
-
-def test_a_token_is_asked_for_by_the_page_itself(served_models: dict[str, ServedModel]) -> None:
-    app = build_app(served_models, token="secret")
-    with TestClient(app) as client:
-        for path in ("/", "/page/playground.js", "/docs", "/openapi.json"):
-            assert client.get(path).status_code == 200, path
-        assert client.get("/v1/models").status_code == 401
-    app.service.batcher.close()
 
 
 def test_names_of_lines_that_end_at_the_bottom_stand_inside_their_figure(address: str, browser: Any) -> None:
@@ -135,19 +125,6 @@ def test_what_belongs_to_a_name_stays_at_it(address: str, browser: Any) -> None:
     boxes = [each.bounding_box() for each in page.locator(".answer svg rect").all()]
     assert [round(after["x"] - before["x"] - before["width"]) for before, after in pairwise(boxes)] == [0, 4]
     page.close()
-
-
-def test_the_page_of_endpoints_asks_for_the_token_once(served_models: dict[str, ServedModel], browser: Any) -> None:
-    page, asked = browser.new_page(), []
-    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept("secret")))
-    with serving(served_models, "secret") as address:
-        page.goto(f"{address}/docs")
-        form = page.locator("form[data-path$=tokenize]").first
-        for _ in range(2):
-            form.get_by_role("button").click()
-            page.get_by_text("200 OK").wait_for()
-        page.close()
-    assert asked == ["The server's token"]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 390)])

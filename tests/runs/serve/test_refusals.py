@@ -232,6 +232,13 @@ def test_other_machines_are_not_let_in_without_a_token(host: str, token: str | N
         check_address(*words)
 
 
+@pytest.mark.parametrize("token", ["비밀토큰", "caf\u00e9", " secret", "secret\n", "se\tcret"])
+def test_a_token_that_no_client_can_send_is_refused_at_the_start(token: str) -> None:
+    with pytest.raises(SettingsError, match="UNMASK_TOKEN holds a token that no client can send: expected letters"):
+        check_address("127.0.0.1", token, False)
+    check_address("127.0.0.1", "two words, and signs: ~!", False)
+
+
 def test_a_foreign_name_is_not_answered_without_a_token(served_models: dict[str, ServedModel]) -> None:
     assert hosts_of("127.0.0.1", "secret") is None
     assert hosts_of("0.0.0.0", None) is None
