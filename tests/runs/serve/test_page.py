@@ -127,6 +127,20 @@ def test_what_belongs_to_a_name_stays_at_it(address: str, browser: Any) -> None:
     page.close()
 
 
+@pytest.mark.parametrize("entities", [[], [{"start": 5, "end": 105, "label": "OG"}]])
+def test_a_word_that_is_longer_than_a_line_is_broken(address: str, browser: Any, entities: list[Any]) -> None:
+    page, text = browser.new_page(viewport={"width": 390, "height": 800}), "서울 " + "가나다라마" * 280
+    reply = {"predictions": [{"entities": entities, "tags": []}], "tokens_left_out": [0], "model": "tagging"}
+    page.route("**/tag", lambda route: route.fulfill(json=reply))
+    page.goto(f"{address}/#entities?text={text}")
+    page.locator(".answer[aria-busy=false] svg").wait_for()
+    assert page.evaluate(OUTSIDE) == []
+    drawn = page.locator(".answer svg text:not([font-size='11'])").all_text_contents()
+    assert "".join(drawn) == text.replace(" ", "")
+    assert page.locator(".answer svg text[font-size='11']").all_text_contents() == [each["label"] for each in entities]
+    page.close()
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 390)])
 def test_two_checkpoints_and_a_model_with_another_mask_are_compared(
     of_masks: str, browser: Any, scheme: str, width: int
