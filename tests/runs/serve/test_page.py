@@ -50,8 +50,10 @@ def test_nothing_of_ours_names_another_place() -> None:
 
 def test_every_panel_asks_for_a_use_that_there_is(client: TestClient) -> None:
     known = {address.rpartition("/")[2] for address in client.get("/openapi.json").json()["paths"]}
-    for path in PAGE.glob("panels/*.js"):
-        for use in re.findall(r'use(?:s: \[|=)"([\w-]+)"', path.read_text("utf-8")):
+    for path in (PAGE / "state.js", *PAGE.glob("panels/*.js")):
+        named = re.findall(r'(?:\buse=|uses: \[|JUDGING = \[)(".*?")[\] ]', path.read_text("utf-8"))
+        assert named or path.stem in ("classes", "state"), path.name
+        for use in re.findall(r'"([\w-]+)"', " ".join(named)):
             assert use in known, (path.name, use)
 
 
@@ -230,22 +232,6 @@ def test_a_word_outside_the_likeliest_is_drawn_as_likely_as_it_is(of_masks: str,
     page.close()
 
 
-def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, browser: Any) -> None:
-    page = browser.new_page()
-    page.goto(f"{of_labels}/#classes")
-    shown, model = page.locator(".answer[aria-busy=false] svg").first, page.locator("select").first
-    shown.wait_for()
-    expect_value(model, "single")
-    page.get_by_label("Second text").fill("A man is asleep .")
-    expect_value(model, "pair")
-    for sample, name in {"praise": "single", "a pair": "pair", "blame": "single"}.items():
-        page.get_by_role("button", name=sample).click()
-        expect_value(model, name)
-        shown.wait_for()
-        assert page.get_by_role("alert").count() == 0
-    page.close()
-
-
 def test_a_panel_without_a_model_says_which_to_serve(of_labels: str, browser: Any) -> None:
     page = browser.new_page()
     page.route("**/v1/models", lambda route: (page.get_by_text("Asking the server").wait_for(), route.continue_()))
@@ -257,24 +243,6 @@ def test_a_panel_without_a_model_says_which_to_serve(of_labels: str, browser: An
     for panel in absent.all():
         panel.click()
         page.locator(".about").get_by_text(re.compile("^Serve an? ")).wait_for()
-    page.close()
-
-
-def test_labels_that_reach_their_threshold_are_marked(of_labels: str, browser: Any) -> None:
-    def several(route: Any) -> None:
-        answer = route.fetch().json()
-        answer["predictions"] = [{"labels": labels, "probabilities": {"warm": 0.4, "dull": 0.3}}]
-        route.fulfill(json=answer)
-
-    labels = ["warm"]
-    page = browser.new_page()
-    page.route("**/classify", several)
-    page.goto(f"{of_labels}/#classes")
-    page.locator(".answer svg text").get_by_text("✓ warm", exact=True).wait_for()
-    assert page.locator(".answer svg text").get_by_text("dull", exact=True).count() == 1
-    labels.clear()
-    page.get_by_role("button", name="Show").click()
-    page.get_by_text("none reaches its label’s threshold").wait_for()
     page.close()
 
 
