@@ -32,6 +32,7 @@ from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
+from unmask.tasks.rows import named
 from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
@@ -215,6 +216,7 @@ def _template() -> Any:
     environment.filters["cell"] = lambda value: " ".join(str(value).replace("|", "\\|").split())
     environment.filters["plain"] = lambda value: re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(str(value).split()))
     environment.filters["number"] = number
+    environment.filters["named"] = named
     return environment.get_template("card.md")
 
 

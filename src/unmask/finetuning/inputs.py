@@ -33,6 +33,7 @@ from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.cutting import cut_pieces, warn_of_hidden
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, TaskStep, UnitPosition, concatenate
 from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import named
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
@@ -297,8 +298,8 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
             )
     if task.labels and loaded.labels != task.labels:
         raise ModelError(
-            f"{source} has the labels {', '.join(loaded.labels or ())}, and {settings.data.files('train')} has "
-            f"{', '.join(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
+            f"{source} has the labels {named(loaded.labels or ())}, and {settings.data.files('train')} has "
+            f"{named(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
         )
     remembered = (loaded.config or {}).get("unmask_task", {})
     top = remembered.get("encoder_top", "none")
