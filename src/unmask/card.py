@@ -157,6 +157,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         segmenter=segmenter,
         own_ways=own_ways,
         task=task,
+        is_pair="text_b" in config.get("unmask_task", {}).get("columns", {}),
+        is_number=task is not None and kind_of(task) == "regression",
         labels=description.get("labels") if task and kind_of(task) in FIELDS_OF_KINDS["labels"] else None,
         init_from=_origin(recipe),
         from_scratch=getattr(recipe, "from_scratch", False),
