@@ -19,7 +19,7 @@ from unmask.inference.windows import ExampleSet, attach_tokenizer, encode_window
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import CHECKPOINTS, model_directory
 from unmask.io.progress import Progress
-from unmask.io.tables import warn_of_quotes
+from unmask.io.tables import warn_of_notation
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import WindowClassifier, needs_pooler
@@ -126,7 +126,7 @@ def open_inputs(
     assert train is not None, "a recipe names it"
     _check_dev(settings)
     for files in (train, *(files for _, files, _ in data.measured())):
-        warn_of_quotes(files)
+        warn_of_notation(files)
     task = open_task(settings.task, data.columns).fit_to(train)
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
