@@ -30,9 +30,9 @@ class Metrics:
         def counter(name: str, *labels: str) -> Counter:
             return Counter(name, name.removeprefix("te_").replace("_", " "), labels, registry=self.registry)
 
-        self._arrived = counter("te_request_count", "method")
-        self._succeeded = counter("te_request_success", "method")
-        self._failed = counter("te_request_failure", "method", "err")
+        self._arrived = counter("te_request_count", "method", "model")
+        self._succeeded = counter("te_request_success", "method", "model")
+        self._failed = counter("te_request_failure", "method", "model", "err")
         self._duration = histogram("te_request_duration", "seconds from a request's arrival to its answer", _SECONDS)
         self._reading = histogram("te_request_tokenization_duration", "seconds of reading a request", _SECONDS)
         self._queue = histogram("te_request_queue_duration", "seconds that a request waited", _SECONDS)
@@ -41,17 +41,17 @@ class Metrics:
         self._tokens = histogram("te_batch_next_tokens", "tokens in a batch", _TOKENS)
         Gauge("te_queue_size", "requests that wait", registry=self.registry).set_function(lambda: self.queue_size())
 
-    def arrived(self, endpoint: str) -> None:
-        """A request was read."""
-        self._arrived.labels(endpoint).inc()
+    def arrived(self, endpoint: str, model: str = "") -> None:
+        """A request was read; `model` is that of its address, if it names one."""
+        self._arrived.labels(endpoint, model).inc()
 
-    def answered(self, endpoint: str, status: int, took_s: float) -> None:
+    def answered(self, endpoint: str, status: int, took_s: float, model: str = "") -> None:
         """A request was answered; `status` is 0 where nobody waited for the answer, which counts as 499."""
         status = status or 499
         if status < 400:
-            self._succeeded.labels(endpoint).inc()
+            self._succeeded.labels(endpoint, model).inc()
         else:
-            self._failed.labels(endpoint, str(status)).inc()
+            self._failed.labels(endpoint, model, str(status)).inc()
         self._duration.observe(took_s)
 
     def read(self, took_s: float) -> None:
