@@ -302,8 +302,7 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
             f"{named(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
         )
     remembered = (loaded.config or {}).get("unmask_task", {})
-    top = remembered.get("encoder_top", "none")
-    if top != settings.task.encoder_top:
+    if (top := remembered.get("encoder_top", "none")) != settings.task.encoder_top:
         raise ModelError(
             f"{source} was fine-tuned with task.encoder_top {top}, and it is {settings.task.encoder_top} here: set "
             f"task.encoder_top={top}, or leave out keep_head"
