@@ -32,6 +32,7 @@ from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
+from unmask.tasks.rows import named
 from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
@@ -156,6 +157,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         segmenter=segmenter,
         own_ways=own_ways,
         task=task,
+        is_pair="text_b" in config.get("unmask_task", {}).get("columns", {}),
+        is_number=task is not None and kind_of(task) == "regression",
         labels=description.get("labels") if task and kind_of(task) in FIELDS_OF_KINDS["labels"] else None,
         init_from=_origin(recipe),
         from_scratch=getattr(recipe, "from_scratch", False),
@@ -215,6 +218,7 @@ def _template() -> Any:
     environment.filters["cell"] = lambda value: " ".join(str(value).replace("|", "\\|").split())
     environment.filters["plain"] = lambda value: re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(str(value).split()))
     environment.filters["number"] = number
+    environment.filters["named"] = named
     return environment.get_template("card.md")
 
 

@@ -36,6 +36,7 @@ from unmask.recipe.loading import read_recipe
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.store.manifest import part_name, read_manifest
+from unmask.tasks.rows import named
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
@@ -104,7 +105,7 @@ def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
+        return (named if name == "labels" else ", ".join)(map(str, value)) or "none"
     if isinstance(value, float):
         return f"{value:.2%}" if name.endswith(("_share", "progress")) else f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):

@@ -32,7 +32,9 @@ def serving(models: dict[str, ServedModel], token: str | None = None) -> Iterato
     thread.start()
     while not server.started:
         time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
-    app.service.batcher.close()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:  # else a test that fails hangs
+        server.should_exit = True
+        thread.join()
+        app.service.batcher.close()

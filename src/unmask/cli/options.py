@@ -58,10 +58,10 @@ def given_files(
 ) -> InputFiles:
     """The files of examples that a command is given, with the options that say how they are written."""
     from unmask.io.input_files import find_inputs
-    from unmask.io.tables import warn_of_quotes
+    from unmask.io.tables import warn_of_notation
 
     files = find_inputs(names, table_settings(encoding, separator, header, quoted))
-    warn_of_quotes(files)
+    warn_of_notation(files)
     return files
 
 

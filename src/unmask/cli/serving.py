@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Encoding, Header, Json, Model, Overwrite, Precision, Quoted, Separator, given_files
+from unmask.cli.options import (
+    Columns,
+    Encoding,
+    Header,
+    Json,
+    Model,
+    Overwrite,
+    Precision,
+    Quoted,
+    Separator,
+    given_files,
+)
 
 app = typer.Typer()
 
@@ -24,6 +35,7 @@ def export_command(
     out: Annotated[Path, typer.Option("--out", help="the directory to write")],
     format: Annotated[str, typer.Option("--format", help="onnx, or onnx-int8")] = "onnx",
     max_loss: Annotated[float, typer.Option("--max-loss", help="how much worse the metric may be, of 1")] = 0.01,
+    columns: Columns = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
     header: Header = "first_row",
@@ -33,9 +45,10 @@ def export_command(
 ) -> None:
     """Write a model as ONNX, with a certificate of what it answers, or refuse."""
     from unmask.exporting.export import export
+    from unmask.recipe.loading import read_columns
 
-    files = given_files(check, encoding, separator, header, quoted)
-    certificate = export(model, out, files, format=format, max_loss=max_loss, overwrite=overwrite)
+    named, files = read_columns(columns or []), given_files(check, encoding, separator, header, quoted)
+    certificate = export(model, out, files, named, format=format, max_loss=max_loss, overwrite=overwrite)
     if as_json:
         print(json.dumps(certificate, ensure_ascii=False))
         return

@@ -62,7 +62,11 @@ def predict_command(
         typer.Option("--out", help="a file: .jsonl, .csv, or for questions .json, the {id: answer} of SQuAD"),
     ] = None,
     abstain_below: Annotated[
-        float | None, typer.Option("--abstain-below", help="no label or choice where it is less probable than this")
+        float | None,
+        typer.Option(
+            "--abstain-below",
+            help="no label or choice where it is less probable than this; no labels where the least sure of several is",
+        ),
     ] = None,
     most_uncertain: Annotated[
         int | None, typer.Option("--most-uncertain", help="only so many inputs, the least certain first: to label next")

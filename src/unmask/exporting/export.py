@@ -13,11 +13,12 @@ from typing import Any, Literal, get_args
 import torch
 
 from unmask.card import card_of, stated_in
-from unmask.errors import ColumnError, InputError, ModelError, SettingsError
+from unmask.errors import ModelError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts, size_of
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.predictor import load_predictor
+from unmask.inference.task_options import NOTHING_SAID, naming_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory
 from unmask.io.progress import human_bytes
@@ -26,6 +27,7 @@ from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write
 from unmask.models.google.checkpoint import find_index
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.files import CONFIG
+from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.directory import KEPT_FILES
 from unmask.training.run.model_place import CARD
 
@@ -44,6 +46,7 @@ def export(
     model: str | Path,
     out: str | Path,
     check: str | DataPath,
+    columns: ColumnSettings = NOTHING_SAID,
     *,
     format: str = "onnx",
     max_loss: float = 0.01,
@@ -56,6 +59,7 @@ def export(
         out: the directory to write.
         check: what the model is measured on before and after: labelled examples, as for `unmask evaluate`; texts, as
             for `unmask features`, of a model that is not fine-tuned.
+        columns: of `check`, where they are not those that the model remembers.
         format: `onnx` in fp32, or `onnx-int8`: weights of products in 8 bits, inputs quantized as they come.
         max_loss: how much worse the metric that `certificate` names may be, as a share of its range: .01 is a point of
             accuracy, or of F1 in per cent; beyond it nothing is written.
@@ -65,8 +69,8 @@ def export(
         What the certificate says.
 
     Raises:
-        SettingsError: there is no such format, the model is of a kind that cannot be exported, or it answers too much
-            worse.
+        SettingsError: there is no such format, a column does not apply here, the model is of a kind that cannot be
+            exported, or it answers too much worse.
         ModelError: there is no model.
         InputError: the examples cannot be read.
         OutputError: there is something at `out` that is not to be overwritten, or is no exported model.
@@ -100,11 +104,15 @@ def export(
     refuse_foreign(out, own, "an exported model", CERTIFICATE)
     refuse_existing(out, overwrite)
     is_tuned = loaded.head_kind is not None
-    before: Any = (load_predictor if is_tuned else load_feature_model)(directory, device="cpu")
-    try:
-        examples: Any = (read_examples if is_tuned else read_texts)(before, files)
-    except ColumnError as error:
-        raise InputError(f"{error.problem} Name it as in the file that the model was trained on") from error
+    before: Any
+    examples: Any
+    with naming_columns():
+        if is_tuned:
+            before = load_predictor(directory, device="cpu").with_options(columns, use="evaluate")
+            examples = read_examples(before, files)
+        else:
+            before = load_feature_model(directory, columns=columns, device="cpu")
+            examples = read_texts(before, files)
     with writing_directory(out, overwrite) as place:
         for path in copied:
             shutil.copy(path, place / path.name)

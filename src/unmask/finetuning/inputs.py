@@ -20,7 +20,7 @@ from unmask.inference.task_options import adjusted_task, naming_columns
 from unmask.io.input_files import InputFiles
 from unmask.io.paths import CHECKPOINTS, model_directory
 from unmask.io.progress import Progress
-from unmask.io.tables import warn_of_quotes
+from unmask.io.tables import warn_of_notation
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import WindowClassifier, needs_pooler
@@ -35,6 +35,7 @@ from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
 from unmask.tasks.cutting import cut_pieces, warn_of_hidden
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, UnitPosition, concatenate
 from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import named
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
@@ -127,7 +128,7 @@ def open_inputs(
     assert train is not None, "a recipe names it"
     _check_dev(settings)
     for files in (train, *(files for _, files, _ in data.measured())):
-        warn_of_quotes(files)
+        warn_of_notation(files)
     task = open_task(settings.task, data.columns).fit_to(train)
     torch.manual_seed(settings.seed)
     module = build_module(settings, task, source, tokenizer, len(new_entries))
@@ -298,12 +299,11 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
             )
     if task.labels and loaded.labels != task.labels:
         raise ModelError(
-            f"{source} has the labels {', '.join(loaded.labels or ())}, and {settings.data.files('train')} has "
-            f"{', '.join(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
+            f"{source} has the labels {named(loaded.labels or ())}, and {settings.data.files('train')} has "
+            f"{named(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
         )
     remembered = (loaded.config or {}).get("unmask_task", {})
-    top = remembered.get("encoder_top", "none")
-    if top != settings.task.encoder_top:
+    if (top := remembered.get("encoder_top", "none")) != settings.task.encoder_top:
         raise ModelError(
             f"{source} was fine-tuned with task.encoder_top {top}, and it is {settings.task.encoder_top} here: set "
             f"task.encoder_top={top}, or leave out keep_head"

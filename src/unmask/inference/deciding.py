@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -36,11 +36,12 @@ def _sureness(probability: float, threshold: float) -> float:
 
 @dataclass(frozen=True)
 class Deciding:
-    """What to do with uncertain predictions of a classifier or of a task with choices.
+    """What to do with uncertain predictions of a classifier or of a task with choices. If anything is, each has its
+    `certainty`.
 
     Attributes:
         abstain_below: below this certainty the keys of the kind's `decision` are None and `abstained` True.
-        most_uncertain: only so many predictions are kept, the least certain first.
+        most_uncertain: only so many predictions are kept, the least certain first; of equals the earlier.
 
     Raises:
         SettingsError: a value is out of its range.
@@ -68,15 +69,17 @@ class Deciding:
         those chosen are kept in memory."""
         given = task.settings.thresholds
         thresholds = given if isinstance(given, dict) else {}
+        if self.abstain_below is None and self.most_uncertain is None:
+            yield from predictions
+            return
+        predictions = ({**each, "certainty": certainty(each, thresholds)} for each in predictions)
         if self.most_uncertain is not None:
-            order = count()  # of equally uncertain ones the earlier comes first
-            keyed = ((certainty(prediction, thresholds), next(order), prediction) for prediction in predictions)
-            predictions = [prediction for _, _, prediction in heapq.nsmallest(self.most_uncertain, keyed)]
+            predictions = heapq.nsmallest(self.most_uncertain, predictions, key=itemgetter("certainty"))
         for prediction in predictions:
             if self.abstain_below is None:
                 yield prediction
                 continue
-            has_abstained = certainty(prediction, thresholds) < self.abstain_below
+            has_abstained = prediction["certainty"] < self.abstain_below
             named = [name for name in FACTS[task.kind].decision if name in prediction and has_abstained]
             yield {**prediction, **dict.fromkeys(named), "abstained": has_abstained}
 

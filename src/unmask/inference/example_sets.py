@@ -35,8 +35,9 @@ _MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
 _TOKENS = 100
 """Tokens of an example, roughly, where there is one output per token."""
 
-MOST_UNKNOWN = 0.05
-"""Share of unknown tokens above which a warning says that the vocabulary does not cover the texts."""
+MOST_UNKNOWN, MANY_UNKNOWN = 0.05, 3
+"""Share of unknown tokens above which a warning says that the vocabulary does not cover the texts, and the least number
+of them: one strange word says nothing of a language."""
 
 WARNED_OF: set[str] = set()
 """Fingerprints of the tokenizers that this process has warned of: every fold of a cross-validation opens them again."""
@@ -87,13 +88,15 @@ class Coverage:
     _has_warned: bool = False
 
     def add(self, input_ids: NDArray[np.int32]) -> None:
-        """Counts the tokens of rows; warns where more than `MOST_UNKNOWN` are unknown, once of each tokenizer."""
+        """Counts the tokens of rows; warns where `MANY_UNKNOWN` are unknown, and over `MOST_UNKNOWN` of all, once
+        of each tokenizer."""
         if self.tokenizer.unk_id is None:
             return
         special_ids = [index for index in self.tokenizer.special_ids if index != self.tokenizer.unk_id]
         self.tokens += int((~np.isin(input_ids, special_ids)).sum())
         self.unknown += int((input_ids == self.tokenizer.unk_id).sum())
-        if self.unknown > MOST_UNKNOWN * self.tokens and not self._has_warned:
+        is_much = self.unknown >= MANY_UNKNOWN and self.unknown > MOST_UNKNOWN * self.tokens
+        if is_much and not self._has_warned:
             self._has_warned = True
             if (vocabulary := self.tokenizer.fingerprint()) in WARNED_OF:
                 return

@@ -74,11 +74,11 @@ class RowFaults:
             raise self.first[0]
         if self.count:
             lines: list[str] = []
-            reported: set[str] = set()
+            last = ""
             for fault in self.first:
                 place, _, what = str(fault).partition(": ")
-                lines.append(f"{place}: the same" if what in reported else str(fault))
-                reported.add(what)
+                lines.append(f"{place}: the same" if what == last else str(fault))
+                last = what
             raise InputError("\n  ".join([*lines, f"{self.count:,} rows in all cannot be used"]))
 
 

@@ -31,12 +31,6 @@ quote that is never closed would take the rest of a file into memory."""
 LINE_FORMATS = (".tsv", ".csv", ".jsonl")
 FORMATS = (*LINE_FORMATS, ".json", ".parquet")
 
-_ADVICE = {
-    True: "in a .csv a text with commas or line breaks is between quotes",
-    False: "in a .tsv nothing is quoted: a text holds no tab and no line break",
-}
-
-
 _DECLARED = re.compile("sep=(.)")
 """The line before the header by which a `.csv` names to Excel what separates its cells."""
 
@@ -95,8 +89,8 @@ def _rows_of(
     else:
         known = [end + packed for end in FORMATS[:-1] for packed in COMPRESSIONS]
         raise InputError(
-            f"{file}: unknown kind of file: expected {', '.join([*known, '.parquet'])}; convert or rename it, or name "
-            "its kind where the command takes --format"
+            f"{file}: unknown kind of file: expected {', '.join([*known, '.parquet'])}; convert or rename it (of a "
+            "workbook save the sheet as .csv), or name its kind where the command takes --format"
         )
 
 
@@ -160,7 +154,13 @@ def open_table(
     elif not is_sound_header(cells, place, settings, refuse):
         return None
     what = "the first row" if without else "the header"
-    rows = _fitted(records, names, name, f"{what} has {len(names)} ({', '.join(names)})", quoted, refuse, short_rows)
+    advice = (
+        "in a .csv a text with commas or line breaks is between quotes"
+        if quoted
+        else "in a .tsv nothing is quoted: a text holds no tab and no line break; if yours are between quotes, give "
+        f"{settings.option('quoted', 'true')}"
+    )
+    rows = _fitted(records, names, name, f"{what} has {len(names)} ({', '.join(names)})", advice, refuse, short_rows)
     return Table(names, place, rows, separator=separator)
 
 
@@ -206,7 +206,7 @@ def _fitted(
     names: Sequence[str],
     name: str,
     expected: str,
-    quoted: bool,
+    advice: str,
     refuse: Refuse,
     short_rows: list[str] | None,
 ) -> Iterator[Row]:
@@ -222,7 +222,7 @@ def _fitted(
             if cells != [""]:
                 short_rows.append(place)
         elif cells != [""]:
-            refuse(place, "ragged row", f"{len(cells)} fields where {expected}: fix the row ({_ADVICE[quoted]})")
+            refuse(place, "ragged row", f"{len(cells)} fields where {expected}: fix the row ({advice})")
 
 
 # ---- JSON
@@ -244,7 +244,7 @@ def read_jsonl(lines: NumberedLines, name: str, refuse: Refuse = stop) -> Iterat
             refuse(f"{name}:{number}", "not a JSON object", no_object(value))
 
 
-# ---- Quotes that nobody reads
+# ---- Tables that seem to be written otherwise than they are read
 
 
 LOOKED_AT = 1_000
@@ -253,9 +253,12 @@ LOOKED_AT = 1_000
 _IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
 
 
-def warn_of_quotes(files: InputFiles) -> None:
-    """Warns of a `.tsv` that seems to be written with quotes, which are not read where `quoted` does not say so."""
+def warn_of_notation(files: InputFiles) -> None:
+    """Warns of a `.csv` whose header is split at commas and has more of another mark, and of a `.tsv` that seems to be
+    written with quotes, which are not read where `quoted` does not say so."""
     for file in files_of(files):
+        if file.suffixes[0] == ".csv" and file.settings.separator is None and file.path.is_file():
+            _warn_of_separator(file)
         if file.suffixes[0] != ".tsv" or file.settings.quoted is not None or not file.path.is_file():
             continue
         try:
@@ -270,6 +273,25 @@ def warn_of_quotes(files: InputFiles) -> None:
                 name,
                 file.settings.option("quoted", "true"),
                 file.settings.option("quoted", "false"),
+            )
+
+
+def _warn_of_separator(file: InputFiles) -> None:
+    try:
+        table = open_table(".csv", file.lines(), str(file), file.settings, stop)
+    except InputError:
+        return  # reading it will say so
+    if table is None or table.separator != "," or file.settings.header == "none":
+        return
+    for mark, given in {";": "';'", "\t": "tab", "|": "'|'"}.items():
+        if "".join(table.names).count(mark) >= len(table.names):
+            logger.warning(
+                "%s: the header is split at its commas into %s columns, and %r would make more: give %s if that is "
+                "what separates the cells",
+                file,
+                len(table.names),
+                mark,
+                file.settings.option("separator", given),
             )
 
 

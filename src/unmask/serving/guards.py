@@ -95,8 +95,9 @@ class Guards:
             return message
 
         is_counted = scope["method"] == "POST"
+        endpoint, model = self._counted_as(scope["path"])
         if is_counted:
-            self._metrics.arrived(self._endpoint(scope["path"]))
+            self._metrics.arrived(endpoint, model)
         try:
             if self._hosts is not None and (host := _host(headers.get(b"host", b""))) not in ("", *self._hosts):
                 await _refuse(
@@ -122,7 +123,7 @@ class Guards:
         finally:
             self._held_bytes -= size
             if is_counted:
-                self._metrics.answered(self._endpoint(scope["path"]), status, time.monotonic() - started)
+                self._metrics.answered(endpoint, status, time.monotonic() - started, model)
 
     async def _pass_over(self, receive: Receive) -> None:
         """Reads a body and forgets it: closed while the client still sends, the connection would lose the answer."""
@@ -135,10 +136,12 @@ class Guards:
     def _too_large(self) -> str:
         return f"the body is over {self._limits.body_bytes:,} bytes: send fewer or shorter inputs at once"
 
-    def _endpoint(self, path: str) -> str:
-        """The last part of a known address, for the metrics: what clients make up is not repeated there."""
-        last = path.rstrip("/").rpartition("/")[2]
-        return last if last in self._endpoints else "other"
+    def _counted_as(self, path: str) -> tuple[str, str]:
+        """The last part of a known address, and the model that it names, for the metrics: what clients make up is not
+        repeated there."""
+        rest, _, last = path.rstrip("/").rpartition("/")
+        model = rest.removeprefix("/v1/models/")
+        return last if last in self._endpoints else "other", model if model in self.service.models else ""
 
     def _is_allowed(self, path: str, authorization: bytes) -> bool:
         if self._token is None or path in OPEN_PATHS or path.startswith("/page/"):

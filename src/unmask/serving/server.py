@@ -36,11 +36,17 @@ logger = logging.getLogger("unmask")
 
 
 def check_address(host: str, token: str | None, insecure: bool) -> None:
-    """Refuses to be reached from other machines without a token.
+    """Refuses a token that no client can send, and to be reached from other machines without one.
 
     Raises:
-        SettingsError: `host` is not this machine alone, there is no token, and `insecure` is not said.
+        SettingsError: the token has other characters than printable ASCII, or a blank at an end; or `host` is not this
+            machine alone, there is no token, and `insecure` is not said.
     """
+    if token is not None and (not token.isascii() or not token.isprintable() or token != token.strip()):
+        raise SettingsError(
+            "UNMASK_TOKEN holds a token that no client can send: expected letters, digits and signs of ASCII, with no "
+            "blank at the beginning or end"
+        )
     if token is not None or insecure:
         return
     if not _is_local(host):

@@ -73,9 +73,14 @@ def list_in_cell(cell: str, name: str, source: str, refuses: bool = True) -> lis
     return decoded if isinstance(decoded, list) else None
 
 
+def named(labels: Iterable[str]) -> str:
+    """Labels in a line; one with a comma in it is between quotes."""
+    return ", ".join(repr(label) if "," in label else label for label in labels)
+
+
 def listed(items: Sequence[str], most: int = 10) -> str:
     """The first few of some items, for a message: `a, b and 3 more`."""
-    shown_items = ", ".join(items[:most])
+    shown_items = named(items[:most])
     return shown_items if len(items) <= most else f"{shown_items} and {len(items) - most:,} more"
 
 

@@ -337,4 +337,4 @@ def test_who_leaves_is_not_computed_for(served_models: dict[str, ServedModel], m
         with score(served):
             wait_until(lambda: service.batcher.queue_size == 1)
         wait_until(lambda: service.batcher.queue_size == 0)
-        wait_until(lambda: b'te_request_failure{err="499",method="score"} 1' in service.metrics.text())
+        wait_until(lambda: b'te_request_failure{err="499",method="score",model="masked"} 1' in service.metrics.text())

@@ -13,8 +13,7 @@ from starlette.testclient import TestClient
 
 from support.serving import OUTSIDE, serving
 from support.untrained import save_masked_lm
-from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel, open_models
+from unmask.serving.models import open_models
 
 PAGE = Path(str(files("unmask.serving"))) / "page"
 
@@ -51,18 +50,11 @@ def test_nothing_of_ours_names_another_place() -> None:
 
 def test_every_panel_asks_for_a_use_that_there_is(client: TestClient) -> None:
     known = {address.rpartition("/")[2] for address in client.get("/openapi.json").json()["paths"]}
-    for path in PAGE.glob("panels/*.js"):
-        for use in re.findall(r'use(?:s: \[|=)"([\w-]+)"', path.read_text("utf-8")):
+    for path in (PAGE / "state.js", *PAGE.glob("panels/*.js")):
+        named = re.findall(r'(?:\buse=|uses: \[|JUDGING = \[)(".*?")[\] ]', path.read_text("utf-8"))
+        assert named or path.stem in ("classes", "state"), path.name
+        for use in re.findall(r'"([\w-]+)"', " ".join(named)):
             assert use in known, (path.name, use)
-
-
-def test_a_token_is_asked_for_by_the_page_itself(served_models: dict[str, ServedModel]) -> None:
-    app = build_app(served_models, token="secret")
-    with TestClient(app) as client:
-        for path in ("/", "/page/playground.js", "/docs", "/openapi.json"):
-            assert client.get(path).status_code == 200, path
-        assert client.get("/v1/models").status_code == 401
-    app.service.batcher.close()
 
 
 def test_names_of_lines_that_end_at_the_bottom_stand_inside_their_figure(address: str, browser: Any) -> None:
@@ -137,17 +129,18 @@ def test_what_belongs_to_a_name_stays_at_it(address: str, browser: Any) -> None:
     page.close()
 
 
-def test_the_page_of_endpoints_asks_for_the_token_once(served_models: dict[str, ServedModel], browser: Any) -> None:
-    page, asked = browser.new_page(), []
-    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept("secret")))
-    with serving(served_models, "secret") as address:
-        page.goto(f"{address}/docs")
-        form = page.locator("form[data-path$=tokenize]").first
-        for _ in range(2):
-            form.get_by_role("button").click()
-            page.get_by_text("200 OK").wait_for()
-        page.close()
-    assert asked == ["The server's token"]
+@pytest.mark.parametrize("entities", [[], [{"start": 5, "end": 105, "label": "OG"}]])
+def test_a_word_that_is_longer_than_a_line_is_broken(address: str, browser: Any, entities: list[Any]) -> None:
+    page, text = browser.new_page(viewport={"width": 390, "height": 800}), "서울 " + "가나다라마" * 280
+    reply = {"predictions": [{"entities": entities, "tags": []}], "tokens_left_out": [0], "model": "tagging"}
+    page.route("**/tag", lambda route: route.fulfill(json=reply))
+    page.goto(f"{address}/#entities?text={text}")
+    page.locator(".answer[aria-busy=false] svg").wait_for()
+    assert page.evaluate(OUTSIDE) == []
+    drawn = page.locator(".answer svg text:not([font-size='11'])").all_text_contents()
+    assert "".join(drawn) == text.replace(" ", "")
+    assert page.locator(".answer svg text[font-size='11']").all_text_contents() == [each["label"] for each in entities]
+    page.close()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 390)])
@@ -239,22 +232,6 @@ def test_a_word_outside_the_likeliest_is_drawn_as_likely_as_it_is(of_masks: str,
     page.close()
 
 
-def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, browser: Any) -> None:
-    page = browser.new_page()
-    page.goto(f"{of_labels}/#classes")
-    shown, model = page.locator(".answer[aria-busy=false] svg").first, page.locator("select").first
-    shown.wait_for()
-    expect_value(model, "single")
-    page.get_by_label("Second text").fill("A man is asleep .")
-    expect_value(model, "pair")
-    for sample, name in {"praise": "single", "a pair": "pair", "blame": "single"}.items():
-        page.get_by_role("button", name=sample).click()
-        expect_value(model, name)
-        shown.wait_for()
-        assert page.get_by_role("alert").count() == 0
-    page.close()
-
-
 def test_a_panel_without_a_model_says_which_to_serve(of_labels: str, browser: Any) -> None:
     page = browser.new_page()
     page.route("**/v1/models", lambda route: (page.get_by_text("Asking the server").wait_for(), route.continue_()))
@@ -266,24 +243,6 @@ def test_a_panel_without_a_model_says_which_to_serve(of_labels: str, browser: An
     for panel in absent.all():
         panel.click()
         page.locator(".about").get_by_text(re.compile("^Serve an? ")).wait_for()
-    page.close()
-
-
-def test_labels_that_reach_their_threshold_are_marked(of_labels: str, browser: Any) -> None:
-    def several(route: Any) -> None:
-        answer = route.fetch().json()
-        answer["predictions"] = [{"labels": labels, "probabilities": {"warm": 0.4, "dull": 0.3}}]
-        route.fulfill(json=answer)
-
-    labels = ["warm"]
-    page = browser.new_page()
-    page.route("**/classify", several)
-    page.goto(f"{of_labels}/#classes")
-    page.locator(".answer svg text").get_by_text("✓ warm", exact=True).wait_for()
-    assert page.locator(".answer svg text").get_by_text("dull", exact=True).count() == 1
-    labels.clear()
-    page.get_by_role("button", name="Show").click()
-    page.get_by_text("none reaches its label’s threshold").wait_for()
     page.close()
 
 

@@ -104,7 +104,7 @@ def test_every_panel_works_by_keyboard_alone(address: str, browser: Any) -> None
         show()
         if panel == "classes":
             assert page.get_by_text("What speaks for").count() == 0, "it costs as many passes as there are words"
-            reach(page, "label:nth-of-type(4) select", "Shift+Tab")
+            reach(page, "label:nth-of-type(3) select", "Shift+Tab")
             with page.expect_response(lambda answer: answer.url.endswith("/words")) as asked:
                 page.keyboard.type("by integrated")
                 reach(page, "button.main")

@@ -93,7 +93,10 @@ def test_a_request_under_way_is_answered_at_the_end(model_directories: dict[str,
         with socket.create_connection((host, int(port)), timeout=30) as connection:
             connection.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + body)
             metrics = f"{place}/metrics"
-            while b'te_request_count{method="score"} 1' not in urllib.request.urlopen(metrics, timeout=30).read():
+            while (
+                b'te_request_count{method="score",model="m"} 1'
+                not in urllib.request.urlopen(metrics, timeout=30).read()
+            ):
                 time.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             assert connection.recv(12) == b"HTTP/1.1 200"

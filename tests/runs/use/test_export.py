@@ -274,11 +274,15 @@ def test_what_is_too_much_worse_is_not_written(
     [
         (
             '{"text": "a", "stars": 1}',
-            "check.jsonl:1: no column 'label' for the label: there is text, stars. Name it as ",
+            "check.jsonl:1: no column 'label' for the label: there is text, stars. Name it with --column label=",
         ),
         (
             '{"review": "a", "label": 1}',
-            "check.jsonl:1: no column 'text': expected text; there is review, label. Name ",
+            "check.jsonl:1: no column 'text': expected text; there is review, label. Name yours with --column text=",
+        ),
+        (
+            '{"review": "a", "label": 1}\n{"review": "b", "label": 1}',
+            "check.jsonl:1: no column 'text': expected text; there is review, label. Name yours with --column text=",
         ),
         ('{"text": "a", "label": "?"}', "check.jsonl:1: the label '?'"),
         ("", "check.jsonl"),
@@ -316,6 +320,27 @@ def test_a_check_may_be_written_in_another_way(
     assert code == 2
     assert "if that is right, give --encoding cp949" in errors
     code, _, errors = unmask(*words, "--encoding", "cp949", "--separator", ";")
+    assert errors.endswith("the check is read\n")
+
+
+@pytest.mark.parametrize("kind", ["classification", "encoder"])
+def test_a_check_may_have_columns_of_other_names(
+    kind: str, unmask: Command, task_models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(model: object, path: Path) -> None:
+        raise InputError("the check is read")
+
+    monkeypatch.setattr("unmask.exporting.export.write_graph", begin)
+    model = task_models.base if kind == "encoder" else task_models.runs / kind
+    rows = [{"review": each["text"], "stars": each["label"]} for each in examples(task_models, "classification")]
+    Path("check.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    named = ["--column", "text=review", *(["--column", "label=stars"] if kind != "encoder" else [])]
+    words = ("export", model, "--check", "check.jsonl", "--out", "onnx")
+    code, _, errors = unmask(*words)
+    assert code == 2
+    assert "--column text=" in errors
+    assert "data.columns" not in errors
+    code, _, errors = unmask(*words, *named)
     assert errors.endswith("the check is read\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from support.commands import Command, type_in
 from support.files import write_rows
+from unmask.card import card_of
+from unmask.inference.predictor import predict
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -27,6 +30,26 @@ def examples(task_models: Any, kind: str) -> list[dict[str, Any]]:
 
 def write(path: str, rows: list[dict[str, Any]]) -> str:
     return str(write_rows(Path(path), *rows))
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "given", "value"),
+    [
+        ("classification", {"text": "a warm paper"}, "a warm paper", "score"),
+        ("regression", {"text_a": "dull", "text_b": "a warm"}, {"text": "dull", "text_pair": "a warm"}, "value"),
+    ],
+)
+def test_the_code_of_a_card_answers_as_predict(
+    kind: str, row: dict[str, str], given: Any, value: str, task_models: Any
+) -> None:
+    """Of a pair too, and the score of a regression is its number."""
+    model, found = task_models.runs / kind / "model", dict[str, Any]()
+    [code] = re.findall("```python\n(.*?)```", card_of(model), re.DOTALL)
+    assert ("text_pair" in code, "the number itself" in code) == (kind == "regression",) * 2
+    exec(code.replace("DIRECTORY", str(model)), found)
+    answer, [expected] = found["model"](given), predict(model, [row])
+    answer = answer[0] if isinstance(answer, list) else answer
+    assert answer["score"] == pytest.approx(expected[value], abs=1e-5)
 
 
 def test_columns_are_named_in_one_way_everywhere(unmask: Command, place: Path, task_models: Any) -> None:

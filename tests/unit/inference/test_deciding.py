@@ -30,6 +30,7 @@ def test_certainty_is_that_of_the_decision() -> None:
     with_threshold = TaskSettings(name="classification", multi_label=True, thresholds={"a": 0.32})
     [kept] = Deciding(abstain_below=0.6)([several], open_task(with_threshold, ColumnSettings()))
     assert (kept["abstained"], kept["labels"]) == (True, None)
+    assert kept["certainty"] == pytest.approx(0.53125), "what is compared is told"
 
 
 def test_below_the_threshold_there_is_no_decision() -> None:
@@ -42,7 +43,8 @@ def test_below_the_threshold_there_is_no_decision() -> None:
 
 def test_the_least_certain_come_first_and_of_equals_the_earlier() -> None:
     given = [label(each, number=number) for number, each in enumerate([0.9, 0.6, 0.6, 0.55, 0.99])]
-    assert [one["number"] for one in Deciding(most_uncertain=3)(given, CLASSIFICATION)] == [3, 1, 2]
+    kept = list(Deciding(most_uncertain=3)(given, CLASSIFICATION))
+    assert [(one["number"], one["certainty"]) for one in kept] == [(3, 0.55), (1, 0.6), (2, 0.6)]
     assert len(list(Deciding(most_uncertain=9)(given, CLASSIFICATION))) == 5
 
 

@@ -81,22 +81,22 @@ def test_unknown_tokens_are_counted_among_those_of_the_texts(
 ) -> None:
     tokenizer, counts = load_tokenizer(tiny_model), ExampleCounts()
     caplog.set_level(logging.INFO, "unmask")
-    texts = ["a man 국민 a dog", "a man", "[UNK] people wait"]
+    texts = ["a man 국민 a dog", "a man", "[UNK] people wait [UNK]"]
     examples = [TextExample(text, None, "B-0", {}, "x:1") for text in texts]
     list(encode_sets(opened("classification", 5), iter(examples), tokenizer, counts, 2, "x.tsv"))
     num_tokens = sum(map(len, tokenizer.encode_batch(texts, specials_in_text=True)))  # without [CLS] and [SEP]
-    assert counts.summary() == f"3 examples, 2 of {num_tokens} tokens not in the vocabulary ([UNK])"
+    assert counts.summary() == f"3 examples, 3 of {num_tokens} tokens not in the vocabulary ([UNK])"
     counts.log("x.tsv")
     levels, messages = zip(*[(record.levelname, record.getMessage()) for record in caplog.records], strict=True)
     assert levels == ("WARNING", "INFO"), "the warning above 5 %, and how many there are in all"
-    assert messages[0].startswith(f"x.tsv: {200 / num_tokens:.0f} % of the tokens (2 of {num_tokens}) are [UNK]")
+    assert messages[0].startswith(f"x.tsv: {300 / num_tokens:.0f} % of the tokens (3 of {num_tokens}) are [UNK]")
     assert messages[1] == f"x.tsv: {counts.summary()}"
 
 
 def test_a_vocabulary_is_warned_of_once_in_a_process(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
     other, _ = train_tokenizer(["a man waits"] * 4, TokenizerSettings(vocab_size=40))
     for tokenizer in (load_tokenizer(tiny_model), load_tokenizer(tiny_model), other, other):
-        Coverage(tokenizer, "x.tsv").add(np.array([tokenizer.unk_id], dtype=np.int32))
+        Coverage(tokenizer, "x.tsv").add(np.array([tokenizer.unk_id] * 3, dtype=np.int32))
     assert len(caplog.records) == 2, "one for each vocabulary"
 
 

@@ -137,9 +137,12 @@ def test_texts_that_the_vocabulary_does_not_cover_are_told(
     single: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "unmask")
+    list(predict(single, [{"text": "국민"}]))
     list(predict(single, [{"text": "a man 국민"}]))
-    assert "inputs: 33 % of the tokens (1 of 3) are [UNK]: the vocabulary does not cover these texts" in caplog.text
+    assert "are [UNK]" not in caplog.text, "one strange word says nothing of a language"
     assert "inputs: 1 examples, 1 of 3 tokens not in the vocabulary ([UNK])" in caplog.text
+    list(predict(single, [{"text": "a man 국민 국민 국민"}]))
+    assert "inputs: 60 % of the tokens (3 of 5) are [UNK]: the vocabulary does not cover these texts" in caplog.text
     caplog.clear()
     data = write(tmp_path / "dev.tsv", "review\tlabel\n" + "a man waits\tgood\n" * 30 + "a man 국민\tbad\n")
     evaluate(single, data)

@@ -28,7 +28,7 @@ from unmask.io.encodings import fitting_encoding
 from unmask.io.input_files import DataPath, InputFiles, find_inputs
 from unmask.io.rows import Row, stop
 from unmask.io.settings import TableSettings
-from unmask.io.tables import open_table, read_rows, warn_of_quotes
+from unmask.io.tables import open_table, read_rows, warn_of_notation
 
 
 def fields(path: DataPath, **options: Any) -> list[dict[str, Any]]:
@@ -266,7 +266,12 @@ def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
         ("a.tsv", b"", r"a\.tsv: there is not a single row in it"),
         ("a.csv", b"text,label\n", r"a\.csv: there is not a single row in it"),
         ("a.jsonl", b"\n", r"a\.jsonl: there is not a single row in it"),
-        ("a.xlsx", b"PK", r"a\.xlsx: unknown kind of file: expected \.tsv, \.tsv\.gz.*\.parquet"),
+        (
+            "a.xlsx",
+            b"PK",
+            r"a\.xlsx: unknown kind .*\.parquet; convert or rename it \(of a workbook save the sheet as \.csv",
+        ),
+        ("a.tsv", b'text\tlabel\n"a\nb"\tx\n', "if yours are between quotes, give data.quoted=true"),
         ("a.txt", b"text", r"a\.txt: unknown kind of file"),
     ],
 )
@@ -468,8 +473,30 @@ def test_a_tsv_that_was_written_with_quotes_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cells: list[str], is_reported: bool
 ) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{cell}\tx\n" for cell in cells))
-    warn_of_quotes(find_inputs(path, TableSettings()))
+    warn_of_notation(find_inputs(path, TableSettings()))
     assert ("data.quoted=true" in caplog.text) == is_reported
     caplog.clear()
-    warn_of_quotes(find_inputs(path, TableSettings(quoted=False)))
+    warn_of_notation(find_inputs(path, TableSettings(quoted=False)))
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("header", "given"),
+    [
+        ("번호;리뷰, 내용;긍부정", "data.separator=';'"),
+        ("id|text, cut|label", "data.separator='|'"),
+        ("id\ttext, cut\tlabel", "data.separator=tab"),
+        ("id,text (a; b)", None),
+        ("id;text;label", None),
+        ("text", None),
+    ],
+)
+def test_a_csv_whose_header_may_have_another_separator_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, header: str, given: str | None
+) -> None:
+    path = write(tmp_path / "a.csv", f"{header}\n1;재미, 있다;1\n2;좋다;1\n")
+    warn_of_notation(find_inputs(path, TableSettings()))
+    assert [f"give {given} if" in told for told in caplog.messages] == [True] * (given is not None)
+    caplog.clear()
+    warn_of_notation(find_inputs(path, TableSettings(separator=",")))
     assert not caplog.text

@@ -38,7 +38,7 @@ def test_every_address_that_is_posted_to_is_counted_by_its_name() -> None:
         paths = [path for path, methods in client.get("/openapi.json").json()["paths"].items() if "post" in methods]
         for path in (*paths, "/made-up"):
             client.post(path.replace("{name}", "none"), json={})
-        counted = re.findall(r'te_request_count\{method="([^"]*)"\}', client.get("/metrics").text)
+        counted = re.findall(r'te_request_count\{method="([^"]*)",model=""\}', client.get("/metrics").text)
     app.service.batcher.close()
     assert set(counted) == {*(path.rpartition("/")[2] for path in paths), "other"}
     assert {"classify", "score", "token-scores", "embed"} < set(counted)

@@ -1,4 +1,4 @@
-"""Columns that look like the missing one: every task names them as they are written."""
+"""Columns that look like the missing one: every task names them as they are written. Labels in a line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from support.files import write_rows
 from support.tasks import new_task
 from unmask.errors import InputError
+from unmask.info import format_description
 from unmask.tasks.base import ExampleCounts, Task
+from unmask.tasks.rows import listed, named
 from unmask.tasks.settings import ColumnSettings
 
 CHOICE = new_task("choice", ColumnSettings(context="문맥", choices="보기", label="정답"))
@@ -39,3 +41,12 @@ def test_the_column_that_looks_like_the_missing_one_is_named(
     with pytest.raises(InputError, match=rf"^{path}:1: no column '{missing}'") as refused:
         list(task.fit_to(path).load(path, ExampleCounts()))
     assert told in str(refused.value)
+
+
+def test_labels_with_commas_can_be_told_apart_in_a_line() -> None:
+    labels = ["연기/배우, 음악", "소리", "재미"]
+    assert named(labels) == "'연기/배우, 음악', 소리, 재미"
+    assert listed(labels, 2) == "'연기/배우, 음악', 소리 and 1 more"
+    assert format_description({"path": "a", "kind": "model", "labels": labels}).endswith(
+        "labels  '연기/배우, 음악', 소리, 재미"
+    )

@@ -36,6 +36,7 @@ from unmask.io.rows import find_field
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import Choice, answer
+from unmask.tasks.rows import named
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.text.classification import Classification, sorted_labels
@@ -304,7 +305,7 @@ def _heuristic(
     if template is not None:
         _check_template(template, task)
     if foreign := sorted(set(words or ()).difference(task.labels)):
-        raise SettingsError(f"words for {foreign[0]!r}: there is no such label; there are {', '.join(task.labels)}")
+        raise SettingsError(f"words for {foreign[0]!r}: there is no such label; there are {named(task.labels)}")
     if usual.method == "acceptability" and len(task.labels) != 2:
         raise SettingsError(f"acceptability has two labels, and there are {len(task.labels)}: take labels")
     return Heuristic(

@@ -2,24 +2,26 @@
 
 const TOKEN = "token";
 
+/** The server's answer to a request. Asks for the token until the server takes it, or nobody gives one. */
+export async function send(path, request = {}) {
+  const headers = { "content-type": "application/json" };
+  const token = sessionStorage.getItem(TOKEN);
+  if (token && /^[ -~]+$/.test(token)) headers.authorization = `Bearer ${token}`; // a header holds no other characters
+  const answer = await fetch(path, { ...request, headers });
+  if (answer.status !== 401) return answer;
+  const given = prompt(token ? "That is not the server's token. The server's token" : "The server's token")?.trim();
+  if (!given) return answer;
+  sessionStorage.setItem(TOKEN, given);
+  return send(path, request);
+}
+
 /** The answer of an address as JSON. Raises an Error whose message is the server's. */
 async function ask(path, body) {
-  const request = { headers: { "content-type": "application/json" } };
-  if (body !== undefined) Object.assign(request, { method: "POST", body: JSON.stringify(body) });
-  const token = sessionStorage.getItem(TOKEN);
-  if (token) request.headers.authorization = `Bearer ${token}`;
   let answer;
   try {
-    answer = await fetch(path, request);
+    answer = await send(path, body === undefined ? {} : { method: "POST", body: JSON.stringify(body) });
   } catch {
     throw new Error("no answer: is the server still running?");
-  }
-  if (answer.status === 401) {
-    const given = prompt("The server's token");
-    if (given) {
-      sessionStorage.setItem(TOKEN, given);
-      return ask(path, body);
-    }
   }
   const reply = await answer.json();
   if (!answer.ok) throw new Error(reply.error?.message ?? `${answer.status} ${answer.statusText}`);

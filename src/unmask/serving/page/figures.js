@@ -61,6 +61,16 @@ export function bars(rows, width, label, names = []) {
   return frame(width, top + rows.length * step + 4, label, html`${legend}${drawn}`);
 }
 
+/** A piece of `flow` in parts that are no wider than a line; what belongs to it as a whole stays at the first. */
+function partsOf(piece, width) {
+  const parts = [""];
+  for (const character of widthOf(piece.text) > width ? piece.text : [piece.text]) {
+    if (parts.at(-1) && widthOf(parts.at(-1) + character) > width) parts.push("");
+    parts[parts.length - 1] += character;
+  }
+  return parts.map((text, place) => ({ ...piece, text, note: place ? "" : piece.note, title: piece.title ?? piece.note, gap: place < parts.length - 1 ? 0 : piece.gap }));
+}
+
 /** Pieces of a text one after another, each `{text, ink, strength, note, isMarked, least}`: a ground of a colour, a word
  * below it, a line under it, the least width. The strength is at most 0.5: a text on more cannot be read in the dark. */
 export function flow(pieces, width, label) {
@@ -68,14 +78,14 @@ export function flow(pieces, width, label) {
   const line = noted ? LINE + 16 : LINE;
   let x = 0;
   let y = 0;
-  const drawn = pieces.map((piece) => {
+  const drawn = pieces.flatMap((piece) => partsOf(piece, width - 2 * MARGIN)).map((piece) => {
     const own = widthOf(piece.text);
     const wide = Math.max(own + (piece.gap === 0 ? MARGIN : 2 * MARGIN), piece.least ?? 0, piece.note ? widthOf(piece.note, 11) + 6 : 0);
     if (x > 0 && x + wide > width) [x, y] = [0, y + line];
     const at = x;
     x += wide + (piece.gap ?? 2);
     return html`<g>
-      ${piece.note || piece.title ? html`<title>${piece.title ?? piece.note}</title>` : ""}
+      ${piece.title ? html`<title>${piece.title}</title>` : ""}
       <rect x=${at} y=${y + 3} width=${wide} height="24" rx="4" fill=${piece.ink ?? "none"} fill-opacity=${piece.strength ?? 1} />
       ${piece.isMarked ? html`<rect x=${at} y=${y + 28} width=${wide} height="2" fill="var(--ink)" />` : ""}
       ${text(at + (wide - own) / 2, y + 20, piece.text)}

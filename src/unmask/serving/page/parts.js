@@ -4,7 +4,7 @@ import { useEffect, useRef } from "./vendor/hooks.js";
 import { predict } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
-import { has, idOf, linked, models, modelsFor, nameOf, panel, readersOf, withMask } from "./state.js";
+import { has, idOf, linked, models, modelsFor, nameOf, panel, readersOf, reads, withMask } from "./state.js";
 
 /** How wide a figure may be, in CSS pixels. */
 export const width = signal(680);
@@ -58,8 +58,8 @@ export function BlankBox({ field, label, model, use, remark }) {
 const begun = new Set();
 
 /** Buttons that put texts into fields: each sample is `[name, {field: value}]` with the signals of `fields`. A model that
- * cannot read the text gives way to the one that knows most of it. The panel begins with the first sample, or with another
- * that the model reads better; with the texts of a link where the address has some. */
+ * cannot read the text gives way to the one that knows most of it. The panel begins with the first sample of as many texts
+ * as the model reads, or with another that the model reads better; with the texts of a link where the address has some. */
 export function Samples({ samples, fields, model, use, run }) {
   const fill = (values, its) => {
     model.value = its;
@@ -91,12 +91,15 @@ async function cutting(texts, its) {
   return { unknown, tokensPerByte: tokens.length / new TextEncoder().encode(text).length };
 }
 
-/** The first sample, or of those with as many texts the one that the model reads best, if much better: in a third less
- * tokens for each byte, or without unknown ones. */
+/** The first sample of as many texts as the model reads, or of those the one that it reads best, if much better: in a
+ * third less tokens for each byte, or without unknown ones. */
 async function bestSample(samples, its) {
-  const [first, ...others] = samples.map(([, values]) => values);
+  const all = samples.map(([, values]) => values);
+  const model = models.value.find((each) => each.id === idOf(its));
+  const first = all.find((values) => model && reads(model, textsOf(values).length)) ?? all[0];
   if (!has(idOf(its), "tokenize")) return first;
-  const alike = [first, ...others.filter((values) => textsOf(values).length === textsOf(first).length)];
+  const alike = all.filter((values) => values === first || textsOf(values).length === textsOf(first).length);
+  alike.sort((one, other) => (other === first) - (one === first));
   const costs = await Promise.all(alike.map(async (values) => {
     const { unknown, tokensPerByte } = await cutting(textsOf(values), its);
     return unknown + tokensPerByte;

@@ -61,11 +61,13 @@ function measure() {
 
 async function start() {
   const place = document.getElementById("app");
+  render(null, place);
   place.textContent = "Asking the server for its models …";
   try {
     models.value = await listModels();
   } catch (error) {
-    place.textContent = error.message;
+    place.textContent = "";
+    render(html`<div><p class="error" role="alert">${error.message}</p><p class="samples"><button type="button" onClick=${start}>Try again</button></p></div>`, place);
     return;
   }
   readAddress();

@@ -20,14 +20,20 @@ export function field(panelId, name, initial) {
   return fields.get(key);
 }
 
-/** The models that have a use. */
-export const modelsFor = (use) => models.value.filter((model) => model.uses.includes(use));
+/** What models do that say something of a text, or of a pair, as they were fine-tuned to. */
+export const JUDGING = ["classify", "regress"];
 
-/** Of the models that have a use, those that read so many texts at once, where the use is to label them and some do. */
+/** The models that have a use, or one of several. */
+export const modelsFor = (use) => models.value.filter((model) => [use].flat().some((one) => model.uses.includes(one)));
+
+/** Whether a model reads so many texts at once, as far as is known. */
+export const reads = ({ columns }, texts) => columns?.some((names) => names.length === texts) ?? true;
+
+/** Of the models that have a use, those that read so many texts at once, where the use is to judge them and some do. */
 export function readersOf(use, texts) {
   const there = modelsFor(use);
-  const reading = there.filter(({ columns }) => columns?.some((names) => names.length === texts));
-  return use === "classify" && reading.length ? reading : there;
+  const reading = there.filter((model) => reads(model, texts));
+  return use === JUDGING && reading.length ? reading : there;
 }
 
 /** A choice is a model's id, or that of a checkpoint of its run: `id@step`. */
@@ -41,7 +47,7 @@ export function withMask(text, choice) {
   return own ? [...known].reduce((written, mask) => (mask ? written.replaceAll(mask, () => own) : written), text) : text;
 }
 
-/** Whether a model has a use. */
+/** Whether a model has a use, or one of several. */
 export const has = (id, use) => modelsFor(use).some((model) => model.id === id);
 
 /** The panel whose fields are those of a link; "" where the address had none. */

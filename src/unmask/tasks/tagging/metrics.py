@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.tasks.encoded import EncodedExamples
+from unmask.tasks.rows import named
 from unmask.tasks.tagging.rows import TaggingExample
 from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, are_bio, find_entities, split_tag, to_bio
 
@@ -121,7 +122,7 @@ class TaggingScore:
             if not isinstance(tag, str) or not (tag in self._labels or (parts is not None and parts[1] in self._types)):
                 raise InputError(
                     f"{example.source}: the prediction of word {place + 1} is {tag!r}: expected one of "
-                    f"{', '.join(sorted(self._labels))}"
+                    f"{named(sorted(self._labels))}"
                 )
         return tags
 

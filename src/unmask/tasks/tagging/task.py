@@ -26,7 +26,7 @@ from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_
 from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.rows import check_columns
+from unmask.tasks.rows import check_columns, named
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.decoding import decode_sentences
 from unmask.tasks.tagging.files import DATA_SETS, TaggingDataSet, has_published_layout, read_file
@@ -201,7 +201,7 @@ class Tagging:
                     if known and tag not in known:
                         raise InputError(
                             f"{place_of(row, place)}: the tag {example.tags[place]!r} is none of the known ones "
-                            f"({', '.join(self.labels)}): fix it, or train with it (task.labels lists them)"
+                            f"({named(self.labels)}): fix it, or train with it (task.labels lists them)"
                         )
                 example = replace(example, tags=tuple(tags))
             loaded += 1

@@ -21,7 +21,7 @@ from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
-from unmask.tasks.rows import listed
+from unmask.tasks.rows import listed, named
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.text.examples import TextExample
 from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_flag, read_labels, unknown_label
@@ -180,8 +180,8 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         """See `Task`; the probability is that of the least certain decision."""
         return {
             "input": self.files.shown(example),
-            "label": None if example.label is None else ", ".join(example.label) or "(none)",
-            "prediction": ", ".join(prediction["labels"]) or "(none)",
+            "label": None if example.label is None else named(example.label) or "(none)",
+            "prediction": named(prediction["labels"]) or "(none)",
             "probability": min(max(p, 1 - p) for p in prediction["probabilities"].values()),
         }
 

@@ -152,7 +152,7 @@ def test_pairs_without_any_text_are_told(
 def test_unknown_tokens_are_told(model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Counted once, though the text is read with each label, as when a fine-tuned model reads it."""
     assert model.tokenizer.unk_id is not None
-    rows = [{"text": "좋 좋 a film", "label": "a"}, {"text": "a film", "label": "b"}]
+    rows = [{"text": "좋 좋 좋 a film", "label": "a"}, {"text": "a film", "label": "b"}]
     num_unknown, num_tokens = 0, 0
     for ids in model.tokenizer.encode_batch([row["text"] for row in rows]):
         num_unknown, num_tokens = num_unknown + ids.count(model.tokenizer.unk_id), num_tokens + len(ids)

@@ -117,8 +117,9 @@ def test_the_first_faulty_rows_are_told_together(tmp_path: Path) -> None:
     assert str(told.value).split("\n  ") == [
         f"{path}:2: the column 'label' is empty: fill it in, or take the row out",
         f"{path}:4: 3 fields where the header has 2 (text, label): fix the row (in a .tsv nothing is quoted: a "
-        "text holds no tab and no line break)",
-        *(f"{path}:{line}: the same" for line in (6, 8, 10)),
+        "text holds no tab and no line break; if yours are between quotes, give data.quoted=true)",
+        f"{path}:6: the column 'label' is empty: fill it in, or take the row out",
+        *(f"{path}:{line}: the same" for line in (8, 10)),
         "7 rows in all cannot be used",
     ]
 

@@ -1,9 +1,9 @@
-// The label of a text with its probabilities and, if asked, the words that it rests on.
+// The label of a text with its probabilities and, if asked, the words that it rests on; or the number of a text.
 import { askModel, predict } from "../api.js";
 import { bars, flow } from "../figures.js";
 import { html } from "../html.js";
 import { answering, Choice, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
-import { field, has, models } from "../state.js";
+import { field, has, JUDGING, models, reads } from "../state.js";
 
 const model = field("classes", "model", "");
 const text = field("classes", "text", "a gripping , beautifully acted film");
@@ -17,6 +17,9 @@ const SAMPLES = [
   ["한국어", { text: "정말 재미있게 본 영화입니다", second: "" }],
 ];
 
+/** The model that is shown. */
+const current = () => chosen(model, JUDGING, texts().length);
+const readsPairs = () => reads(models.value.find((each) => each.id === current()), 2);
 const texts = () => (second.value ? [text.value, second.value] : [text.value]);
 
 /** The texts under the names that a model reads; under the usual ones where it reads another number of texts. */
@@ -27,18 +30,20 @@ function input(its) {
 }
 
 const answer = answering(async () => {
-  const its = chosen(model, "classify", texts().length);
-  const read = await predict(its, "classify", input(its));
+  const name = current();
+  if (has(name, "regress")) return predict(name, "regress", input(name));
+  const read = await predict(name, "classify", input(name));
   if (method.value === "none") return read;
-  if (!has(its, "words")) return { ...read, note: `${its} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
+  if (!has(name, "words")) return { ...read, note: `${name} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
   try {
-    return { ...read, words: await askModel(its, "words", { input: input(its), method: method.value }) };
+    return { ...read, words: await askModel(name, "words", { input: input(name), method: method.value }) };
   } catch (error) {
     return { ...read, note: error.message };
   }
 });
 
 function show({ found, words, note }) {
+  if ("value" in found) return html`<p class="big">${Number(found.value.toPrecision(6))}</p><p class="about">On the scale of the numbers that the model was trained with.</p>`;
   const rows = Object.entries(found.probabilities)
     .map(([label, value]) => ({ label: found.labels?.includes(label) ? `✓ ${label}` : label, values: [value] }))
     .sort((one, other) => other.values[0] - one.values[0])
@@ -59,14 +64,14 @@ function show({ found, words, note }) {
 export const classes = {
   id: "classes",
   name: "Classify",
-  uses: ["classify"],
-  missing: "Serve a model of finetune/classification to see it label a text.",
+  uses: [JUDGING],
+  missing: "Serve a model of finetune/classification to see it label a text, or one of finetune/regression.",
   view: () => html`<${Panel} title="Classify" answer=${answer} show=${show}
-    about="The label of a text, how probable each is and, on request, which words carried it: hidden one at a time, or by integrated gradients.">
+    about="The label of a text, how probable each is and, on request, which words carried it: hidden one at a time, or by integrated gradients. Of a model of regression, its number.">
     <${TextBox} field=${text} label="Text" rows="2" />
-    <${TextBox} field=${second} label="Second text, for models of pairs" />
-    <${ModelChoice} model=${model} use="classify" texts=${texts().length} />
-    <${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />
-    <${Samples} samples=${SAMPLES} model=${model} use="classify" fields=${{ text, second }} run=${answer.run} />
+    ${readsPairs() || second.value ? html`<${TextBox} field=${second} label="Second text" />` : ""}
+    <${ModelChoice} model=${model} use=${JUDGING} texts=${texts().length} />
+    ${has(current(), "classify") ? html`<${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />` : ""}
+    <${Samples} samples=${SAMPLES} model=${model} use=${JUDGING} fields=${{ text, second }} run=${answer.run} />
   <//>`,
 };
