@@ -232,7 +232,7 @@ def _num_in(path: Path) -> int:
         with safe_open(path, "np") as file:
             tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
             return sum(prod(tensor.get_shape()) for tensor in tensors if tensor.get_dtype() in FLOATS)
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: cut short or damaged ({error}): get it again from where it came") from error
 
 

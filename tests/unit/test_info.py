@@ -126,6 +126,10 @@ def test_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes((1000).to_bytes(8, "little") + b'{"a"')
     with pytest.raises(ModelError, match="cut short or damaged"):
         describe(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors").symlink_to("gone")  # as in a Hub cache that was not filled
+    with pytest.raises(ModelError, match="cut short or damaged"):
+        describe(tmp_path)
 
 
 def test_torch_is_not_imported() -> None:

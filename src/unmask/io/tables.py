@@ -286,7 +286,7 @@ def _warn_of_separator(file: InputFiles) -> None:
     for mark, given in {";": "';'", "\t": "tab", "|": "'|'"}.items():
         if "".join(table.names).count(mark) >= len(table.names):
             logger.warning(
-                "%s: the header is split at its commas into %s columns, and %r would make more: give %s if that is "
+                "%s: the header is split at its commas into %s column(s), and %r would make more: give %s if that is "
                 "what separates the cells",
                 file,
                 len(table.names),

@@ -87,14 +87,15 @@ def idle_window(window: int | None, longest: int) -> str | None:
     """A note on local attention that reaches over every sequence; None where it does not.
 
     Args:
-        window: `model.local_attention`, where it is given.
+        window: `model.local_attention`, where it is given; a token sees half of it on either side,
+            a decoder's one less.
         longest: the longest sequence, in tokens.
     """
-    if window is None or window <= longest:
+    if window is None or window < 2 * longest:
         return None
     return (
-        f"model.local_attention={window:,} is longer than every sequence ({longest:,} tokens at most): all layers see "
-        "all of it; for local attention give less, or longer sequences"
+        f"model.local_attention={window:,} reaches over every sequence ({longest:,} tokens at most): all layers see "
+        f"all of it; for local attention give less than {2 * longest:,}, or longer sequences"
     )
 
 

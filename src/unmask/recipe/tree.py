@@ -235,12 +235,12 @@ class FinetuneRecipe(Settings):
     def _the_first_checkpoint_is_where_it_starts(cls, values: Any) -> Any:
         search = values.get("search") if isinstance(values, dict) else None
         checkpoints = search.get("checkpoints") if isinstance(search, dict) else None
-        if not isinstance(checkpoints, list) or not checkpoints:
+        if not checkpoints:
             return values
-        given = values.get("init_from")
-        if given is not None and given not in checkpoints:
+        given, of = values.get("init_from"), checkpoints if isinstance(checkpoints, list) else [checkpoints]
+        if given is not None and given not in of:
             raise ValueError(f"init_from {given} is none of search.checkpoints, which are in its place: leave it out")
-        return {**values, "init_from": checkpoints[0] if given is None else given}
+        return {**values, "init_from": str(of[0])}
 
     def as_written(self) -> dict[str, Any]:
         """Every key; but of the columns of dev and test only those that are given, since the others are as in train."""

@@ -65,6 +65,9 @@ def test_a_search_counts_all_its_runs(task_models: Any, place: Path) -> None:
 def test_what_is_not_there_is_named(place: Path) -> None:
     found = diagnose("finetune/sst2")
     assert levels_of(found.findings) == {"no-model": "note", "no-train-file": "note"}
+    Path("empty.yaml").write_text("base: finetune/sst2\nsearch:\n")
+    with pytest.raises(SettingsError, match=r"search"):
+        diagnose("empty.yaml")
     assert ("task.name", "sst2") in tables(found)["Settings"]
     with pytest.raises(SettingsError, match=r"unknown key task\.max_lenght; did you mean task\.max_length"):
         diagnose("finetune/sst2", ["task.max_lenght=3"])

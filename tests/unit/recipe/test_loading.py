@@ -99,8 +99,8 @@ def test_a_tokenizer_of_another_kind_gets_a_note(recipe: str, kind: str) -> None
 
 
 def test_a_window_over_every_sequence_gets_a_note() -> None:
-    assert idle_window(None, 64) is idle_window(64, 64) is None
-    assert "model.local_attention=4,096 is longer than every sequence (64 tokens at most)" in str(idle_window(4096, 64))
+    assert idle_window(None, 64) is idle_window(127, 64) is None  # half of which is 63, and 62 for a decoder
+    assert "model.local_attention=128 reaches over every sequence (64 tokens at most)" in str(idle_window(128, 64))
 
 
 @pytest.mark.parametrize(

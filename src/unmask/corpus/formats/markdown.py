@@ -1,10 +1,10 @@
 """Markdown files: the words, without the marks, one document per file.
 
 Removed with their content: front matter, fenced code, HTML comments, tables, images, bare links, link targets and their
-definitions. Removed while their text stays: marks of headings, quotes, lists, emphasis and inline code, and HTML tags.
-A paragraph, heading or list item becomes a line, and so does code that is marked only by indentation. Read as
-CommonMark, with GitHub's tables, crossed-out words and boxes to tick; what is nested over a hundred levels deep is left
-out.
+definitions, marks of footnotes. Removed while their text stays: marks of headings, quotes, lists, emphasis and inline
+code, and HTML tags. A paragraph, heading or list item becomes a line, and so does code that is marked only by
+indentation. Read as CommonMark, with GitHub's tables, crossed-out words and boxes to tick; what is nested over a
+hundred levels deep is left out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from unmask.corpus.source import CorpusFile
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[ \t]*[\w\"'#-]+[^\n:]*:|#)(?:.*\n)*?(?:---|\.\.\.)[ \t]*\n")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_FOOTNOTE = re.compile(r"\[\^\w+\]:?")
 _BOX = re.compile(r"\[[ xX]\]\s+")
 
 _PARSER = MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
@@ -36,11 +37,11 @@ def read_markdown(source: CorpusFile) -> Iterator[Document]:
 def strip_markdown(text: str) -> str:
     """The words of a text, one line per paragraph, heading or list item."""
     text = _FRONT_MATTER.sub("", text, count=1) if text.startswith("---") else text
-    return "\n".join(filter(None, _lines(_PARSER, text)))
+    return "\n".join(filter(None, _lines(_PARSER, _FOOTNOTE.sub("", text))))
 
 
 def _lines(parser: MarkdownIt, text: str) -> Iterator[str]:
-    in_table = False
+    in_table = begins_item = False
     for token in parser.parse(text):
         if token.type in ("table_open", "table_close"):
             in_table = token.type == "table_open"
@@ -50,8 +51,8 @@ def _lines(parser: MarkdownIt, text: str) -> Iterator[str]:
             yield " ".join(token.content.split())
         elif token.type == "inline" and not in_table:
             words = _words(token)
-            box = _BOX.match(words)
-            yield words[box.end() :] if box else words
+            yield _BOX.sub("", words, count=1) if begins_item else words
+        begins_item = token.type == "list_item_open" or (begins_item and token.type == "paragraph_open")
 
 
 def _words(inline: Token) -> str:

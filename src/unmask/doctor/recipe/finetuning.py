@@ -85,7 +85,7 @@ def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Fin
     """The recipe, and findings about what is missing before anything can be opened: the model, or files."""
     missing = []
     values = merged_values(FinetuneRecipe, name, overrides)
-    has_model = "init_from" in values or values.get("search", {}).get("checkpoints")
+    has_model = "init_from" in values or (values.get("search") or {}).get("checkpoints")
     settings = build_settings(FinetuneRecipe, values if has_model else {"init_from": "MODEL", **values}, name)
     if not has_model:
         advice = "give init_from=MODEL, and the files, for checks of the examples and for the time that it will take"

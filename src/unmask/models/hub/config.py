@@ -138,11 +138,7 @@ def _class_of_weights(family: Family, weights: Collection[str]) -> str:
 
     pretrained: tuple[Part, ...] = ("masked_lm_head", "next_sentence_head", "discriminator_head")
     heads = frozenset(part for part in pretrained if are_there(part))
-    return next(
-        name
-        for name, its in family.classes.items()
-        if its.parts - {"pooler"} == heads or (not heads and its.parts <= {"pooler"})
-    )
+    return next(name for name, its in family.classes.items() if its.parts - {"pooler", "causal_lm"} == heads)
 
 
 def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family, its: ModelClass) -> EncoderSettings:
@@ -159,7 +155,8 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
             "that it predicts"
         )
     for key, (supported, meaning) in {**REFUSED, **its.refused}.items():
-        if (causal and key == "is_decoder") or key in family.keys.values():
+        is_said_by_class = key == "is_decoder" and (causal or family.left_to_right)
+        if is_said_by_class or key in family.keys.values():
             continue
         if config.get(key, supported) != supported:
             raise ModelError(f"{path}: {key} is {config[key]!r}; expected {supported!r}: only {meaning} loads here")

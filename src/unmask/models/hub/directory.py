@@ -241,7 +241,8 @@ def blank_model(directory: Path, kind: str | None = None) -> LoadedModel:
     """
     source = open_source(directory)
     source.check_kind(kind)
-    return _blank(source, source.model_class.parts)
+    model = _blank(source, source.model_class.parts)
+    return _with_blank_head_apart(source, model) if HEAD_KIND in source.config else model
 
 
 def _blank(source: ModelSource, parts: frozenset[Part]) -> LoadedModel:
@@ -270,17 +271,22 @@ def _blank_head(source: ModelSource, kind: HeadKind, labels: tuple[str, ...] | N
 def _with_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
     """The model with the head in `head.safetensors`, or only with its weights if `new_head` does not build such a
     head, or it is on ELMo, whose tasks build theirs."""
-    path = source.directory / HEAD_WEIGHTS
-    kind = head_kind_apart(source.config_path, source.config)
     weights = read_head_weights(source.directory)
+    model = _with_blank_head_apart(source, model)
+    if model.head is None:
+        return replace(model, head_weights=weights)
+    fill_weights([model.head], own_names(model.head), weights, source.directory / HEAD_WEIGHTS, ())
+    return model
+
+
+def _with_blank_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
+    """The model with what `config.json` says of a head in a file of its own, and that head if `new_head` builds it."""
+    kind = head_kind_apart(source.config_path, source.config)
     labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     problem_type = problem_type_of(source.config_path, source.config)
     model = replace(model, head_kind=kind, labels=labels, problem_type=problem_type)
     if source.family.reads_words:
-        return replace(model, head_weights=weights)
+        return model
     with torch.device("meta"):
         head = _blank_head(source, kind, labels)
-    if source.config.get(HEAD_CLASS) != type(head).__name__:
-        return replace(model, head_weights=weights)
-    fill_weights([head], own_names(head), weights, path, ())
-    return replace(model, head=head)
+    return replace(model, head=head) if source.config.get(HEAD_CLASS) == type(head).__name__ else model

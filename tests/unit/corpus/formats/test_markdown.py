@@ -39,7 +39,8 @@ from unmask.corpus.formats.markdown import strip_markdown
         ("<div>\nText *a*\n\n<!-- gone\n\ntoo --> *b* &lt;\n</div>\n\n`<!--` c", "Text a\nb <\n<!-- c"),
         ("a\n\n    two  lines\n      of *code*\n\nb", "a\ntwo lines of *code*\nb"),
         ("[*a* `]`](x 'b [c]') <a href='>'>d</a>\\\ne", "a ] d e"),
-        ("- a\n\n  b\n  - c\n\n    ```\n    gone\n    ```\n\n[ ] d", "a\nb\nc\nd"),
+        ("- a\n\n  b\n  - c\n\n    ```\n    gone\n    ```\n- [ ] d\n\n[ ] e\n# [x] f", "a\nb\nc\nd\n[ ] e\n[x] f"),
+        ("a[^1] b\n\n[^1]: a note", "a b\na note"),
     ],
 )  # fmt: skip
 def test_words_stay_and_marks_go(marked: str, words: str) -> None:

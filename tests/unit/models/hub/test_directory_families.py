@@ -19,8 +19,16 @@ from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.google import checkpoint as google_checkpoint
 from unmask.models.heads.heads import DiscriminatorHead, HeadKind, MaskedLMHead, needs_pooler, new_head
-from unmask.models.hub.directory import NUM_LABELS, TunedHead, load_encoder, load_model, save_model, weights_of
-from unmask.models.hub.uses import FINE_TUNED, MASKED
+from unmask.models.hub.directory import (
+    NUM_LABELS,
+    TunedHead,
+    blank_model,
+    load_encoder,
+    load_model,
+    save_model,
+    weights_of,
+)
+from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED
 from unmask.models.settings import Architecture, EncoderSettings, token_families
 
 FAMILIES = tuple(token_families())
@@ -301,3 +309,19 @@ def test_googles_checkpoints_go_through_their_reader(tmp_path: Path, monkeypatch
     (google / "config.json").write_text("{}")
     with pytest.raises(ModelError, match=r"config\.json: model_type is None"):
         load_model(google)
+
+
+@pytest.mark.parametrize("family", ["gpt1", "modernbert_decoder"])
+def test_a_head_in_a_file_of_its_own_is_known_without_weights(tmp_path: Path, family: Architecture) -> None:
+    """As of an ONNX file of such a model."""
+    head = save_finetuned(tmp_path, family, "token_classification", labels=["O", "B-X"])
+    blank = blank_model(tmp_path, FINE_TUNED)
+    assert (blank.head_kind, blank.labels, type(blank.head)) == ("token_classification", ("O", "B-X"), type(head))
+
+
+def test_a_language_model_whose_class_is_left_out_is_known_by_its_head(tmp_path: Path) -> None:
+    save_pretrained(tmp_path, "modernbert_decoder")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["architectures"]
+    (tmp_path / "config.json").write_text(json.dumps({**config, "is_decoder": True}))
+    assert load_model(tmp_path, CAUSAL).architecture == "ModernBertDecoderForCausalLM"
