@@ -102,3 +102,12 @@ def browser() -> Iterator[Any]:
         browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(params=[("light", 1120), ("dark", 390)], ids=["light", "dark, a telephone's width"])
+def themed_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """An empty page in each theme."""
+    scheme, width = request.param
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
+    yield context.new_page()
+    context.close()

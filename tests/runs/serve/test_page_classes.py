@@ -36,12 +36,8 @@ def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, browser: Any) -> No
     page.close()
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1120), ("dark", 390)])
-def test_a_model_of_regression_gives_its_number(
-    served_models: dict[str, ServedModel], browser: Any, scheme: str, width: int
-) -> None:
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
-    page = context.new_page()
+def test_a_model_of_regression_gives_its_number(served_models: dict[str, ServedModel], themed_page: Any) -> None:
+    page = themed_page
     with serving({"regression": served_models["regression"]}) as address:
         page.goto(f"{address}/#classes")
         value = page.locator(".answer[aria-busy=false] .big")
@@ -52,7 +48,6 @@ def test_a_model_of_regression_gives_its_number(
         [told] = list(predict(served_models["regression"].directory, [pair]))
         assert float(value.inner_text()) == pytest.approx(told["value"], rel=1e-4)
         assert page.get_by_label("Words that carried it").count() == 0
-        context.close()
 
 
 def test_labels_that_reach_their_threshold_are_marked(of_labels: str, browser: Any) -> None:

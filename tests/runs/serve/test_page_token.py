@@ -51,12 +51,8 @@ def test_a_wrong_token_is_asked_for_again(served_models: dict[str, ServedModel],
         page.close()
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
-def test_who_gives_no_token_may_try_again(
-    served_models: dict[str, ServedModel], browser: Any, scheme: str, width: int
-) -> None:
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
-    page = context.new_page()
+def test_who_gives_no_token_may_try_again(served_models: dict[str, ServedModel], themed_page: Any) -> None:
+    page = themed_page
     page.once("dialog", lambda dialog: dialog.dismiss())
     with serving(served_models, "secret") as address:
         page.goto(address)
@@ -67,4 +63,3 @@ def test_who_gives_no_token_may_try_again(
         page.get_by_role("button", name="Try again").click()
         page.locator(".answer[aria-busy=false] svg").first.wait_for()
         assert told.count() == 0
-        context.close()

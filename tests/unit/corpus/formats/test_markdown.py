@@ -60,11 +60,13 @@ def test_many_marks_that_nothing_closes(mark: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("opened", "closed"), [("![", "](a)"), ("[", "](a)"), ("[![", "](a)](b)"), ("> ", ""), ("*a ", "*")]
+    ("opened", "closed", "stays"),
+    [("![", "](a)", 0), ("[", "](a)", 1000), ("[![", "](a)](b)", 0), ("> ", "", 99), ("*a ", "*", 1000)],
 )
 @pytest.mark.parametrize("depth", [45, 90, 99, 1000])
-def test_marks_within_marks(opened: str, closed: str, depth: int) -> None:
-    strip_markdown(opened * depth + "x" + closed * depth)
+def test_marks_within_marks(opened: str, closed: str, stays: int, depth: int) -> None:
+    """A text in an image goes with it, and what is nested too deep; any other stays, up to the depth `stays`."""
+    assert ("x" in strip_markdown(opened * depth + "x" + closed * depth)) == (depth <= stays)
 
 
 def test_a_file_is_a_document(tmp_path: Path) -> None:
