@@ -120,7 +120,7 @@ def pretrain(
 def open_and_check(
     settings: PretrainRecipe, directory: Path, compute: Compute, workers: int, ranks: Ranks
 ) -> tuple[PretrainingInputs, Callable[[], dict[str, float]] | None]:
-    """What this process needs: its inputs, with the module on the device, and what measures the module.
+    """What this process needs: its inputs, with the module where it trains, and what measures the module.
 
     Only the first process counts targets, for which it reads the whole store: it alone reports floors.
 
@@ -131,7 +131,8 @@ def open_and_check(
         UserError: an input is missing, damaged, or does not fit the others, or nothing can be learnt from it.
     """
     inputs = open_inputs(settings, directory, workers, Share(ranks.rank, ranks.size))
-    compute.place(inputs.module)
+    if not settings.train.shard:  # else its parts go there, block by block
+        compute.place(inputs.module)
     floors = inputs.objective.floors(inputs.target_counts, inputs.held_out) if ranks.is_first else []
     evaluate = evaluator(settings, inputs, directory, floors, compute)
     if ranks.is_first:

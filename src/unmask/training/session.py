@@ -103,7 +103,7 @@ def run_session(
     the module then has the weights of its best evaluation.
 
     Args:
-        learner: what is trained; its module is on the device.
+        learner: what is trained; its module is on the device, or anywhere with `train.shard`.
         steps: the batches of each step; they begin where the checkpoint is.
         settings: of the run: `train`, `optimizer` and `schedule`.
         evaluate: measures the module on held-out data; None where there is none.

@@ -47,7 +47,8 @@ def check_sharding(settings: TrainSettings, optimizer: OptimizerSettings, cuts: 
 
 
 def shard(module: nn.Module, ranks: Ranks, device: torch.device) -> None:
-    """Divides a module: its blocks, and with the module itself whatever is in none of them."""
+    """Divides a module: its blocks, and with the module itself whatever is in none of them. The module may be in the
+    machine's memory: each block goes to the device by itself, and only this process's part of it stays there."""
     from torch.distributed.device_mesh import DeviceMesh  # these take a second to import
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 

@@ -366,6 +366,21 @@ def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
     assert names[0] == names[1]
 
 
+@pytest.mark.parametrize(("more", "place"), [(["train.shard=true"], "cpu"), ([], "meta")], ids=["divided", "whole"])
+def test_a_model_that_is_to_be_divided_does_not_go_to_the_device_whole(
+    more: list[str], place: str, words: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    from unmask.pretraining.run import open_and_check
+    from unmask.recipe.loading import load_pretrain_recipe
+    from unmask.training.device import Compute
+    from unmask.training.distributed import Ranks
+
+    settings = load_pretrain_recipe(words[0], [*words[1], *more])
+    compute = Compute(torch.device("meta"), torch.float32, "a test")
+    inputs, _ = open_and_check(settings, tmp_path, compute, 1, Ranks(1, 2))
+    assert {parameter.device.type for parameter in inputs.module.parameters()} == {place}
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
