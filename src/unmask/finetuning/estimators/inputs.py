@@ -77,8 +77,8 @@ def labels_of(y: Any, num_texts: int) -> list[Hashable]:
     labels = _listed(y, "y")
     _same_length(labels, num_texts)
     for number, label in enumerate(labels):
-        if label is None or label != label or label == "":
-            raise ValuesError(f"y[{number}] is {label or repr(label)}: expected a label; take unlabelled texts out")
+        if label is None or repr(label) == "<NA>" or label != label or label == "":
+            raise ValuesError(f"y[{number}] is {label!r}: expected a label; take unlabelled texts out")
         if isinstance(label, list | dict | set):
             raise ValuesError(
                 f"y[{number}] is {str(label)[:60]}: expected one label for each text, or a matrix of 0 and 1 where a "
