@@ -224,15 +224,20 @@ def read_race(path: DataPath) -> Iterator[Row]:
             such objects too, or one question each, with the published field names or those above.
 
     Raises:
-        InputError: a file cannot be read, there is no file, or an article's lists do not match.
+        InputError: a file cannot be read, there is no file, no article has a question, or an article's lists do not
+            match.
     """
+    empty = True
     for row in _race_objects(path):
+        empty &= row.fields.get("questions") == []
         if "questions" in row.fields:
             yield from _questions_of_article(row)
         elif "article" in row.fields or "options" in row.fields:
             yield _question(row.fields, row)
         else:
             yield row
+    if empty:
+        raise InputError(f"{path}: there is not a single question in it: expected articles with questions")
 
 
 def _race_objects(path: DataPath) -> Iterator[Row]:
