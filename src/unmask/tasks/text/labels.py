@@ -72,7 +72,7 @@ def read_number(row: Row, name: str) -> float:
     Raises:
         InputError: it is missing, not a number, or too large for float32.
     """
-    text = "NaN" if _is_nan(_labelled(row, name)) else read_label(row, name)
+    text = read_label(row, name)
     try:
         value = math.nan if isinstance(row[name], bool) or "_" in text else float(text)
     except ValueError:
