@@ -115,7 +115,7 @@ def read_choice(row: Row, layout: ChoiceLayout, *, labelled: bool = True, needs_
 
 def _read_choices(row: Row, layout: ChoiceLayout) -> tuple[str, ...]:
     if isinstance(layout.choices, str):
-        values = _listed(row, layout.choices)
+        values = _choices_in(row, layout.choices)
         names = [f"{layout.choices}[{number}]" for number in range(len(values))]
     else:
         names = list(layout.choices)
@@ -130,7 +130,7 @@ def _read_choices(row: Row, layout: ChoiceLayout) -> tuple[str, ...]:
     return choices
 
 
-def _listed(row: Row, name: str) -> list[Any]:
+def _choices_in(row: Row, name: str) -> list[Any]:
     value = row[name]
     if isinstance(value, str):
         try:

@@ -46,8 +46,8 @@ def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:
     """
     value = _labelled(row, name)
     parts: list[Any]
-    if isinstance(value, str) and (listed := list_in_cell(value, name, row.source, separator == ",")) is not None:
-        parts = listed
+    if isinstance(value, str) and (held := list_in_cell(value, name, row.source, separator == ",")) is not None:
+        parts = held
     elif isinstance(value, str):
         parts = [part.strip() for part in value.split(separator)] if value.strip() else []
     elif isinstance(value, list):
