@@ -109,7 +109,7 @@ class TaskSettings(Settings):
     # Question answering and tagging.
     cut_pieces: bool = True
     """True: WordPiece entries that hide where more answers or entities of the training file begin or end than they show
-    are matched no more, and text is cut into shorter ones; False: the model's pieces, as published."""
+    are no longer used, and text is cut into shorter ones; False: the model's pieces, as published."""
 
     # Question answering.
     max_question_length: int = Field(64, ge=1)
