@@ -67,7 +67,7 @@ class Measurement:
             chosen = _chosen(self.task.remembered(), tuned.remembered())
             self.task = tuned
             self()
-            logger.info("chosen on %s: %s; with that %s", self.name, chosen, listed(self.figures))
+            logger.info("chosen on %s: %s; with that %s", self.name, chosen, figures_in_a_line(self.figures))
         return self.task
 
     def _calibrate(self) -> None:
@@ -108,11 +108,11 @@ def _chosen(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What differs in the settings that a task remembers: `thresholds a 0.31 · b 0.52`, or `null_threshold 1.4`."""
     new = {name: value for name, value in after.items() if value != before.get(name)}
     return "; ".join(
-        f"{name} {listed(value)}" if isinstance(value, Mapping) else listed({name: value})
+        f"{name} {figures_in_a_line(value)}" if isinstance(value, Mapping) else figures_in_a_line({name: value})
         for name, value in new.items()
     )
 
 
-def listed(figures: Mapping[str, float]) -> str:
+def figures_in_a_line(figures: Mapping[str, float]) -> str:
     """Figures for the log."""
     return " · ".join(f"{name} {value:.4g}" for name, value in figures.items())

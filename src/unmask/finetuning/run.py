@@ -20,7 +20,7 @@ from unmask.errors import SettingsError
 from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.lengths import within_trained_length
-from unmask.finetuning.measuring import Measurement, listed
+from unmask.finetuning.measuring import Measurement, figures_in_a_line
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.io.paths import RESULTS, SAMPLES, model_directory
@@ -230,7 +230,7 @@ def _write_results(
     if run.test is not None:
         test = Measurement("test", task, run.module, run.test, compute)
         results["test"] = test()
-        logger.info("test: %s", listed(test.figures))
+        logger.info("test: %s", figures_in_a_line(test.figures))
         results["floors"] |= _floors(task, run.loader.examples, run.test, ("test.",))
     with replacing_model(directory / "model"):
         save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)

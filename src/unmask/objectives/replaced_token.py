@@ -343,8 +343,7 @@ class ReplacedTokenModule(ObjectiveModule):
         if not self.trains_discriminator:
             return Predictions(originals, predict_masked(batch, most, logits, show), titles)
         guesses, replaced = self.discriminator_logits(batch, logits)
-        samples = sample_from_softmax(logits, batch.columns["sample_fractions"])
-        shown = originals.scatter(0, batch.columns["target_positions"], samples)
+        shown = originals.scatter(0, batch.columns["target_positions"], self._samples(batch, logits))
         end = int(batch.bounds[most])
         chances, special = torch.sigmoid(guesses.float()), batch.columns["special_tokens_mask"]
         figures = [each[:end].tolist() for each in (shown, originals, replaced, chances, special)]
@@ -389,10 +388,13 @@ class ReplacedTokenModule(ObjectiveModule):
         Returns:
             (tokens,) float and (tokens,) bool.
         """
-        targets = batch.columns["target_positions"]
-        samples = sample_from_softmax(generator_logits, batch.columns["sample_fractions"])
-        samples = samples.clamp(max=self.generator.settings.vocab_size - 1)  # logits of NaN may pick a padded entry
+        targets, samples = batch.columns["target_positions"], self._samples(batch, generator_logits)
         replaced = torch.zeros(batch.num_tokens, dtype=torch.bool, device=samples.device)
         replaced[targets] = samples != batch.columns["labels"][targets]
         corrupted = batch.with_input_ids(batch.input_ids.scatter(0, targets, samples))
         return self.discriminator_head(self.encoder(corrupted)), replaced
+
+    def _samples(self, batch: Batch, generator_logits: Tensor) -> Tensor:
+        """(targets,) int64, what the generator puts at each target."""
+        samples = sample_from_softmax(generator_logits, batch.columns["sample_fractions"])
+        return samples.clamp(max=self.generator.settings.vocab_size - 1)  # logits of NaN may pick a padded entry

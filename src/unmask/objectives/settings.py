@@ -365,7 +365,7 @@ def _refuse_without_effect(settings: Settings, needed: Mapping[str, tuple[str, o
         given, found = getattr(settings, key), getattr(settings, other)
         if found != value and given != type(settings).model_fields[key].default:
             raise ValueError(
-                f"objective.{key}={given} has an effect with objective.{other}={_written(value)} alone, and "
+                f"objective.{key}={given} only has an effect with objective.{other}={_written(value)}, and "
                 f"objective.{other} is {_written(found)}: leave it out, or set objective.{other}={_written(value)}"
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -32,7 +33,7 @@ class Plateau:
     """
 
     def __init__(self, floors: Sequence[Floor], terms: Sequence[str], advice: Sequence[str]) -> None:
-        self._advice = " ".join([*advice, "and" if advice else "", "a lower optimizer.learning_rate"])
+        self._advice = (f"{shlex.join(advice)} and " if advice else "") + "a lower optimizer.learning_rate"
         values = {floor.label: floor for floor in floors if floor.is_loss and floor.term == terms[0]}
         self._floor = values.get(SHOWN, values.get(UNIGRAM))
         self._since: float | None = None

@@ -68,8 +68,8 @@ def check_vocabulary(start: Start, tokenizer: Tokenizer, whose: str = "the store
 
 
 def describe_new_entries(start: Start, tokenizer: Tokenizer) -> str | None:
-    """A note on the entries that `init_from` gets from the tokenizer of a store, or that its own are unknown; None if
-    they are the same.
+    """A note on the entries that the store's tokenizer adds to those of `init_from`, or that the two cannot be
+    compared; None where they are the same.
 
     Args:
         tokenizer: the store's, which `build_module` has accepted.

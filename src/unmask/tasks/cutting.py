@@ -2,8 +2,8 @@
 of which no output can say that the place is `서울` alone.
 
 A task that finds such spans cuts its pieces there: WordPiece entries that hide the beginning or end of more spans of
-the training file than they show are matched no more, and shorter ones, which the model knows too, take their place
-(`서울`, `##은`). A departure from the papers, whose English hardly has such pieces.
+the training file than they show are no longer used, and shorter ones, which the model knows too, replace them (`서울`,
+`##은`). A departure from the papers, whose English hardly has such pieces.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def cut_pieces(tokenizer: Tokenizer, texts: Sequence[SpannedText]) -> Tokenizer:
         tokenizer = tokenizer.without_entries(hiding)
     if num_cut:
         logger.info(
-            "%s entries of the vocabulary are matched no more (task.cut_pieces): what is to be found begins or ends "
-            "inside them; shorter ones take their place",
+            "%s vocabulary entries are no longer used (task.cut_pieces), because answers or entities begin or end "
+            "inside them; shorter entries replace them",
             f"{num_cut:,}",
         )
     return tokenizer

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, cast, get_args
 from pydantic import Field, field_validator, model_validator
 
 from unmask.config import Settings, nearest
-from unmask.io.input_files import InputFiles, find_inputs
+from unmask.errors import InputError
+from unmask.io.input_files import STANDARD_INPUT, InputFiles, find_inputs
 from unmask.io.settings import TableSettings
 from unmask.tasks.kinds import FACTS, TaskKind
 
@@ -108,7 +109,7 @@ class TaskSettings(Settings):
     # Question answering and tagging.
     cut_pieces: bool = True
     """True: WordPiece entries that hide where more answers or entities of the training file begin or end than they show
-    are matched no more, and text is cut into shorter ones; False: the model's pieces, as published."""
+    are no longer used, and text is cut into shorter ones; False: the model's pieces, as published."""
 
     # Question answering.
     max_question_length: int = Field(64, ge=1)
@@ -316,9 +317,14 @@ class DataSettings(TableSettings):
     """Of test, likewise."""
 
     def files(self, split: Literal["train", "dev", "test"]) -> InputFiles | None:
-        """The files of a split; raises InputError as `find_inputs`."""
+        """The files of a split; raises InputError as `find_inputs`, and for standard input."""
         given: Files | None = getattr(self, split)
-        return None if given is None else find_inputs(given, TableSettings(**self.of_tables))
+        if given is None:
+            return None
+        found = find_inputs(given, TableSettings(**self.of_tables))
+        if STANDARD_INPUT in found.paths:
+            raise InputError(f"data.{split}=-: standard input cannot be read again: write it to a file, and give that")
+        return found
 
     def measured(self) -> Iterator[tuple[Literal["dev", "test"], InputFiles, ColumnSettings]]:
         """The files that a model is measured on, with the columns that are called otherwise in them."""

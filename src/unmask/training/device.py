@@ -253,10 +253,10 @@ def describe_gpu(gpu: Gpu) -> str:
 
 
 def _little_memory(gpu: Gpu) -> str:
-    other = f", choose another of the {gpu.num_visible} with CUDA_VISIBLE_DEVICES," if gpu.num_visible > 1 else ","
+    other = f", and CUDA_VISIBLE_DEVICES chooses another of the {gpu.num_visible}" if gpu.num_visible > 1 else ""
     return (
         f"only {human_bytes(gpu.free)} of the {human_bytes(gpu.total)} of the GPU ({gpu.name}) are free: "
-        f"see with nvidia-smi what holds the rest{other} or the run may end for want of memory"
+        f"the run may run out of memory; nvidia-smi shows what is using the rest{other}"
     )
 
 

@@ -97,7 +97,7 @@ def advise(settings: TrainSettings, step: int, roll_backs: int, has_checkpoint: 
         interval = " and a train.save_every" if settings.save_every is None else ""
         return f"{again}, or {past}{interval}; its earlier checkpoints are kept"
     if roll_backs:
-        times = f"{roll_backs} times, as often as train.max_roll_backs allows"
+        times = f"{roll_backs} time{'s' * (roll_backs > 1)}, as often as train.max_roll_backs allows"
         return f"The run has rolled back {times}. {again}; its earlier checkpoints are kept"
     nothing = f"There is no checkpoint to roll back to yet. {again}"
     if step == 1:

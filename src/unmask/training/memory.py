@@ -148,7 +148,8 @@ class MicroBatches:
         state.micro_batch_tokens = cut.micro_batch_size // 2 * cut.longest
         smaller = self._source.cut(step.after, state.micro_batch_tokens).micro_batch_size
         change = f"its micro-batches were of {cut.micro_batch_size:,} sequences, and are of {smaller:,} from here on"
-        logger.warning("%s: %s; the gradient is the same. %s=%s begins so", problem, change, cut.size_key, smaller)
+        advice = f"Set {cut.size_key}={smaller} to start with that size"
+        logger.warning("%s: %s; the gradient is the same. %s", problem, change, advice)
         return self.steps(state)
 
     def explain(self, state: TrainState, error: torch.OutOfMemoryError) -> UserError:

@@ -141,7 +141,7 @@ def run_session(
     stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
     logger.info(how)
     _rewind_log(context, state)
-    evaluations = Evaluations(module, evaluate, average, stepper, budget, context.log, ranks, state.evaluation)
+    evaluations = Evaluations(module, evaluate, average, stepper, budget, context.log, ranks)
     session = Session(context, budget, module, optimizer, micro_batches, evaluations, saved_step=state.step or None)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
         context.log.echo_above(progress)
@@ -297,7 +297,6 @@ class Session:
             times = f"{state.roll_backs} of at most {self.settings.max_roll_backs} times"
             back = f"back to the weights of step {state.step:,}, with the text after the step ({times})"
             logger.warning("%s; %s", kept, back)
-        self.evaluations.newest = state.evaluation
         self._save(state)
         return self.micro_batches.steps(state)
 

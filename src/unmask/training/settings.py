@@ -297,7 +297,7 @@ class SearchSettings(Settings):
 
     @property
     def is_wanted(self) -> bool:
-        """True where there is more than one run to make."""
+        """True where anything of a search but `parallel` and `ray` is given, be it for one run."""
         return self.model_copy(update={"parallel": 1, "ray": None}) != SearchSettings()
 
 

@@ -30,8 +30,8 @@ def check_sharding(settings: TrainSettings, optimizer: OptimizerSettings, cuts: 
     if not is_divisible or optimizer.layer_decay != 1:
         key = f"layer_decay={optimizer.layer_decay:g}" if is_divisible else f"name={optimizer.name}"
         raise SettingsError(
-            f"train.shard=true and optimizer.{key} do not go together: the update has to be of each number by itself, "
-            "at one rate; take adamw without layer_decay"
+            f"train.shard=true and optimizer.{key} do not go together: a divided model needs an element-wise optimizer "
+            "with one learning rate; take adamw without layer_decay"
         )
     if settings.weight_averaging is not None:
         raise SettingsError("train.shard=true and train.weight_averaging do not go together: leave one out")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.errors import CheckpointError
+from unmask.errors import CheckpointError, InputError
 from unmask.finetuning.files import check_files, shared_files
 from unmask.tasks.settings import DataSettings
 from unmask.training.run.directory import DATA
@@ -25,6 +25,12 @@ def test_files_and_folders_that_are_the_same_are_accepted(data: DataSettings, tm
     for _ in range(2):
         check_files(tmp_path, data)
     assert list(json.loads((tmp_path / DATA).read_text())) == ["data.train", "data.dev"]
+
+
+@pytest.mark.parametrize("given", ["-", ["a.tsv", "-"]])
+def test_standard_input_is_refused(given: str | list[str]) -> None:
+    with pytest.raises(InputError, match=r"data\.dev=-: standard input cannot be read again: write it to a file"):
+        DataSettings(train="a.tsv", dev=given).files("dev")
 
 
 @pytest.mark.parametrize("name", ["train.tsv", "dev/deep/1.txt", "dev/deep/2.txt"])

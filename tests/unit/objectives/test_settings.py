@@ -102,7 +102,7 @@ ALWAYS: dict[str, set[str]] = {
 def test_a_key_without_effect_is_refused_naming_both(key: str) -> None:
     cls, given, needed, lack = WITHOUT_EFFECT[key]
     without = {"schedule": "two_stage", "generator_size": 1.0} if cls is ReplacedTokenSettings else {}
-    told = rf"objective\.{key}={given[key]} has an effect with .*{lack}: leave it out"
+    told = rf"objective\.{key}={given[key]} only has an effect with .*{lack}: leave it out"
     with pytest.raises(SettingsError, match=told):
         build_settings(cls, given | without, "a recipe")
     assert getattr(build_settings(cls, given | needed, "a recipe"), key) == given[key]

@@ -46,6 +46,14 @@ def test_a_loss_that_stands_at_its_floor_is_reported_once(
     assert all(message.endswith(": optimizer.name=muon and a lower optimizer.learning_rate") for message in messages)
 
 
+def test_what_is_advised_can_be_pasted_into_a_shell(caplog: pytest.LogCaptureFixture) -> None:
+    for advice, end in (([SHORT, BIAS], f"'{SHORT}' {BIAS} and a lower"), ([], "before it: a lower")):
+        plateau = Plateau(FLOORS, ("mlm",), advice)
+        plateau.look({"mlm_loss": 6.0}, progress=0.1)
+        plateau.look({"mlm_loss": 6.0}, progress=0.3)
+        assert caplog.messages[-1].endswith(f"{end} optimizer.learning_rate")
+
+
 @pytest.mark.parametrize("stopped", [1, 2, 3, 4, 5])
 def test_a_resumed_run_reports_it_when_it_would_have(stopped: int, caplog: pytest.LogCaptureFixture) -> None:
     """It is due at the evaluation after step 20, the second one, and said once, whenever the run was stopped."""

@@ -19,10 +19,10 @@ from unmask.batch import StepBatches, pack
 from unmask.errors import Interrupted, OutputError, UserError
 from unmask.packing.loader import Position
 from unmask.training import divergence
-from unmask.training.divergence import BadStep, divergence_fault, keep_bad_step
+from unmask.training.divergence import BadStep, advise, divergence_fault, keep_bad_step
 from unmask.training.run.checkpoint import OPTIMIZER, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
-from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from unmask.training.stepping.protocol import StepFigures
 from unmask.training.steps import NumberedStep, PreparedStep
 
@@ -224,6 +224,12 @@ def test_a_stopped_run_continues_past_the_step_when_reported_to(tmp_path: Path) 
     run(tmp_path / "run", {7: math.nan}, on_divergence="roll_back")
     run(tmp_path / "whole", {7: math.nan}, on_divergence="roll_back")
     assert same_end(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize(("roll_backs", "times"), [(1, "1 time"), (2, "2 times")])
+def test_how_often_it_rolled_back_is_told(roll_backs: int, times: str) -> None:
+    advice = advise(TrainSettings(steps=9, on_divergence="roll_back"), 7, roll_backs, has_checkpoint=True)
+    assert advice.startswith(f"The run has rolled back {times}, as often as train.max_roll_backs allows")
 
 
 def test_it_rolls_back_only_so_often(tmp_path: Path) -> None:

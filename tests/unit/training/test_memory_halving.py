@@ -95,7 +95,8 @@ def test_halved_a_run_is_that_of_small_micro_batches(
     assert_equal(halved.weights, small.weights)
     assert caplog.messages == [
         "step 1 does not fit into the memory (CUDA out of memory. Tried to allocate 2.00 GiB): its micro-batches were "
-        "of 8 sequences, and are of 4 from here on; the gradient is the same. train.micro_batch_size=4 begins so"
+        "of 8 sequences, and are of 4 from here on; the gradient is the same. Set "
+        "train.micro_batch_size=4 to start with that size"
     ]
 
 

@@ -66,8 +66,8 @@ class Sitting:
             TrainSettings.model_validate({"steps": 10, "save_every": None, **settings}),
             cast(RunLog, self.notes),
         )
-        stepper, found = EagerStepper(self.module, optimizer, None, compute), self.state.evaluation
-        self.evaluations = Evaluations(self.module, self.evaluate, None, stepper, train, log, ALONE, found)
+        stepper = EagerStepper(self.module, optimizer, None, compute)
+        self.evaluations = Evaluations(self.module, self.evaluate, None, stepper, train, log, ALONE)
         self.session = Session(
             RunContext("testing", directory, compute, log, self.interruption),
             train,
@@ -107,7 +107,7 @@ def test_all_is_done_where_it_is_due_and_after_the_last_step(tmp_path: Path) -> 
     assert (rows, evaluations, sitting.saved()) == ([4, 8, 10], [3, 6, 9, 10], [5, 10])
     assert sitting.modes == [False] * 4
     assert sitting.module.training
-    assert sitting.evaluations.newest == {"mlm_loss": 10.0}
+    assert sitting.state.evaluation == {"mlm_loss": 10.0}
 
 
 def test_a_row_has_the_mean_since_the_last_one_times_its_coefficient(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_session_that_begins_at_the_end_does_not_evaluate_again(tmp_path: Path
     sitting = Sitting(tmp_path, state)
     sitting.session.finish(state)
     assert (sitting.notes.rows, sitting.saved()) == ([], [])
-    assert sitting.evaluations.newest == {"mlm_loss": 0.5}
+    assert sitting.state.evaluation == {"mlm_loss": 0.5}
 
 
 def test_a_session_that_begins_beyond_the_end_evaluates_once_and_saves_that(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_an_evaluation_that_does_not_fit_beside_graphs_is_tried_without_them(tmp
         sitting.take_steps(1)  # nothing to release
     sitting.evaluations.stepper = cast(Stepper, SimpleNamespace(release=lambda: released.append(sitting.state.step)))
     sitting.take_steps(1)
-    assert (released, sitting.evaluations.newest) == ([2], {"mlm_loss": 2.0})
+    assert (released, sitting.state.evaluation) == ([2], {"mlm_loss": 2.0})
     assert sitting.module.training
 
 

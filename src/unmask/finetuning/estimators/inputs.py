@@ -38,7 +38,7 @@ def tags_of_texts(tags: Any) -> Any:
 
 def rows_of(X: Texts) -> list[Row]:  # noqa: N803
     """Texts as rows `{text}`, or pairs as `{text_a, text_b}`."""
-    rows = [_row(value, f"X[{number}]") for number, value in enumerate(_listed(X, "X"))]
+    rows = [_row(value, f"X[{number}]") for number, value in enumerate(_values_of(X, "X"))]
     if not rows:
         raise ValuesError("X is empty: expected texts, or pairs of texts")
     for row in rows:
@@ -63,22 +63,22 @@ def _row(value: Any, source: str) -> Row:
         raise ValuesError(str(error)) from error
 
 
-def _listed(values: Any, name: str) -> list[Any]:
+def _values_of(values: Any, name: str) -> list[Any]:
     """A list, an array, or a column or table of pandas or the like, as a list."""
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
         raise ValuesError(f"{name} is one {type(values).__name__}: expected a list or an array")
     array = values.to_numpy() if hasattr(values, "to_numpy") else values
-    listed: list[Any] = array.tolist() if hasattr(array, "tolist") else list(array)
-    return listed
+    as_list: list[Any] = array.tolist() if hasattr(array, "tolist") else list(array)
+    return as_list
 
 
 def labels_of(y: Any, num_texts: int) -> list[Hashable]:
     """The labels of a classification, at least two different ones, of which no two look alike."""
-    labels = _listed(y, "y")
+    labels = _values_of(y, "y")
     _same_length(labels, num_texts)
     for number, label in enumerate(labels):
-        if label is None or label != label or label == "":
-            raise ValuesError(f"y[{number}] is {label or repr(label)}: expected a label; take unlabelled texts out")
+        if label is None or repr(label) == "<NA>" or label != label or label == "":
+            raise ValuesError(f"y[{number}] is {label!r}: expected a label; take unlabelled texts out")
         if isinstance(label, list | dict | set):
             raise ValuesError(
                 f"y[{number}] is {str(label)[:60]}: expected one label for each text, or a matrix of 0 and 1 where a "
@@ -101,7 +101,7 @@ def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
 
     None where `y` has one label per text: it is not a matrix.
     """
-    rows = _listed(y.toarray() if hasattr(y, "toarray") else y, "y")
+    rows = _values_of(y.toarray() if hasattr(y, "toarray") else y, "y")
     _refuse_column(rows)
     if not rows or not all(isinstance(row, list) and len(row) > 1 for row in rows):
         return None
@@ -119,9 +119,9 @@ def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
 
 def numbers_of(y: Any, num_texts: int) -> list[float]:
     """The targets of a regression: a finite number for each text, not the same for all."""
-    listed = _listed(y, "y")
-    _refuse_column(listed)
-    values = [_number(value, number) for number, value in enumerate(listed)]
+    given = _values_of(y, "y")
+    _refuse_column(given)
+    values = [_number(value, number) for number, value in enumerate(given)]
     _same_length(values, num_texts)
     if len(values) > 1 and len(set(values)) == 1:
         raise ValuesError(f"every value of y is {values[0]:g}: there is nothing to learn; give values that differ")

@@ -115,7 +115,7 @@ def read_choice(row: Row, layout: ChoiceLayout, *, labelled: bool = True, needs_
 
 def _read_choices(row: Row, layout: ChoiceLayout) -> tuple[str, ...]:
     if isinstance(layout.choices, str):
-        values = _listed(row, layout.choices)
+        values = _choices_in(row, layout.choices)
         names = [f"{layout.choices}[{number}]" for number in range(len(values))]
     else:
         names = list(layout.choices)
@@ -130,7 +130,7 @@ def _read_choices(row: Row, layout: ChoiceLayout) -> tuple[str, ...]:
     return choices
 
 
-def _listed(row: Row, name: str) -> list[Any]:
+def _choices_in(row: Row, name: str) -> list[Any]:
     value = row[name]
     if isinstance(value, str):
         try:
@@ -224,15 +224,20 @@ def read_race(path: DataPath) -> Iterator[Row]:
             such objects too, or one question each, with the published field names or those above.
 
     Raises:
-        InputError: a file cannot be read, there is no file, or an article's lists do not match.
+        InputError: a file cannot be read, there is no file, no article has a question, or an article's lists do not
+            match.
     """
+    empty = True
     for row in _race_objects(path):
+        empty &= row.fields.get("questions") == []
         if "questions" in row.fields:
             yield from _questions_of_article(row)
         elif "article" in row.fields or "options" in row.fields:
             yield _question(row.fields, row)
         else:
             yield row
+    if empty:
+        raise InputError(f"{path}: there is not a single question in it: expected articles with questions")
 
 
 def _race_objects(path: DataPath) -> Iterator[Row]:

@@ -14,7 +14,6 @@ Nothing is divided by the length. Other special tokens are read, but do not coun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -38,6 +37,7 @@ from unmask.tasks.minimal_pairs.threads import side_by_side
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
+from unmask.training.device import Compute
 
 PllMode = Literal["original", "word-left-to-right"]
 """What is masked beside the token that is scored: nothing, or the rest of its word to the right."""
@@ -53,15 +53,6 @@ Advance = Callable[[float], None]
 
 def _unobserved(_: float) -> None:
     """An `Advance` for whom nobody waits."""
-
-
-class Compute(Protocol):
-    """The device and the precision that a model computes in, as `unmask.training.device.Compute`."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def autocast(self) -> AbstractContextManager[Any]: ...
 
 
 @dataclass(frozen=True)

@@ -155,11 +155,11 @@ def _prediction(
         **vars(chosen),
         "null_score": null_score,
         "no_answer_probability": probability,
-        "n_best": _listed(spans, [null_score] if settings.unanswerable else []),
+        "n_best": _n_best(spans, [null_score] if settings.unanswerable else []),
     }
 
 
-def _listed(spans: Sequence[_Span], others: Sequence[float]) -> list[Mapping[str, Any]]:
+def _n_best(spans: Sequence[_Span], others: Sequence[float]) -> list[Mapping[str, Any]]:
     scores = np.array([*(span.score for span in spans), *others], dtype=np.float64)
     weights = np.exp(scores - scores.max()) if len(scores) else scores
     total = weights.sum()

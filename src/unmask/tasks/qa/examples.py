@@ -123,7 +123,7 @@ def given_answers(row: Row, columns: QaColumns) -> list[GivenAnswer] | None:
             f"{row.source}: {columns.answers} is {value[:60]!r}, as Python prints it: expected JSON in the cell of a "
             'table, such as {"text": ["..."], "answer_start": [0]} (json.dumps writes it), or the text of one answer'
         )
-    answers = _listed(row, columns.answers, _unpacked(value))
+    answers = _answers_in(row, columns.answers, _unpacked(value))
     if answers and says_impossible(row):
         raise InputError(
             f"{row.source}: is_impossible is true, and yet the question has the answer {answers[0][0]!r}: "
@@ -167,7 +167,7 @@ def _unpacked(value: Any) -> Any:
     return held if is_object or is_list else value
 
 
-def _listed(row: Row, name: str, value: Any) -> list[GivenAnswer]:
+def _answers_in(row: Row, name: str, value: Any) -> list[GivenAnswer]:
     if value is None or value == "":
         return []
     if isinstance(value, str):

@@ -107,7 +107,7 @@ def read_example(
     columns = TaggingColumns() if isinstance(row, SentenceRow) else columns
     tokens_name, text_name = _first(row, columns.tokens), _first(row, columns.text)
     if tokens_name is not None:
-        tokens = _listed(row, tokens_name)
+        tokens = _texts_in(row, tokens_name)
         are_characters = characters and 2 * sum(len(token) == 1 for token in tokens) > len(tokens)
         text, units = _joined(tokens, "" if are_characters else " ")
     elif text_name is not None:
@@ -126,7 +126,7 @@ def read_example(
     if labelled and (entities := _entities_of(row, tags_name)) is not None:
         tags = _tags_of_entities(entities, text, units, row.source)
     elif labelled and tags_name is not None:
-        tags = _listed(row, tags_name, names)
+        tags = _texts_in(row, tags_name, names)
         if len(tags) != len(units):
             raise InputError(f"{row.source}: {len(units)} tokens and {len(tags)} tags: expected one tag a token")
     elif labelled and needs_tags:
@@ -214,7 +214,7 @@ def _first(row: Row, names: Sequence[str]) -> str | None:
     return next((name for name in names if name in row and row[name] is not None), None)
 
 
-def _listed(row: Row, name: str, names: Sequence[str] | None = None) -> list[str]:
+def _texts_in(row: Row, name: str, names: Sequence[str] | None = None) -> list[str]:
     """A list of texts, or a text: the JSON of such a list, or words with blanks between them, such as `[ 1 ]`.
 
     Args:

@@ -46,8 +46,8 @@ def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:
     """
     value = _labelled(row, name)
     parts: list[Any]
-    if isinstance(value, str) and (listed := list_in_cell(value, name, row.source, separator == ",")) is not None:
-        parts = listed
+    if isinstance(value, str) and (held := list_in_cell(value, name, row.source, separator == ",")) is not None:
+        parts = held
     elif isinstance(value, str):
         parts = [part.strip() for part in value.split(separator)] if value.strip() else []
     elif isinstance(value, list):
@@ -72,7 +72,7 @@ def read_number(row: Row, name: str) -> float:
     Raises:
         InputError: it is missing, not a number, or too large for float32.
     """
-    text = "NaN" if _is_nan(_labelled(row, name)) else read_label(row, name)
+    text = read_label(row, name)
     try:
         value = math.nan if isinstance(row[name], bool) or "_" in text else float(text)
     except ValueError:

@@ -182,7 +182,7 @@ class Schedule:
         self.warmup_end = None
 
     def factor(self, done: Mapping[str, float], budget: TrainSettings) -> float:
-        """The factor of the step about to be taken.
+        """The factor of the step about to be taken. Notes in `warmup_end` when the warm-up is over.
 
         Args:
             done: how much is done before it, as in `TrainSettings.share_done`.

@@ -59,7 +59,7 @@ def is_better(metric: str, value: float, than: float) -> bool:
 
 
 def newest_best(best: Best | None, step: int, evaluation: Mapping[str, float], metric: str, module: nn.Module) -> Best:
-    """The best evaluation after a new one, made after `step`: that one with the module's weights, or `best`, older by
+    """The new evaluation with the module's weights if it is better; else `best`, with `evaluations_since` raised by
     one."""
     if best is None or is_better(metric, evaluation[metric], best.evaluation[metric]):
         return Best(step, evaluation, copy_weights(module))

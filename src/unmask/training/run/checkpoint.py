@@ -143,7 +143,7 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
             damaged.append(str(error))
     if damaged:
         raise CheckpointError(
-            "no checkpoint of this run can be used: put one of them right, or train it again, with --overwrite\n  "
+            "no checkpoint of this run can be used: restore one of them, or train it again, with --overwrite\n  "
             + "\n  ".join(damaged)
         )
     return None

@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -34,7 +34,6 @@ class Evaluations:
         measure: returns the module's figures on held-out data, by name; None where there is none.
         average: of the weights, which is what is measured; None: the newest ones are.
         stepper: may free its memory for an evaluation.
-        newest: the figures of the newest one.
     """
 
     module: TrainedModule
@@ -44,7 +43,6 @@ class Evaluations:
     settings: TrainSettings
     log: RunLog
     ranks: Ranks
-    newest: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, state: TrainState) -> None:
         """Measures the weights, and notes them in `state.best` where they are the best under `train.patience`."""
@@ -53,7 +51,7 @@ class Evaluations:
             return
         with self.average.used() if self.average is not None else nullcontext():
             self.module.eval()
-            self.newest = state.evaluation = self.ranks.from_first(self._measured(self.measure))
+            state.evaluation = self.ranks.from_first(self._measured(self.measure))
             set_training_mode(self.module)
             self._log(state)
             if self.settings.patience is not None:
@@ -68,16 +66,16 @@ class Evaluations:
         return measure()
 
     def _log(self, state: TrainState) -> None:
-        shown = list(self.newest.items())[:_MOST_FIGURES]
-        left = len(self.newest) - len(shown)
+        shown = list(state.evaluation.items())[:_MOST_FIGURES]
+        left = len(state.evaluation) - len(shown)
         figures = " · ".join(f"{name} {value:.4g}" for name, value in shown) + (f" · {left} more" if left else "")
         with self.ranks.agreeing():
-            self.log.write_evaluation(state.step, self.newest)
+            self.log.write_evaluation(state.step, state.evaluation)
             logger.info("step %s: %s", f"{state.step:,}", figures)
 
     def _compare(self, state: TrainState) -> None:
-        metric = choose_metric(self.newest, self.settings.metric)
-        state.best = newest_best(state.best, state.step, self.newest, metric, self.module)
+        metric = choose_metric(state.evaluation, self.settings.metric)
+        state.best = newest_best(state.best, state.step, state.evaluation, metric, self.module)
         if state.has_lost_patience(self.settings):
             best = f"{state.best.evaluation[metric]:.4g}, that of step {state.best.step:,}"
             since = f"for {state.best.evaluations_since} evaluations"
@@ -90,4 +88,4 @@ class Evaluations:
             return restore_best(self.module, state.best)
         if self.average is not None:
             self.average.use()
-        return self.newest
+        return state.evaluation

@@ -153,7 +153,7 @@ REPAIRED: dict[str, tuple[str, str, str, list[str], str]] = {
      "inside the word '\\u200bAda': so characters are tagged, not words (task.units=characters)"),
     "entities inside a piece": ("tagging", "t.jsonl",
      lines(tagged("Ada ran", (0, 3, "PER")), tagged("paper", (0, 4, "X"))), ["data.dev=t.jsonl"],
-     "3 entries of the vocabulary are matched no more (task.cut_pieces)"),
+     "3 vocabulary entries are no longer used (task.cut_pieces), because answers or entities begin"),
     "and that are not cut": ("tagging", "t.jsonl",
      lines(tagged("Ada ran", (0, 3, "PER")), tagged("paper", (0, 4, "X"))), ["task.cut_pieces=false"],
      "warning: t.jsonl: 1 of 2 entities begin or end inside a piece: no model with this tokenizer can find them "

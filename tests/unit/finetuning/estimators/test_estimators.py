@@ -46,6 +46,22 @@ def fitted(tiny_model: Path) -> TextClassifier:
     return classifier(tiny_model).fit(TEXTS, LABELS)
 
 
+class Missing:
+    """pandas.NA, as far as it matters here."""
+
+    def __repr__(self) -> str:
+        return "<NA>"
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    __ne__ = __eq__
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+
 class Column:
     """What pandas gives for a column, as far as it matters here."""
 
@@ -310,6 +326,7 @@ def test_a_saved_model_answers_here_and_in_transformers(fitted: TextClassifier, 
         (["a", "b"], ["a", "a"], "every label of y is 'a': there is nothing to learn"),
         (["a", "b"], ["a", None], r"y\[1\] is None: expected a label"),
         (["a", "b"], [1.0, float("nan")], r"y\[1\] is nan: expected a label"),
+        (["a", "b"], ["good", Missing()], r"y\[1\] is <NA>: expected a label"),
         (["a", "b"], ["good", ""], r"y\[1\] is '': expected a label; take unlabelled texts out"),
         (["a"] * 3, ["a", "b", "b "], r"y\[2\]: the label 'b ' differs from 'b' \(y\[1\]\) .*: fix one of them$"),
         (["a"] * 3, ["a", "b", "b\0"], r"y\[2\]: the label b is written 'b\\x00' here and 'b' in y\[1\].* alike: "),

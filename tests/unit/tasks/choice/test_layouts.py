@@ -109,6 +109,10 @@ def test_what_is_wrong_with_race_is_told(tmp_path: Path) -> None:
         ("{", r"1\.txt: not JSON"),
         ("[]", r"1\.txt: expected a JSON object"),
         (json.dumps({**ARTICLE, "answers": ["A"]}), r"1\.txt:1: answers is \[\"A\"\]: expected a list as long"),
+        (
+            json.dumps({"questions": [], "options": [], "answers": []}),
+            r"there is not a single question in it: expected",
+        ),
         (json.dumps({**ARTICLE, "answers": ["A", "?"]}), r"1\.txt:1, question 2: the answer is \"\?\""),
         (json.dumps({**ARTICLE, "answers": ["A", "E"]}), r"question 2: the column 'label' holds 4: expected .* 0 to 3"),
         (json.dumps({"questions": ["a"], "options": [["a"]], "answers": ["A"]}), "no field 'article'"),
