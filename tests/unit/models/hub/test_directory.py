@@ -155,6 +155,12 @@ def test_the_released_layout_that_calls_itself_a_masked_lm(pretrained: Path) -> 
     assert "bert.pooler.dense.bias" in model.unused
 
 
+def test_heads_that_no_class_has_are_refused_where_the_class_is_left_out(pretrained: Path) -> None:
+    edit_config(pretrained, architectures=None)
+    edit_weights(pretrained, lambda weights: {name: its for name, its in weights.items() if "predictions" not in name})
+    check_refused(pretrained, ["config.json: architectures is left out", "next_sentence_head", "name one of BertModel"])
+
+
 def test_shards_are_put_together(pretrained: Path) -> None:
     expected = load_file(pretrained / "model.safetensors")
     places = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(sorted(expected))}
