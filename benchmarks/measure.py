@@ -13,7 +13,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from multiprocessing.connection import Connection
@@ -119,7 +119,8 @@ def in_own_process(build: Callable[..., Callable[[Any], Any]], *arguments: Any) 
     there.close()
 
     def call(request: Any) -> Any:
-        here.send((request,))
+        with suppress(BrokenPipeError):  # it has failed before: its traceback is still to be received
+            here.send((request,))
         try:
             is_answer, answer = here.recv()
         except EOFError:
