@@ -140,7 +140,7 @@ class Family:
         activations: published names of `hidden_act`, and ours, where they differ.
         heads: of fine-tuning, by kind.
         pooled: kinds of heads that read the pooled first token.
-        feed_forward_factor: `intermediate_size` / `hidden_size` where only the latter is given.
+        feed_forward_factor: `intermediate_size` / `hidden_size` where a recipe and its preset give only the latter.
         masked_lm_activation: of its masked-LM head; None: `hidden_act`.
         left_to_right: its tokens never see later ones.
         may_be_causal: so do those of a model with `causal` True.

@@ -27,7 +27,7 @@ MOST_PARAMETERS = 10**11
 """400 GB: a `config.json` of unknown origin may ask for any sizes, and they are refused before memory is taken."""
 
 _LONGEST = 512
-"""Positions of every published model."""
+"""Tokens of the longest sequence where positions start after the padding token and a recipe does not say how many."""
 
 
 def token_families() -> list[str]:
@@ -258,9 +258,9 @@ DROPOUTS = tuple(DropoutSettings.model_fields)
 class ModelSettings(BaseModel):
     """`model.*` of a recipe: a preset, and what differs from it (None: as in the preset).
 
-    Where `hidden_size` is given and `intermediate_size` is not, the latter is 4 x the former, except for an LSTM, whose
-    units are the preset's. RoBERTa's `max_position_embeddings` includes the rows up to `pad_token_id`, which no token
-    uses: 514 for 512 tokens.
+    Where neither the recipe nor the preset gives `intermediate_size`, it follows `hidden_size`: 4 x, for ModernBERT
+    1.5 x. The presets of LSTMs give it, and ModernBERT's large does. RoBERTa's `max_position_embeddings` includes the
+    rows up to `pad_token_id`, which no token uses: 514 for 512 tokens.
 
     Beside `init_from` the sizes are that model's: what is given here has to agree, and dropout replaces that model's.
     """
