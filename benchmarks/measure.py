@@ -164,6 +164,13 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def use_cores(number: int) -> None:
+    """Restricts this process and those it starts to some of the cores, and `tokenizers` to as many threads."""
+    os.environ["RAYON_NUM_THREADS"] = str(number)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:number])
+
+
 def parser(claims: str | None) -> argparse.ArgumentParser:
     """The parser of a script's arguments, with the script's docstring as help, and `--json`."""
     words = argparse.ArgumentParser(description=claims, formatter_class=argparse.RawDescriptionHelpFormatter)
