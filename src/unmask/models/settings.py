@@ -275,7 +275,7 @@ class ModelSettings(BaseModel):
     embedding_size: Count | None = None
     """Of ELECTRA's embeddings, where they are projected."""
     hidden_size: Count | None = None
-    num_hidden_layers: Count | None = None
+    num_hidden_layers: NumLayers | None = None
     num_attention_heads: Count | None = None
     intermediate_size: Count | None = None
     hidden_act: Activation | None = None

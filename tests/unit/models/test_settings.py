@@ -129,7 +129,7 @@ def test_contradictions_are_reported(settings: ModelSettings, pad_token_id: int,
 WRONG = {"hidden": 3, "preset": "huge", "hidden_size": 0, "hidden_dropout_prob": 1.0, "hidden_act": "gelo"}
 
 
-@pytest.mark.parametrize(("key", "value"), [*WRONG.items(), ("architecture", "t5")])
+@pytest.mark.parametrize(("key", "value"), [*WRONG.items(), ("architecture", "t5"), ("num_hidden_layers", 1001)])
 def test_what_is_no_setting_is_refused(key: str, value: object) -> None:
     with pytest.raises(ValidationError, match=rf"1 validation error .*\n{key}\n"):
         ModelSettings.model_validate({key: value})
