@@ -16,7 +16,8 @@ from support.sizes import sizes_of
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import Paddings
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import HeadKind, new_head
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import new_head
 from unmask.models.settings import EncoderSettings, ModelSettings
 from unmask.objectives.table import new_objective
 from unmask.packing.loader import Position

@@ -12,9 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticKnownError
 
 from unmask.errors import SettingsError
-from unmask.models.families.table import ARCHITECTURES as ARCHITECTURES
-from unmask.models.family import Activation as Activation
-from unmask.models.family import Family
+from unmask.models.families.table import ARCHITECTURES
+from unmask.models.family import Activation, Family
 
 Count = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]

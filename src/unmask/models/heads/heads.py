@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models.dropout import dropout
-from unmask.models.family import HeadKind as HeadKind
+from unmask.models.family import Activation, HeadKind
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
 from unmask.models.layers import ACTIVATIONS, draw_truncated_normal, initialise
-from unmask.models.settings import Activation, EncoderSettings, Sizes
+from unmask.models.settings import EncoderSettings, Sizes
 
 
 class MaskedLMHead(nn.Module):

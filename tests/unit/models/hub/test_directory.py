@@ -18,7 +18,8 @@ from support.tensors import assert_equal
 from unmask.errors import ModelError
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead, new_head
-from unmask.models.hub.directory import LoadedModel, TunedHead, load_encoder, load_model, save_model, weights_of
+from unmask.models.hub.directory import TunedHead, load_encoder, load_model, save_model, weights_of
+from unmask.models.hub.source import LoadedModel
 from unmask.models.hub.uses import FINE_TUNED, MASKED
 
 SETTINGS = small(vocab=30, width=12, layers=2, heads=3, inner=20, positions=16)

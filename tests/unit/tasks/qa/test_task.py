@@ -19,7 +19,7 @@ from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.io.rows import Row
 from unmask.models.bert import BertEncoder
-from unmask.models.hub.directory import LoadedModel
+from unmask.models.hub.source import LoadedModel
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
