@@ -13,8 +13,7 @@ import torch
 
 from support.files import write_rows
 from support.questions import HOUSE, KITE, RED, TOKENIZER, a_question, qa_task
-from support.sizes import sizes_of
-from support.tiny_models import tiny
+from support.sizes import sizes_of, tiny
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.io.rows import Row
