@@ -132,7 +132,8 @@ class Family:
         model_type: in `config.json`.
         classes: those that `config.json` may name; one with no part but perhaps a pooler is a bare encoder.
         tokenizer: the kind that it has in its paper, and that programs expect which open a saved one.
-        defaults: what differs from the defaults of `EncoderSettings`: what its `config.json` means by leaving out.
+        defaults: values that differ from `EncoderSettings`' defaults; they hold for keys that its `config.json` leaves
+            out.
         keys: fields of `EncoderSettings` and their keys in its `config.json`. It has no other settings.
         fixed_keys: keys of its `config.json` that say the same for every model, where leaving them out would say
             something else.

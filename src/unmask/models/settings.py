@@ -82,7 +82,8 @@ class EncoderSettings(BaseModel):
             projection.
         hidden_act: the activation in the feed-forward layers and in BERT's masked-LM head.
         hidden_dropout_prob: dropout after the embeddings and after each sublayer.
-        embedding_dropout_prob: dropout after the embeddings, if it is a different one (GPT-1 has a key for each).
+        embedding_dropout_prob: dropout after the embeddings, if it is a different one (GPT-1 and ModernBERT have a key
+            for each).
         max_position_embeddings: rows of the position embeddings; `num_positions` is the longest sequence. An LSTM has
             no such rows, but gets no longer sequences either.
         type_vocab_size: how many segments are distinguished: 2 for A and B, 1 for RoBERTa and ModernBERT, 0 for GPT-1

@@ -164,9 +164,9 @@ class DeepClassifier(nn.Module):
         self.dropout_prob = dropout_prob
         initialise(self, initializer_range)
 
-    def forward(self, first_hidden: Tensor) -> Tensor:
-        """(sequences, labels) from `first_hidden` (sequences, hidden)."""
-        inputs = dropout(first_hidden, self.input_dropout_prob, self.training)
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(sequences or tokens, labels) from `hidden` (sequences or tokens, hidden)."""
+        inputs = dropout(hidden, self.input_dropout_prob, self.training)
         transformed = self.norm(self.activation(self.dense(inputs)))
         logits: Tensor = self.output(dropout(transformed, self.dropout_prob, self.training))
         return logits
