@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from measure import Row, in_own_process, interleave, machine, parser, report
+from measure import Row, compare, in_own_process, interleave, machine, parser, report, use_cores
 from peers.create_pretraining_data import (
     LENGTH,
     MASKED_PROB,
@@ -38,7 +38,7 @@ from peers.create_pretraining_data import (
     read_vocab,
     tokenize,
 )
-from prepare import source, use_cores, write_part
+from prepare import source, write_part
 
 if TYPE_CHECKING:
     from unmask import TokenStore
@@ -167,19 +167,7 @@ def different_ids(sentences: Path, tokenizer: Path) -> tuple[int, list[str]]:
 
 def rate_row(what: str, ours: Sequence[float], peer: str, theirs: Sequence[float], at_least: float | None) -> Row:
     """The row of two lists of microseconds per token, one entry per round."""
-    ratio = median(theirs) / median(ours)
-    ratios = [its / our for our, its in zip(ours, theirs, strict=True)]
-    return Row(
-        what,
-        ours=1 / median(ours),
-        peer=peer,
-        peer_figure=1 / median(theirs),
-        unit="M tokens/s",
-        ratio=ratio,
-        spread=(min(ratios), max(ratios)),
-        target="" if at_least is None else f"at least {at_least:g}x",
-        met=None if at_least is None else ratio >= at_least,
-    )
+    return replace(compare(what, ours, peer, theirs, at_least, megabytes=1), unit="M tokens/s")
 
 
 def measure(corpus: Path, sentences: Path, tokenizer: Path, rounds: int) -> tuple[list[Row], Done, dict[int, int]]:

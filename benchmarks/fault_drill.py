@@ -3,7 +3,7 @@ that nothing happened to: the same model, the same rows in `metrics.jsonl`.
 
 Each try starts a run of a tiny model in a process of its own, brings one fault upon it, and then gives the same command
 with --resume. It counts as lost if the command ends with anything but a clear message and its exit code (a kill has
-none), or if the resumed run differs from the unbroken one in one byte. `lost` has to be 0 in every row. Moments are
+none), or if the resumed run differs from the unbroken one in one byte. 0 have to be lost in every row. Moments are
 random: uniform over the time that the unbroken run takes. Processes are forked from one that has imported everything,
 so that a try takes seconds; a command's own start is not part of it, nor is the report that a run ends with.
 
@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_server import Ended, Process, Server
-from fault_table import Row, report
-from measure import SAMPLE_TEXT, parser
+from measure import SAMPLE_TEXT, Row, machine, num_cores, parser, report
 
 RECIPE = """
 seed: 3
@@ -79,8 +78,7 @@ class Drill:
 
     def interrupted(self) -> None:
         """A run with two checkpoints, stopped between rows, evaluations and checkpoints that are due."""
-        words = ["pretrain", str(self.work / "recipe.yaml"), f"store={self.work / 'store'}", "--out", str(self.run)]
-        _need(self.server.start([*words, "--workers", "1"], stop_at=7).wait(), 143)
+        _need(self.start(stop_at=7).wait(), 143)
 
     def at_the_ends(self, number: signal.Signals) -> list[int]:
         """The exit code where a signal comes before or after the command itself, when Python has no handler for it."""
@@ -330,25 +328,25 @@ FAULTS: dict[str, Callable[[Drill, int], None]] = {
 }
 
 
-def drill_row(drill: Drill, name: str, tries: int) -> Row:
-    """The tries of one fault, each in an empty place."""
-    row = Row(name, 0)
+def drill_row(drill: Drill, name: str, tries: int) -> tuple[Row, list[str]]:
+    """The tries of one fault, each in an empty place; what the faults met, or why none was brought about; each loss."""
+    losses, notes, done = list[str](), list[str](), 0
     drill.notes.clear()
-    for number in range(tries):
+    while done < tries:
         shutil.rmtree(drill.run, ignore_errors=True)
         try:
-            FAULTS[name](drill, number)
-            row.survived += 1
+            FAULTS[name](drill, done)
         except NotRun as error:
-            row.notes = f"not run: {error}"
-            return row
+            notes.append(f"{name}: not run: {error}")
+            break
         except AssertionError as error:
-            row.lost += 1
-            row.losses.append(f"try {number}: {error}")
-        row.tries += 1
-        print(f"{name}: {row.tries} of {tries}, {row.lost} lost {row.losses[-1:]}", file=sys.stderr)
-    row.notes = ", ".join(f"{what} {times}" for what, times in drill.notes.most_common())
-    return row
+            losses.append(f"{name}, try {done}: {error}")
+        done += 1
+        print(f"{name}: {done} of {tries}, {len(losses)} lost {losses[-1:]}", file=sys.stderr)
+    if drill.notes:
+        notes.append(f"{name}: " + ", ".join(f"{what} {times}" for what, times in drill.notes.most_common()))
+    row = Row(name, len(losses), unit=f"lost of {done}", target="0", met=not losses) if done else Row(name, None)
+    return row, [*notes, *losses]
 
 
 def prepare(drill: Drill) -> None:
@@ -377,9 +375,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
         drill = Drill(Path(folder), server, random.Random(given.seed))
         prepare(drill)
-        rows = [drill_row(drill, name, given.kills if name == "kill" else given.tries) for name in given.rows]
-    report(rows, drill.seconds, given.json)
-    return int(any(row.lost for row in rows))
+        drilled = [drill_row(drill, name, given.kills if name == "kill" else given.tries) for name in given.rows]
+    rows, notes = [row for row, _ in drilled], [note for _, told in drilled for note in told]
+    on = machine(num_cores()) | {"an unbroken run, seconds": round(drill.seconds, 2)}
+    report("Faults, and the same command with --resume", rows, on, notes, given.json)
+    return int(any(row.met is False for row in rows))
 
 
 if __name__ == "__main__":

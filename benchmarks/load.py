@@ -134,7 +134,7 @@ class Arrivals:
     Attributes:
         times: seconds from when a request was due until its answer, of those answered with 200.
         statuses: how many answers had each status.
-        lost: how many connections broke during a request.
+        lost: how many had no answer: their connection was refused or broke.
     """
 
     times: list[float] = field(default_factory=list)
@@ -166,9 +166,9 @@ async def open_loop(
                 each.close()
             idle.clear()
             connection = None
-        if connection is None:
-            connection = await Connection.open(port)
         try:
+            if connection is None:
+                connection = await Connection.open(port)
             status, answer = await connection.ask(requests[number % len(requests)])
         except (OSError, asyncio.IncompleteReadError):
             found.lost += 1

@@ -15,11 +15,11 @@ entities are marked in it: instead every run of two words after ten others is an
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from itertools import chain, cycle, islice
@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from measure import SAMPLE_TEXT, Row, in_own_process, interleave, machine, parser, report
+from measure import SAMPLE_TEXT, Row, compare, in_own_process, interleave, machine, parser, report, use_cores
 
 VOCAB_SIZE, NUM_SEQUENCES, LENGTH = 30522, 64, 512
 MOST_MS = 10.0
@@ -51,8 +51,7 @@ def settle() -> None:
 
     from unmask.training.device import keep_freed_memory
 
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    use_cores(1)
     torch.set_num_threads(1)
     keep_freed_memory()
 
@@ -163,21 +162,9 @@ def measure(folder: Path, rounds: int, times: int) -> list[Row]:
     rows = []
     for name in SCHEMES:
         known = "token" if name == "token" else "whole word"
-        its = taken[f"peer's {known}"]
-        ratios = [their / our for our, their in zip(taken[name], its, strict=True)]
-        rows.append(
-            Row(
-                name,
-                ours=median(taken[name]),
-                peer=f"transformers {version('transformers')}, {known}s",
-                peer_figure=median(its),
-                unit="ms",
-                ratio=median(its) / median(taken[name]),
-                spread=(min(ratios), max(ratios)),
-                target=f"under {MOST_MS:g} ms",
-                met=median(taken[name]) < MOST_MS,
-            )
-        )
+        peer = f"transformers {version('transformers')}, {known}s"
+        row = compare(name, taken[name], peer, taken[f"peer's {known}"])
+        rows.append(replace(row, unit="ms", target=f"under {MOST_MS:g} ms", met=median(taken[name]) < MOST_MS))
     return rows
 
 

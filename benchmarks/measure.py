@@ -13,7 +13,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from multiprocessing.connection import Connection
@@ -119,7 +119,8 @@ def in_own_process(build: Callable[..., Callable[[Any], Any]], *arguments: Any) 
     there.close()
 
     def call(request: Any) -> Any:
-        here.send((request,))
+        with suppress(BrokenPipeError):  # it has failed before: its traceback is still to be received
+            here.send((request,))
         try:
             is_answer, answer = here.recv()
         except EOFError:
@@ -161,6 +162,13 @@ def full_sequences(planner: Planner, longest: int) -> Iterator[tuple[PlannedSequ
 def num_cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_cores(number: int) -> None:
+    """Restricts this process and those it starts to some of the cores, and `tokenizers` to as many threads."""
+    os.environ["RAYON_NUM_THREADS"] = str(number)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:number])
 
 
 def parser(claims: str | None) -> argparse.ArgumentParser:

@@ -109,7 +109,7 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
     from unmask.models.settings import ModelSettings
     from unmask.objectives.table import AnyObjective, new_objective
     from unmask.packing.loader import Position
-    from unmask.training.device import choose_compute
+    from unmask.training.device import choose_compute, keep_freed_memory
     from unmask.training.loop import Hooks, train
     from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
     from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -118,6 +118,7 @@ def build(directory: Path, name: str, threads: int) -> Callable[[int], float]:
     from unmask.training.steps import Learner
 
     torch.set_num_threads(threads)
+    keep_freed_memory()  # as in every run on the CPU
     torch.manual_seed(SEED)
     system = SYSTEMS[name]
     settings = TypeAdapter(AnyObjective).validate_python(system.objective)

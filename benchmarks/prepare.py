@@ -27,7 +27,7 @@ from itertools import cycle
 from pathlib import Path
 from statistics import median
 
-from measure import SAMPLE_TEXT, Row, compare, in_own_process, interleave, machine, num_cores, parser, report
+from measure import SAMPLE_TEXT, Row, compare, in_own_process, interleave, machine, num_cores, parser, report, use_cores
 
 AT_LEAST = 3.0
 TWO_WORKERS_AT_LEAST = 1.8
@@ -68,13 +68,6 @@ def write_part(path: Path, language: str, megabytes: float) -> float:
             if size >= megabytes * 1e6:
                 return size / 1e6
     raise AssertionError("the lines never end")
-
-
-def use_cores(number: int) -> None:
-    """Restricts this process and those it starts to some of the cores, and the library to as many threads."""
-    os.environ["RAYON_NUM_THREADS"] = str(number)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:number])
 
 
 def build_ours(corpus: Path, tokenizer: Path, workers: int) -> Callable[[str], tuple[float, int]]:

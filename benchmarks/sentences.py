@@ -23,7 +23,18 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from measure import REPOSITORY, SAMPLE_TEXT, Row, compare, in_own_process, interleave, machine, parser, report
+from measure import (
+    REPOSITORY,
+    SAMPLE_TEXT,
+    Row,
+    compare,
+    in_own_process,
+    interleave,
+    machine,
+    parser,
+    report,
+    use_cores,
+)
 
 AT_LEAST = 20.0
 MOST_UNDER = 0.01
@@ -118,8 +129,7 @@ def read_lines(language: Language, megabytes: float) -> tuple[list[str], str]:
 
 def build(load: Callable[[], Callable[[str], object]], lines: list[str]) -> Callable[[int], float]:
     """One side, on one core: a function that splits the lines a given number of times; returns seconds per megabyte."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    use_cores(1)
     split = load()
     megabytes = sum(len(line.encode()) for line in lines) / 1e6
 

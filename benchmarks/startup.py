@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -101,7 +102,7 @@ def measure_help(rounds: int) -> Row:
     interleave(measures, 1)
     seconds = interleave(measures, rounds)
     row = compare("unmask --help", seconds["ours"], f"import torch {version('torch')}", seconds["peer"])
-    return Row(**{**vars(row), "target": f"under {HELP_S} s", "met": median(seconds["ours"]) < HELP_S})
+    return replace(row, target=f"under {HELP_S} s", met=median(seconds["ours"]) < HELP_S)
 
 
 def measure_first_answer(model: Path, rounds: int) -> list[Row]:

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from measure import Row, in_own_process, machine, parser, report
-from prepare import source, use_cores, write_part
+from measure import Row, in_own_process, machine, parser, report, use_cores
+from prepare import source, write_part
 
 if TYPE_CHECKING:
     from unmask import TokenStore

@@ -101,7 +101,6 @@ class Taken:
         memory: most bytes allocated and reserved; None on the CPU, and if losses were computed in fp32.
         losses: of the first batch at the start without dropout, by precision; empty with dropout.
         gradient_norm: of the first step; None with dropout.
-        first_step_s: from the start of the process to the end of the first step.
         recompilations, new_captures: graphs compiled, and shapes of batches captured, after the warm-up.
         loader_share: the loader's share of a step if it makes batches as they are needed; None if not measured.
         micro_batches: how many a step had to be cut into to fit.
@@ -114,7 +113,6 @@ class Taken:
     memory: tuple[int, int] | None = None
     losses: dict[str, float] = field(default_factory=dict)
     gradient_norm: float | None = None
-    first_step_s: float | None = None
     recompilations: int = 0
     new_captures: int = 0
     loader_share: float | None = None

@@ -1,8 +1,8 @@
 """Made-up examples with the lengths of published ones: those of MRPC, SST-2 and SQuAD 1.1, in BERT's tokens.
 
 `lengths.json` holds only lengths, special tokens included: of the first 2,048 to 4,096 training examples. The text is
-running words of `samples/`, chosen so that each example tokenizes to exactly its length; `token_lengths` gives the
-lengths that a tokenizer finds, so that a benchmark can check both sides. Labels are random: nothing can be learnt.
+running words of `samples/`, chosen so that each example tokenizes to exactly its length. Labels are random: nothing can
+be learnt.
 """
 
 from __future__ import annotations
@@ -137,9 +137,3 @@ def _article(examples: Sequence[Example]) -> dict[str, Any]:
         for number, its in enumerate(examples)
     ]
     return {"title": "words", "paragraphs": paragraphs}
-
-
-def token_lengths(examples: Sequence[Example], tokenizer: Tokenizer) -> list[int]:
-    """The lengths in tokens of whole examples, special tokens included."""
-    inputs: list[Any] = [its.text if its.second is None else (its.text, its.second) for its in examples]
-    return [len(its.ids) for its in tokenizer.encode_batch(inputs)]

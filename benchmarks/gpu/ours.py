@@ -98,12 +98,8 @@ def _as_it_is(batch: Batch) -> Batch:
     return batch
 
 
-def train_ours(case: Case, started: float, measures_loader: bool = False) -> Taken:
-    """Steps on batches masked beforehand and, if asked, on batches that the loader makes as they are needed.
-
-    Args:
-        started: when the process was requested, by `time.time`.
-    """
+def train_ours(case: Case, measures_loader: bool = False) -> Taken:
+    """Steps on batches masked beforehand and, if asked, on batches that the loader makes as they are needed."""
     from unmask.batch import StepBatches
     from unmask.packing.loader import Position
 
@@ -113,7 +109,6 @@ def train_ours(case: Case, started: float, measures_loader: bool = False) -> Tak
     losses = {"fp32": plain_loss(ours, prepared[0])} if not case.dropout_prob else {}
     steps = (StepBatches([batch], Position(), epochs=0.0) for batch in cycle(prepared))
     ours.take(steps, 1, _as_it_is)
-    first_step_s = time.time() - started
     if losses:
         losses["bf16"] = ours.loss
     norm = ours.gradient_norm
@@ -134,7 +129,6 @@ def train_ours(case: Case, started: float, measures_loader: bool = False) -> Tak
         memory=None if losses else peak_memory(ours.device),
         losses=losses,
         gradient_norm=norm if losses else None,
-        first_step_s=first_step_s,
         recompilations=graphs_compiled() - compiled,
         new_captures=ours.num_graphs - captured,
         loader_share=loader_share,

@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 SEED = 0
 
 
-def train_theirs(case: Case, is_compiled: bool, started: float) -> Taken:
-    """Steps of BertForPreTraining on batches masked beforehand.
-
-    Args:
-        started: when the process was requested, by `time.time`.
-    """
+def train_theirs(case: Case, is_compiled: bool) -> Taken:
+    """Steps of BertForPreTraining on batches masked beforehand."""
     import torch
     from transformers import BertForPreTraining
 
@@ -82,8 +78,6 @@ def train_theirs(case: Case, is_compiled: bool, started: float) -> Taken:
                 raise
             micro_batches *= 2
             upcoming = cycle(rows)
-    wait(device)
-    first_step_s = time.time() - started
     for _ in range(WARM_STEPS):
         take_step()
 
@@ -102,7 +96,6 @@ def train_theirs(case: Case, is_compiled: bool, started: float) -> Taken:
         memory=None if losses else peak_memory(device),
         losses=losses,
         gradient_norm=taken["norm"] if losses else None,
-        first_step_s=first_step_s,
         micro_batches=micro_batches,
     )
 

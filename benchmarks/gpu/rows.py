@@ -96,7 +96,7 @@ def share(run: Run, case: Case, at_least: float | None, measures_loader: bool = 
     """Measures our side, and yields its share and what was compiled late; returns the measurements."""
     if case.objective == "mlm+nsp":
         make_weights(case)
-    ours = run.attempt(f"ours: {case.name}", train_ours, case, time.time(), measures_loader)
+    ours = run.attempt(f"ours: {case.name}", train_ours, case, measures_loader)
     if isinstance(ours, Missing):
         yield Row(f"{case.name}: share, {ours.reason}", None)
         return ours
@@ -117,7 +117,7 @@ def share_only(run: Run, case: Case, at_least: float) -> Iterator[Row]:
 
 
 def train_beside(run: Run, case: Case, how: str) -> Any:
-    return run.attempt(f"transformers, {how}: {case.name}", train_theirs, case, how == COMPILED, time.time())
+    return run.attempt(f"transformers, {how}: {case.name}", train_theirs, case, how == COMPILED)
 
 
 def speed(run: Run, case: Case, ours: Any, theirs: Any, how: str, at_least: float | None) -> Iterator[Row]:

@@ -85,7 +85,6 @@ class Tuned:
         steps_per_s: of the steps alone, after the first epoch.
         losses: of the first batch before training, dropout off, by precision.
         token_lengths: of the examples as this side's tokenizer cuts them.
-        command_s: from the start of the command to its end; None for a peer.
         notes: its messages about how it computes.
     """
 
@@ -95,7 +94,6 @@ class Tuned:
     steps_per_s: float
     losses: dict[str, float]
     token_lengths: tuple[int, ...]
-    command_s: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -296,7 +294,7 @@ def tune_ours(
     every = [f"train.epochs={EPOCHS}", f"train.eval_every={steps}"]
     if tuning.device == "cuda":  # the judged epochs follow compilation, as the peer's do
         every.append("train.compile_blocks=true")
-    lines, command_s = run_command(finetune_words(tuning, out, *every), deadline)
+    lines, _ = run_command(finetune_words(tuning, out, *every), deadline)
     rows = read_metrics(out / "metrics.jsonl")
     rates = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s") and row["step"] > steps]
     return Tuned(
@@ -306,7 +304,6 @@ def tune_ours(
         steps_per_s=median(rates) / (sum(lengths) / len(lengths) * tuning.batch_size),
         losses=losses,
         token_lengths=lengths,
-        command_s=command_s,
         notes=tuple(line for _, line in lines if line.startswith(("attention", "step"))),
     )
 

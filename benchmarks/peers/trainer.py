@@ -35,7 +35,7 @@ from unmask.chance import Permutation
 
 if TYPE_CHECKING:
     from unmask.batch import Batch
-    from unmask.models.heads.heads import HeadKind
+    from unmask.models.family import HeadKind
     from unmask.tasks.encoded import EncodedExamples
 
 MODELS: dict[HeadKind, Any] = {

@@ -14,7 +14,8 @@ from transformers import BertConfig, BertForPreTraining
 
 from unmask.batch import Batch, pack
 from unmask.models.hub.config import config_of
-from unmask.models.hub.directory import LoadedModel, load_model
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.source import LoadedModel
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import EncoderSettings
 

@@ -29,7 +29,8 @@ from support.family_parity import (
 )
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
-from unmask.models.heads.heads import HeadKind, needs_pooler, new_head
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import needs_pooler, new_head
 from unmask.models.hub.config import config_of, find_class
 from unmask.models.hub.directory import NUM_LABELS, TunedHead, load_encoder, load_model, save_model
 from unmask.models.settings import Architecture

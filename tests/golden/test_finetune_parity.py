@@ -27,7 +27,8 @@ from transformers import (
 from support.sizes import small
 from unmask.batch import Batch
 from unmask.models.bert import BertEncoder
-from unmask.models.heads.heads import HeadKind, needs_pooler
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import needs_pooler
 from unmask.models.hub.directory import TunedHead, save_model, weights_of
 from unmask.tasks.base import Task
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, encoded

@@ -30,7 +30,8 @@ from support.family_parity import (
 from unmask.batch import Batch
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.hub.config import config_of
-from unmask.models.hub.directory import LoadedModel, load_model
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.source import LoadedModel
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.kernels.rotary import rotate
 from unmask.models.kernels.row_layout import Layout

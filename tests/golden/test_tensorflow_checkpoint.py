@@ -23,7 +23,8 @@ from transformers import BertForPreTraining
 from unmask.batch import pack
 from unmask.models.google.checkpoint import read_google_checkpoint
 from unmask.models.google.tensor_bundle import open_bundle
-from unmask.models.hub.directory import LoadedModel, load_model
+from unmask.models.hub.directory import load_model
+from unmask.models.hub.source import LoadedModel
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.captured_toy import read_all
 from support.gpu_training import (
     begin_training,
     count_targets,
     losses_of,
     merge,
     new_compute,
-    read_all,
     take_steps,
     work_of_objective,
 )

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from support.gpu_training import begin_training, count_targets, losses_of, merge, new_compute, read_all, take_steps
+from support.captured_toy import read_all
+from support.gpu_training import begin_training, count_targets, losses_of, merge, new_compute, take_steps
 from unmask.batch import Batch, LossTerm
 from unmask.models.buckets import Paddings
 from unmask.models.trained import TrainedModule

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib.util
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +48,21 @@ def test_what_a_script_takes_from_the_package_is_there(script: Path) -> None:
             missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
             missing = [name for name in missing if importlib.util.find_spec(f"{node.module}.{name}") is None]
             assert not missing, f"line {node.lineno}: {node.module} has no {', '.join(missing)}"
+
+
+def test_a_refused_connection_counts_as_a_lost_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    load = importlib.import_module("load")
+    found = asyncio.run(load.open_loop(load.free_port(), [load.get("/health")], per_second=1000, seconds=0.05))
+    assert found.lost > 0
+    assert not found.statuses
+
+
+def test_a_process_that_failed_before_its_first_request_gives_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    measure = importlib.import_module("measure")
+    with measure.in_own_process(int, "ten") as call:
+        [process] = multiprocessing.active_children()
+        process.join()
+        with pytest.raises(RuntimeError, match=r"Traceback(.|\n)*'ten'"):
+            call(1)

@@ -15,11 +15,10 @@ MOST_LINES, MOST_FILES = 1750, 15
 SOURCE = Path(__file__).parents[2] / "src" / "unmask"
 PAGE = Path(__file__).parents[2] / "docs" / "reading.md"
 ENTRY = re.compile(r"^(\d+)\. \[`([\w/.]+)`\]\(\.\./src/unmask/\2\), begin with `([\w.]+)`\. \S", re.M)
-WITH_EXAMPLES = (
-    "unmask.tokenization.encoding.longest_match",
-    "unmask.packing.sequences",
-    "unmask.objectives.masks.span_masking",
-    "unmask.models.kernels.row_layout",
+WITH_EXAMPLES = sorted(
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+    for path in SOURCE.rglob("*.py")
+    if ">>> " in path.read_text("utf-8")
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from repo.recipe_table import header_of, table
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 HEADER = {
@@ -24,11 +25,6 @@ def recipes(pattern: str, but: str = "") -> pytest.MarkDecorator:
     return pytest.mark.parametrize("path", paths, ids=[str(path.relative_to(RECIPES)) for path in paths])
 
 
-GENERATOR = Path(__file__).with_name("recipe_table.py")
-generated = runpy.run_path(str(GENERATOR))
-header_of: Any = generated["header_of"]
-
-
 def test_there_are_recipes() -> None:
     assert list(RECIPES.glob("pretrain/*_tiny.yaml"))
     assert list(RECIPES.glob("finetune/*.yaml"))
@@ -36,7 +32,7 @@ def test_there_are_recipes() -> None:
 
 def test_the_table_of_recipes_is_up_to_date() -> None:
     written = (RECIPES / "README.md").read_text("utf-8")
-    assert written == generated["table"](), "recipes/README.md is stale: run `python tests/repo/recipe_table.py`"
+    assert written == table(), "recipes/README.md is stale: run `python tests/repo/recipe_table.py`"
 
 
 @recipes("*.yaml")

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 from unmask.batch import Batch, pack
 from unmask.models.hub.config import config_of
-from unmask.models.hub.directory import LoadedModel, TunedHead, save_model
+from unmask.models.hub.directory import TunedHead, save_model
+from unmask.models.hub.source import LoadedModel
 from unmask.models.hub.weight_names import hub_names, split
 from unmask.models.settings import Architecture, EncoderSettings
 from unmask.objectives.causal_lm import next_token_decoder

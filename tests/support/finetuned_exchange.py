@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,11 +134,6 @@ KINDS: dict[str, Kind] = {
         config=labelled(*TAGS),
     ),
 }
-
-
-def write_rows(rows: list[dict[str, Any]], path: Path) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def load_whole(kind: Kind, directory: Path) -> Any:

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from support.captured_toy import read_all
 from support.sizes import sizes_of
 from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.models.buckets import Paddings
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import HeadKind, new_head
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import new_head
 from unmask.models.settings import EncoderSettings, ModelSettings
 from unmask.objectives.table import new_objective
 from unmask.packing.loader import Position
@@ -209,10 +211,6 @@ def count_targets(work: Work, batches: list[Batch]) -> dict[str, int]:
 
 def losses_of(work: Work, figures: list[StepFigures]) -> list[float]:
     return [each.loss(count_targets(work, work.steps[number % len(work.steps)])) for number, each in enumerate(figures)]
-
-
-def read_all(place: int, figures: StepFigures) -> bool:
-    return True
 
 
 def merge(batches: list[Batch]) -> Batch:

@@ -29,6 +29,12 @@ def small(**given: Any) -> EncoderSettings:
     return EncoderSettings(**sizes_of(**given))
 
 
+def tiny(vocab_size: int, **others: Any) -> EncoderSettings:
+    """A BERT of two layers of 32, with 2 heads and 64 positions, but for what is given."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    return EncoderSettings(vocab_size=vocab_size, **{**sizes, "max_position_embeddings": 64, **others})
+
+
 def small_elmo(**changes: Any) -> ElmoSettings:
     sizes = {"vocab_size": 10, "max_characters": 8, "character_size": 3, "projection_size": 5, "cell_size": 6}
     return ElmoSettings(**{**sizes, "filters": ((1, 4), (2, 4)), **changes})

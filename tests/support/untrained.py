@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from support.sizes import small
-from support.tiny_models import tiny
+from support.sizes import small, tiny
 from unmask.finetuning.run import save_finetuned
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tiny_models import tiny
+from support.sizes import tiny
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead
 
 

@@ -26,8 +26,8 @@ from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import WindowClassifier, needs_pooler
 from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
-from unmask.models.hub.directory import LoadedModel, load_encoder, load_model
-from unmask.models.hub.source import ModelSource, open_source
+from unmask.models.hub.directory import load_encoder, load_model
+from unmask.models.hub.source import LoadedModel, ModelSource, open_source
 from unmask.models.hub.uses import FINE_TUNED
 from unmask.packing.sharing import WHOLE, Share
 from unmask.recipe.tree import FinetuneRecipe

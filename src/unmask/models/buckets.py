@@ -48,7 +48,7 @@ Paddings = Mapping[str, Padding]
 
 
 def bucket_size(size: int) -> int:
-    """The next multiple above `size` of about a sixteenth of it: of 32 at least and of 512 at most."""
+    """`size` rounded up, always to more than `size`. The step is 1/32 to 1/16 of `size`, at least 32, at most 512."""
     granule = _granule(size)
     return (size // granule + 1) * granule
 

@@ -132,7 +132,8 @@ class Family:
         model_type: in `config.json`.
         classes: those that `config.json` may name; one with no part but perhaps a pooler is a bare encoder.
         tokenizer: the kind that it has in its paper, and that programs expect which open a saved one.
-        defaults: what differs from the defaults of `EncoderSettings`: what its `config.json` means by leaving out.
+        defaults: values that differ from `EncoderSettings`' defaults; they hold for keys that its `config.json` leaves
+            out.
         keys: fields of `EncoderSettings` and their keys in its `config.json`. It has no other settings.
         fixed_keys: keys of its `config.json` that say the same for every model, where leaving them out would say
             something else.
@@ -140,7 +141,7 @@ class Family:
         activations: published names of `hidden_act`, and ours, where they differ.
         heads: of fine-tuning, by kind.
         pooled: kinds of heads that read the pooled first token.
-        feed_forward_factor: `intermediate_size` / `hidden_size` where only the latter is given.
+        feed_forward_factor: `intermediate_size` / `hidden_size` where a recipe and its preset give only the latter.
         masked_lm_activation: of its masked-LM head; None: `hidden_act`.
         left_to_right: its tokens never see later ones.
         may_be_causal: so do those of a model with `causal` True.

@@ -17,8 +17,9 @@ from torch.nn import functional
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
+from unmask.models.family import Activation
 from unmask.models.kernels.products import Linear, activated, to_autocast
-from unmask.models.settings import Activation, EncoderSettings
+from unmask.models.settings import EncoderSettings
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,

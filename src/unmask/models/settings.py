@@ -12,9 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticKnownError
 
 from unmask.errors import SettingsError
-from unmask.models.families.table import ARCHITECTURES as ARCHITECTURES
-from unmask.models.family import Activation as Activation
-from unmask.models.family import Family
+from unmask.models.families.table import ARCHITECTURES
+from unmask.models.family import Activation, Family
 
 Count = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -27,7 +26,7 @@ MOST_PARAMETERS = 10**11
 """400 GB: a `config.json` of unknown origin may ask for any sizes, and they are refused before memory is taken."""
 
 _LONGEST = 512
-"""Positions of every published model."""
+"""Tokens of the longest sequence where positions start after the padding token and a recipe does not say how many."""
 
 
 def token_families() -> list[str]:
@@ -83,7 +82,8 @@ class EncoderSettings(BaseModel):
             projection.
         hidden_act: the activation in the feed-forward layers and in BERT's masked-LM head.
         hidden_dropout_prob: dropout after the embeddings and after each sublayer.
-        embedding_dropout_prob: dropout after the embeddings, if it is a different one (GPT-1 has a key for each).
+        embedding_dropout_prob: dropout after the embeddings, if it is a different one (GPT-1 and ModernBERT have a key
+            for each).
         max_position_embeddings: rows of the position embeddings; `num_positions` is the longest sequence. An LSTM has
             no such rows, but gets no longer sequences either.
         type_vocab_size: how many segments are distinguished: 2 for A and B, 1 for RoBERTa and ModernBERT, 0 for GPT-1
@@ -258,9 +258,9 @@ DROPOUTS = tuple(DropoutSettings.model_fields)
 class ModelSettings(BaseModel):
     """`model.*` of a recipe: a preset, and what differs from it (None: as in the preset).
 
-    Where `hidden_size` is given and `intermediate_size` is not, the latter is 4 x the former, except for an LSTM, whose
-    units are the preset's. RoBERTa's `max_position_embeddings` includes the rows up to `pad_token_id`, which no token
-    uses: 514 for 512 tokens.
+    Where neither the recipe nor the preset gives `intermediate_size`, it follows `hidden_size`: 4 x, for ModernBERT
+    1.5 x. The presets of LSTMs give it, and ModernBERT's large does. RoBERTa's `max_position_embeddings` includes the
+    rows up to `pad_token_id`, which no token uses: 514 for 512 tokens.
 
     Beside `init_from` the sizes are that model's: what is given here has to agree, and dropout replaces that model's.
     """
@@ -275,7 +275,7 @@ class ModelSettings(BaseModel):
     embedding_size: Count | None = None
     """Of ELECTRA's embeddings, where they are projected."""
     hidden_size: Count | None = None
-    num_hidden_layers: Count | None = None
+    num_hidden_layers: NumLayers | None = None
     num_attention_heads: Count | None = None
     intermediate_size: Count | None = None
     hidden_act: Activation | None = None

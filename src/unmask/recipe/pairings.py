@@ -7,7 +7,7 @@ before the format of its sequences.
 
 from __future__ import annotations
 
-from unmask.models.settings import ARCHITECTURES
+from unmask.models.families.table import ARCHITECTURES
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import why_not_trained
 from unmask.packing.settings import PAIRED, PackingSettings, PhaseSettings

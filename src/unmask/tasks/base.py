@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.models.encoder import Encoder
-from unmask.models.heads.heads import HeadKind
+from unmask.models.family import HeadKind
 from unmask.models.trained import TrainedModule
 from unmask.tasks.encoded import EncodedExamples
 

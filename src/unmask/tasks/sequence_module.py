@@ -25,16 +25,9 @@ from unmask.models.buckets import IS_PADDING, NO_LABEL, SEQUENCES, TOKENS, Paddi
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.encoder import Encoder
 from unmask.models.families.table import ARCHITECTURES
-from unmask.models.family import Family
+from unmask.models.family import Family, HeadKind
 from unmask.models.heads.bilstm import BiLstmHead
-from unmask.models.heads.heads import (
-    Classifier,
-    DeepClassifier,
-    HeadKind,
-    TwoOrderClassifier,
-    WindowClassifier,
-    new_head,
-)
+from unmask.models.heads.heads import Classifier, DeepClassifier, TwoOrderClassifier, WindowClassifier, new_head
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.tasks.base import TaskModule
 from unmask.tasks.settings import TaskSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, SettingsError
-from unmask.models.hub.directory import LoadedModel
+from unmask.models.hub.source import LoadedModel
 from unmask.tasks.base import Task
 from unmask.tasks.choice import task as choice
 from unmask.tasks.kinds import TaskKind

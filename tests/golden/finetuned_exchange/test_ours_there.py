@@ -11,7 +11,8 @@ import pytest
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from support.finetuned_exchange import KINDS, assert_equal, load_whole, write_rows
+from support.files import write_rows
+from support.finetuned_exchange import KINDS, assert_equal, load_whole
 from unmask.finetuning.run import finetune
 from unmask.inference.left_to_right.generation import generate
 from unmask.inference.predictor import load_predictor
@@ -24,7 +25,7 @@ transformers.utils.logging.disable_progress_bar()
 
 @pytest.mark.usefixtures("without_reports")
 def test_what_we_save_opens_there(bases: dict[str, Path], tmp_path: Path, family: str, name: str) -> None:
-    kind, data = KINDS[name], write_rows(KINDS[name].rows, tmp_path / "train.jsonl")
+    kind, data = KINDS[name], write_rows(tmp_path / "train.jsonl", *KINDS[name].rows)
     words = [f"init_from={bases[family]}", f"data.train={data}", *kind.settings, "train.steps=2", "train.batch_size=6",
              "optimizer.learning_rate=1e-3", "schedule.warmup_ratio=0", "device=cpu", "precision=fp32"]  # fmt: skip
     words.append("seed=1")  # with that of the recipes the regression's answers are all about the same
@@ -45,7 +46,7 @@ def gpt1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-1 that `pretrain` saved."""
     directory = tmp_path_factory.mktemp("gpt1")
     texts = [row["text"] for row in KINDS["classification"].rows]
-    corpus = write_rows([{"text": ". ".join(texts[n:] * 4)} for n in range(4)], directory / "corpus.jsonl")
+    corpus = write_rows(directory / "corpus.jsonl", *({"text": ". ".join(texts[n:] * 4)} for n in range(4)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
         return pretrain(
@@ -84,7 +85,7 @@ def test_a_finetuned_gpt1_frames_its_inputs(gpt1: Path, tmp_path: Path, name: st
     if is_framed:
         source = Path(shutil.copytree(gpt1, tmp_path / "framed"))
         load_tokenizer(gpt1.parent / "store" / "tokenizer").save(source)
-    data = write_rows(kind.rows, tmp_path / "train.jsonl")
+    data = write_rows(tmp_path / "train.jsonl", *kind.rows)
     words = [f"init_from={source}", f"data.train={data}", *kind.settings, "train.steps=2", "train.batch_size=6",
              "schedule.warmup_ratio=0", "device=cpu", "precision=fp32"]  # fmt: skip
     directory = finetune(f"finetune/{kind.recipe}", words, out=tmp_path / "run")

@@ -13,7 +13,8 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer, pipeline
 
-from support.finetuned_exchange import KINDS, assert_equal, batch_of, outputs_of, write_rows
+from support.files import write_rows
+from support.finetuned_exchange import KINDS, assert_equal, batch_of, outputs_of
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict
 
@@ -80,7 +81,7 @@ def test_what_they_save_answers_here(bases: dict[str, Path], tmp_path: Path, fam
         else:
             assert answer["label"] == labels[int(logits.argmax())]
             right.append(answer["label"] == row["label"])
-    measured = evaluate(directory, write_rows(kind.rows, tmp_path / "dev.jsonl"), device="cpu")
+    measured = evaluate(directory, write_rows(tmp_path / "dev.jsonl", *kind.rows), device="cpu")
     assert measured["task"] == ("classification" if name in ("pairs", "multi-label") else name)
     assert measured["n"] == len(kind.rows)
     if right:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from support.tiny_models import tiny
+from support.sizes import tiny
 from unmask.batch import pack
 from unmask.errors import SettingsError
 from unmask.finetuning.transfer import freeze_layers, transfer_layers

@@ -16,7 +16,8 @@ from unmask.batch import pack
 from unmask.errors import ModelError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.heads.heads import HeadKind, MaskedLMHead, needs_pooler, new_head
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import MaskedLMHead, needs_pooler, new_head
 from unmask.models.hub.directory import NUM_LABELS, TunedHead, load_encoder, load_model, save_model
 from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED
 from unmask.models.settings import EncoderSettings

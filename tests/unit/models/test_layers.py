@@ -12,11 +12,12 @@ from torch.nn import functional
 
 from unmask.models.bert import BertEncoder
 from unmask.models.dropout import dropout
+from unmask.models.family import Activation
 from unmask.models.kernels import products
 from unmask.models.kernels.decoder_loss import Decoder, summed_decoder_loss
 from unmask.models.kernels.products import Linear, pack_weights
 from unmask.models.layers import ACTIVATIONS, FeedForward, initialise
-from unmask.models.settings import Activation, EncoderSettings
+from unmask.models.settings import EncoderSettings
 
 
 def test_every_activation_of_the_settings_exists() -> None:

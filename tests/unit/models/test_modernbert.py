@@ -18,7 +18,8 @@ from unmask.errors import ModelError
 from unmask.models import attention
 from unmask.models.attention import attend
 from unmask.models.bert import BertEncoder
-from unmask.models.heads.heads import HeadKind, MaskedLMHead, new_head
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import MaskedLMHead, new_head
 from unmask.models.hub.directory import load_model, save_model
 from unmask.models.kernels.attention_backends import Backend
 from unmask.models.kernels.row_layout import Layout, layout_for

@@ -40,7 +40,7 @@ def test_every_preset_of_every_architecture_takes_512_tokens(architecture: Archi
 
 def test_presets_are_the_papers() -> None:
     """Layers, hidden, heads, feed-forward, embeddings: Liu et al. 2019, table 9; Clark et al. 2020, table 6; Radford et
-    al. 2018, sections 4.1 and 5."""
+    al. 2018, sections 4.1 and 5; Warner et al. 2024, section 2.1.3."""
 
     def of(architecture: Architecture, preset: Preset) -> tuple[int | None, ...]:
         one = ModelSettings(architecture=architecture, preset=preset).resolve(100)
@@ -54,6 +54,8 @@ def test_presets_are_the_papers() -> None:
     assert of("electra", "base") == (12, 768, 12, 3072, 768)
     assert of("electra", "large") == (24, 1024, 16, 4096, 1024)
     assert of("gpt1", "base") == (12, 768, 12, 3072, None)
+    assert of("modernbert", "base") == (22, 768, 12, 1152, None)
+    assert of("modernbert", "large") == (28, 1024, 16, 2624, None)
     assert of("lstm", "base") == (1, 768, 1, 2048, None)
 
 
@@ -88,6 +90,8 @@ def test_what_means_nothing_to_an_lstm_is_reported(key: str, value: Any) -> None
 def test_an_overridden_width_takes_the_feed_forward_with_it() -> None:
     assert ModelSettings(preset="tiny", hidden_size=96).resolve(100).intermediate_size == 384
     assert ModelSettings(preset="tiny", hidden_size=96, intermediate_size=50).resolve(100).intermediate_size == 50
+    modern = ModelSettings(architecture="modernbert", preset="base", hidden_size=96)
+    assert modern.resolve(100).intermediate_size == 144
 
 
 def test_everything_given_is_kept() -> None:
@@ -125,7 +129,7 @@ def test_contradictions_are_reported(settings: ModelSettings, pad_token_id: int,
 WRONG = {"hidden": 3, "preset": "huge", "hidden_size": 0, "hidden_dropout_prob": 1.0, "hidden_act": "gelo"}
 
 
-@pytest.mark.parametrize(("key", "value"), [*WRONG.items(), ("architecture", "t5")])
+@pytest.mark.parametrize(("key", "value"), [*WRONG.items(), ("architecture", "t5"), ("num_hidden_layers", 1001)])
 def test_what_is_no_setting_is_refused(key: str, value: object) -> None:
     with pytest.raises(ValidationError, match=rf"1 validation error .*\n{key}\n"):
         ModelSettings.model_validate({key: value})

@@ -19,11 +19,12 @@ from unmask.finetuning.run import save_finetuned
 from unmask.models.buckets import Shapes, pad_batch
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder, new_encoder
+from unmask.models.families.table import ARCHITECTURES
 from unmask.models.heads.bilstm import BiLstmHead
 from unmask.models.heads.heads import TwoOrderClassifier, needs_pooler
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import FINE_TUNED
-from unmask.models.settings import ARCHITECTURES, EncoderSettings
+from unmask.models.settings import EncoderSettings
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.settings import TaskSettings

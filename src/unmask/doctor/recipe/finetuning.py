@@ -26,7 +26,7 @@ from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.settings import FIELDS_OF_KINDS
 from unmask.tasks.splitting import SPLITS
-from unmask.training.device import Compute, choose_compute
+from unmask.training.device import Compute, choose_compute, keep_freed_memory
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.state import TrainState
@@ -136,6 +136,8 @@ class FinetuningPlan:
 
 def _measure_step(run: TaskInputs, settings: FinetuneRecipe, compute: Compute, limit_s: float) -> float:
     """The median seconds of some real steps, without the first."""
+    if compute.device.type == "cpu":
+        keep_freed_memory()  # as a run does
     module: Any = compute.place(run.module)
     optimizer = build_optimizer(module, settings.optimizer)
     times = [time.perf_counter()]

@@ -25,7 +25,7 @@ from unmask.models.trained import TrainedModule
 from unmask.objectives.base import Objective
 from unmask.packing.loader import Position
 from unmask.recipe.tree import PretrainRecipe
-from unmask.training.device import Compute
+from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recompute import recompute_blocks
@@ -117,6 +117,8 @@ def probe_speed(
         limit_s: about how long its steps may take, planning left out; two steps of two sequences are always finished.
         most_sequences: in a micro-batch: as in the recipe, or fewer if they do not fit into memory.
     """
+    if compute.device.type == "cpu":
+        keep_freed_memory()  # as a run does
     timer = _Timer(settings, module, objective, compute, advance, clock)
     sequences = min(most_sequences, 2)
     timer.run(batches(sequences), 1)

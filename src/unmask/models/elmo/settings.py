@@ -146,7 +146,7 @@ class ElmoModelSettings(BaseModel):
     num_highway_layers: Annotated[int, Field(ge=0)] | None = None
     projection_size: Count | None = None
     cell_size: Count | None = None
-    num_hidden_layers: Count | None = None
+    num_hidden_layers: NumLayers | None = None
     residual: bool | None = None
     hidden_dropout_prob: Probability | None = None
     initializer_range: Scale | None = None

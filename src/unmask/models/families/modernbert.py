@@ -118,11 +118,11 @@ MODERNBERT = Family(
     ),
     tokenizer="wordpiece",  # byte_bpe in the paper; programs open one of any kind, and this suits Korean as well
     presets={
-        "tiny": {"num_hidden_layers": 3, "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 192},
-        "mini": {"num_hidden_layers": 6, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 384},
-        "small": {"num_hidden_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 768},
-        "medium": {"num_hidden_layers": 12, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 768},
-        "base": {"num_hidden_layers": 22, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 1152},
+        "tiny": {"num_hidden_layers": 3, "hidden_size": 128, "num_attention_heads": 2},
+        "mini": {"num_hidden_layers": 6, "hidden_size": 256, "num_attention_heads": 4},
+        "small": {"num_hidden_layers": 6, "hidden_size": 512, "num_attention_heads": 8},
+        "medium": {"num_hidden_layers": 12, "hidden_size": 512, "num_attention_heads": 8},
+        "base": {"num_hidden_layers": 22, "hidden_size": 768, "num_attention_heads": 12},
         "large": {"num_hidden_layers": 28, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 2624},
     },
     defaults={

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
 from unmask.models.encoder import Encoder
-from unmask.models.heads.heads import HeadKind
+from unmask.models.family import HeadKind
 from unmask.models.heads.layer_mixture import LayerMixture, find_choice
 from unmask.models.kernels.lstm_sequences import read_sequences
 from unmask.models.kernels.products import Linear

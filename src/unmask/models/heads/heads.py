@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from unmask.models.dropout import dropout
-from unmask.models.family import HeadKind as HeadKind
+from unmask.models.family import Activation, HeadKind
 from unmask.models.kernels.products import Linear
 from unmask.models.kernels.vocabulary_logits import vocabulary_logits
 from unmask.models.layers import ACTIVATIONS, draw_truncated_normal, initialise
-from unmask.models.settings import Activation, EncoderSettings, Sizes
+from unmask.models.settings import EncoderSettings, Sizes
 
 
 class MaskedLMHead(nn.Module):
@@ -164,9 +164,9 @@ class DeepClassifier(nn.Module):
         self.dropout_prob = dropout_prob
         initialise(self, initializer_range)
 
-    def forward(self, first_hidden: Tensor) -> Tensor:
-        """(sequences, labels) from `first_hidden` (sequences, hidden)."""
-        inputs = dropout(first_hidden, self.input_dropout_prob, self.training)
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(sequences or tokens, labels) from `hidden` (sequences or tokens, hidden)."""
+        inputs = dropout(hidden, self.input_dropout_prob, self.training)
         transformed = self.norm(self.activation(self.dense(inputs)))
         logits: Tensor = self.output(dropout(transformed, self.dropout_prob, self.training))
         return logits

@@ -96,11 +96,11 @@ def class_named(
 ) -> tuple[str, Family, ModelClass]:
     """`architectures[0]`, which must be one of `Family.classes`, and of the family that `model_type` names. Where it is
     left out, the family's class with the heads of pre-training that the weights have. Raises ModelError if it is not,
-    or the family is not known."""
+    there is none with these heads, or the family is not known."""
     named, model_type = config.get("architectures"), config.get("model_type")
     family = next((each for each in ARCHITECTURES.values() if each.model_type == model_type), None)
     if not named and family is not None:
-        found_name = _class_of_weights(family, weights())
+        found_name = _class_of_weights(path, family, weights())
         return found_name, family, family.classes[found_name]
     name = named[0] if isinstance(named, list) and named else None
     found = find_class(name)
@@ -128,7 +128,7 @@ def read_class(
     return name, family, its, sizes
 
 
-def _class_of_weights(family: Family, weights: Collection[str]) -> str:
+def _class_of_weights(path: Path, family: Family, weights: Collection[str]) -> str:
     names = family.weights
     bare = {name.removeprefix(names.prefix) for name in weights}
 
@@ -138,7 +138,13 @@ def _class_of_weights(family: Family, weights: Collection[str]) -> str:
 
     pretrained: tuple[Part, ...] = ("masked_lm_head", "next_sentence_head", "discriminator_head")
     heads = frozenset(part for part in pretrained if are_there(part))
-    return next(name for name, its in family.classes.items() if its.parts - {"pooler", "causal_lm"} == heads)
+    for name, its in family.classes.items():
+        if its.parts - {"pooler", "causal_lm"} == heads:
+            return name
+    raise ModelError(
+        f"{path}: architectures is left out, and no class of {family.title} has just the heads that the weights have "
+        f"({', '.join(sorted(heads))}): name one of {', '.join(family.classes)} in architectures"
+    )
 
 
 def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family, its: ModelClass) -> EncoderSettings:

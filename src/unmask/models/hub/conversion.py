@@ -32,8 +32,8 @@ def sizes_with_dropout(sizes: AnySizes, dropout: Mapping[str, float], name: str)
     """The same sizes with other dropout.
 
     Args:
-        dropout: `hidden_dropout_prob` and `attention_probs_dropout_prob`, those that change. GPT-1's dropout after the
-            embeddings goes with the former.
+        dropout: `hidden_dropout_prob` and `attention_probs_dropout_prob`, those that change. Dropout after the
+            embeddings that has a key of its own (GPT-1's, ModernBERT's) goes with the former.
 
     Raises:
         SettingsError: the family has no such dropout.

@@ -19,8 +19,8 @@ from unmask.io.paths import MODEL
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
 from unmask.models.encoder import Encoder, new_encoder
-from unmask.models.family import ModelClass, Part
-from unmask.models.heads.heads import Classifier, DeepClassifier, HeadKind, needs_pooler, new_head
+from unmask.models.family import HeadKind, ModelClass, Part
+from unmask.models.heads.heads import Classifier, DeepClassifier, needs_pooler, new_head
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead, write_span_boundary
 from unmask.models.hub.config import (
     HEAD_CLASS,
@@ -36,8 +36,7 @@ from unmask.models.hub.config import (
     problem_type_of,
 )
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_head_weights, write_weights
-from unmask.models.hub.source import PRETRAINING_HEADS, ModelSource, open_source
-from unmask.models.hub.source import LoadedModel as LoadedModel
+from unmask.models.hub.source import PRETRAINING_HEADS, LoadedModel, ModelSource, open_source
 from unmask.models.hub.weight_names import fill_weights, hub_names, own_names, split
 
 LABELLED: tuple[HeadKind, ...] = ("sequence_classification", "token_classification")

@@ -82,7 +82,10 @@ def check_entries(num_entries: int, pad_id: int | None, sizes: Sizes, where: obj
     """Raises ModelError if a tokenizer has more entries than the model beside it; warns if its padding token, `pad_id`,
     is not that after which the model counts positions."""
     if num_entries > sizes.vocab_size:
-        raise ModelError(f"{where}: the tokenizer has more entries than the model: they do not belong together")
+        raise ModelError(
+            f"{where}: the tokenizer has {num_entries:,} entries and the model {sizes.vocab_size:,}: put the tokenizer "
+            "that the model was trained with beside it"
+        )
     if sizes.family.positions_after_padding and pad_id not in (None, sizes.pad_token_id):
         logger.warning(
             "%s: pad_token_id is %s in config.json and %s in the tokenizer; transformers gives the token %s no "

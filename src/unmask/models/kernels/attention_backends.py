@@ -35,7 +35,8 @@ def choose_backend(device: torch.device, dtype: torch.dtype, prob: float, head_s
     if capability < (8, 0):
         return "sdpa", "the variable-length kernel needs compute capability 8.0 (Ampere) or later"
     if head_size > 192 and capability not in _WIDE_HEADS:
-        return "sdpa", f"the gradient of the variable-length kernel with heads of {head_size} needs an A100 or Hopper"
+        needed = "compute capability 8.0, 9.0 or 10.0"
+        return "sdpa", f"the gradient of the variable-length kernel with heads of {head_size} needs {needed}"
     if not has_varlen_kernel():
         return "sdpa", f"torch {torch.__version__} has no variable-length kernel"
     return "varlen", "flash attention on packed tokens, nothing padded"

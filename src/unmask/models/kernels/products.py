@@ -80,7 +80,7 @@ def reuses_shapes(values: Tensor) -> bool:
 
 
 def extend(rows: Tensor, num_rows: int) -> Tensor:
-    """With zeros behind."""
+    """`rows` with rows of zeros appended, `num_rows` in all."""
     missing = num_rows - len(rows)
     return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
 

@@ -24,7 +24,8 @@ from unmask.errors import InputError
 from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
-from unmask.models.heads.heads import HeadKind, new_head
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, log_mean_probability
 from unmask.tasks.choice.layouts import (
     DATA_SETS,

@@ -21,8 +21,9 @@ from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import Encoder
+from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import BiLstmHead, token_outputs
-from unmask.models.heads.heads import HeadKind, new_head
+from unmask.models.heads.heads import new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples

@@ -20,8 +20,9 @@ from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
+from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import BiLstmHead, FeatureHead
-from unmask.models.heads.heads import HeadKind, new_head
+from unmask.models.heads.heads import new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_mean_probability
 from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples

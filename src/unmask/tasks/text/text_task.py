@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unmask.io.input_files import DataPath
 from unmask.io.rows import Row
-from unmask.models.heads.heads import HeadKind
+from unmask.models.family import HeadKind
 from unmask.tasks.base import ExampleCounts, Score
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.settings import TaskSettings

@@ -78,6 +78,13 @@ def test_planning_the_first_batch_does_not_count(limit_s: float) -> None:
     assert found.steps_s == pytest.approx([0.064] * len(found.steps_s))
 
 
+def test_steps_on_the_cpu_keep_freed_memory_as_those_of_a_run_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[None] = []
+    monkeypatch.setattr(speed_probe, "keep_freed_memory", lambda: kept.append(None))
+    probe(Work(per_sequence=1.0), limit_s=1.0)
+    assert kept
+
+
 def test_a_quick_step_is_measured_whole() -> None:
     work = Work(per_sequence=0.001)
     found = probe(work, limit_s=5.0)

@@ -13,7 +13,8 @@ from support.sizes import small
 from unmask.batch import pack
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
-from unmask.models.heads.heads import DeepClassifier, HeadKind, needs_pooler, new_head
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import DeepClassifier, needs_pooler, new_head
 from unmask.models.settings import Architecture, EncoderSettings, token_families
 
 FAMILIES = tuple(token_families())

@@ -18,7 +18,8 @@ from support.tensors import assert_equal
 from unmask.errors import ModelError
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead, NextSentenceHead, new_head
-from unmask.models.hub.directory import LoadedModel, TunedHead, load_encoder, load_model, save_model, weights_of
+from unmask.models.hub.directory import TunedHead, load_encoder, load_model, save_model, weights_of
+from unmask.models.hub.source import LoadedModel
 from unmask.models.hub.uses import FINE_TUNED, MASKED
 
 SETTINGS = small(vocab=30, width=12, layers=2, heads=3, inner=20, positions=16)
@@ -153,6 +154,12 @@ def test_the_released_layout_that_calls_itself_a_masked_lm(pretrained: Path) -> 
     assert model.next_sentence_head is model.encoder.pooler is None
     assert "cls.seq_relationship.bias" in model.unused
     assert "bert.pooler.dense.bias" in model.unused
+
+
+def test_heads_that_no_class_has_are_refused_where_the_class_is_left_out(pretrained: Path) -> None:
+    edit_config(pretrained, architectures=None)
+    edit_weights(pretrained, lambda weights: {name: its for name, its in weights.items() if "predictions" not in name})
+    check_refused(pretrained, ["config.json: architectures is left out", "next_sentence_head", "name one of BertModel"])
 
 
 def test_shards_are_put_together(pretrained: Path) -> None:

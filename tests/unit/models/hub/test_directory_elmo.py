@@ -16,7 +16,8 @@ from unmask.errors import ModelError
 from unmask.models.elmo.classifier import ElmoClassifier
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.word_softmax import WordSoftmax
-from unmask.models.heads.heads import HeadKind, new_head
+from unmask.models.family import HeadKind
+from unmask.models.heads.heads import new_head
 from unmask.models.hub.directory import TunedHead, load_encoder, load_model, save_model
 from unmask.models.hub.source import open_source
 from unmask.models.hub.uses import CAUSAL, FINE_TUNED, MASKED

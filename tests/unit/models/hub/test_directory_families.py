@@ -17,8 +17,9 @@ from support.tensors import assert_equal
 from unmask.errors import ModelError
 from unmask.models.encoder import new_encoder
 from unmask.models.families.table import ARCHITECTURES
+from unmask.models.family import HeadKind
 from unmask.models.google import checkpoint as google_checkpoint
-from unmask.models.heads.heads import DiscriminatorHead, HeadKind, MaskedLMHead, needs_pooler, new_head
+from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead, needs_pooler, new_head
 from unmask.models.hub.directory import (
     NUM_LABELS,
     TunedHead,

@@ -13,13 +13,12 @@ import torch
 
 from support.files import write_rows
 from support.questions import HOUSE, KITE, RED, TOKENIZER, a_question, qa_task
-from support.sizes import sizes_of
-from support.tiny_models import tiny
+from support.sizes import sizes_of, tiny
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError
 from unmask.io.rows import Row
 from unmask.models.bert import BertEncoder
-from unmask.models.hub.directory import LoadedModel
+from unmask.models.hub.source import LoadedModel
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
