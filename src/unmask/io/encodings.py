@@ -77,7 +77,10 @@ class PieceReader(io.RawIOBase):
 
 
 def as_utf8(file: IO[bytes], encoding: str) -> IO[bytes]:
-    """The bytes of a file in any encoding, as UTF-8; 0xff, which no UTF-8 holds, marks what is invalid."""
+    """The bytes of a file in any encoding, as UTF-8; 0xff, which no UTF-8 holds, marks what is invalid.
+
+    Reading them raises OSError where the byte order mark is missing that the encoding asks for.
+    """
     return file if encoding == "utf-8" else io.BufferedReader(PieceReader(_recoded(file, encoding)))
 
 
@@ -86,7 +89,14 @@ def _recoded(file: IO[bytes], encoding: str) -> Iterator[bytes]:
     chunk = b"the first"
     while chunk:
         chunk = file.read(SAMPLE_BYTES)
-        yield decoder.decode(chunk, final=not chunk).encode("utf-8", "surrogateescape")
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeError as error:  # of UTF-16 and UTF-32; no other passes by `_mark`
+            raise OSError(
+                f"it begins without the byte order mark of {encoding}: give {encoding}-le or {encoding}-be as its "
+                "encoding, or leave the encoding out for UTF-8"
+            ) from error
+        yield text.encode("utf-8", "surrogateescape")
 
 
 def lines_of(stream: IO[bytes] | io.BufferedIOBase) -> Iterator[bytes]:

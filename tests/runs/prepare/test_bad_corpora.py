@@ -77,6 +77,16 @@ RECORDS: dict[str, Records] = {
         2,
         [("a.xml", "damaged file")],
     ),
+    **{
+        f"a byte order mark that is missing in {name}": (
+            {name: content.encode("utf-16-le"), "b.txt": GOOD.encode("utf-16")},
+            ["--encoding", "utf-16"],
+            f"{name}: cannot be read: it begins without the byte order mark of utf-16: give utf-16-le or utf-16-be as",
+            2,
+            [(name, "unreadable file")],
+        )
+        for name, content in {"a.txt": GOOD, "a.csv": f"text\n{GOOD}\n", "a.xml": dump("Wren")}.items()
+    },
     "a column that one file of two lacks": (
         {"a.csv": "body\nThe dog barks.\n", "b.csv": "id,body,body\n1,x,y\n"},
         ["--column", "body"],
