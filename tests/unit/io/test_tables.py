@@ -244,6 +244,12 @@ def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
     assert fields(write(tmp_path / "a.csv", f"text,label\n{long},x\n"))[0]["text"] == long
 
 
+def test_a_header_longer_than_any_cell_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.io.tables.FIELD_CHARACTERS", 1000)
+    with pytest.raises(InputError, match=r"a\.csv:1: not CSV in the row that begins here \(field larger than"):
+        fields(write(tmp_path / "a.csv", "x" * 2000 + "\nx\n"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

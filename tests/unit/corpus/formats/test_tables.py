@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 from pathlib import Path
@@ -41,6 +42,13 @@ def test_a_header_without_the_column_tells_what_there_is(tmp_path: Path) -> None
         assert refused(path).startswith(told)
         documents, counts = read(path, SKIP)
         assert (documents, counts.skipped) == ([], {"no such column": 1})
+
+
+def test_a_text_in_place_of_the_header_is_not_told_in_full(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "x" * 200_000)
+    csv.field_size_limit(131_072)  # as Python has it
+    told = refused(path)
+    assert told.startswith(f"{path}:1: no column 'text' (there is '{'x' * 100}...'): name another with --column")
 
 
 NOT_CSV = "not CSV in the row that begins here"
