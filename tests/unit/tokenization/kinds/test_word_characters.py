@@ -184,5 +184,8 @@ def test_training_takes_the_most_frequent_words() -> None:
 def test_training_refuses_what_it_cannot_do() -> None:
     with pytest.raises(InputError, match=r"no word is in them 2 times.*give more text"):
         train_word_tokenizer(["one two three"], TokenizerSettings())
-    with pytest.raises(SettingsError, match=r"tokenizer\.unused_slots"):
-        train_word_tokenizer(["a a"], TokenizerSettings(unused_slots=3))
+    others = {"unused_slots": 3, "segmenter": "kiwi", "extra_special_tokens": ["[ENT]"], "alphabet_size": 100}
+    others |= {"min_character_count": 1, "min_pair_count": 1, "model_max_length": 128}
+    for name, value in others.items():
+        with pytest.raises(SettingsError, match=rf"tokenizer\.{name} is not for a tokenizer of words"):
+            train_word_tokenizer(["a a"], TokenizerSettings.model_validate({name: value}))
