@@ -26,6 +26,7 @@ from unmask.io.paths import (
     RESULTS,
     SPAN_BOUNDARY,
     SUMMARY,
+    TRAINING_REPORT,
     is_onnx,
 )
 from unmask.io.progress import human_bytes, human_count
@@ -250,8 +251,8 @@ def _describe_tokenizer(path: Path) -> dict[str, Any]:
         **({"segmenter": _describe_segmenter(tokenizer.segmenter)} if tokenizer.segmenter != "none" else {}),
         "fingerprint": tokenizer.fingerprint(),
     }
-    if (path / "training.json").is_file():
-        training = read_object(path / "training.json")
+    if (path / TRAINING_REPORT).is_file():
+        training = read_object(path / TRAINING_REPORT)
         description["trained_with"] = {
             key: training[key] for key in ("settings", "seed", "sources", "libraries") if key in training
         }

@@ -39,6 +39,7 @@ from unmask.corpus.files import find_files
 from unmask.corpus.pipeline import read_documents
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import InputError, SettingsError
+from unmask.io.paths import model_in
 from unmask.io.progress import Progress
 from unmask.tokenization.encoding.plain_text import plain_copy
 from unmask.tokenization.kinds.alphabet import count_characters
@@ -170,7 +171,7 @@ def report_tokenizers(
 
 
 def _open(path: Path) -> TextTokenizer:
-    if is_word_tokenizer(path):
+    if is_word_tokenizer(model_in(path)):
         raise SettingsError(
             f"{path}: a tokenizer of words cuts none into pieces and reads every one of them, so there is nothing to "
             "compare; `unmask tokenizer train` says how many words its vocabulary does not hold"

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError, ModelError, SettingsError
+from unmask.tokenization.comparison.report import report_tokenizers
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer, load_word_tokenizer
+from unmask.tokenization.learning.extension import extend_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -162,6 +164,18 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "words.txt").unlink()
     with pytest.raises(ModelError, match=r"words\.txt"):
         load_word_tokenizer(tmp_path)
+
+
+def test_the_tokenizer_of_a_run_is_that_of_its_model(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").touch()
+    (tmp_path / "model").mkdir()
+    new_tokenizer().save(tmp_path / "model")
+    assert isinstance(open_tokenizer(tmp_path), WordTokenizer)
+    with pytest.raises(SettingsError, match="a tokenizer of words cuts none into pieces"):
+        report_tokenizers([tmp_path], [tmp_path / "model" / "words.txt"])
+    (tmp_path / "model" / "config.json").touch()
+    with pytest.raises(SettingsError, match="it takes any word as it is"):
+        extend_tokenizer(tmp_path, tmp_path / "model" / "words.txt", tmp_path / "new")
 
 
 def test_other_directories_open_as_what_they_are(samples_dir: Path, tmp_path: Path) -> None:
