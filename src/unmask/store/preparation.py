@@ -93,8 +93,9 @@ def prepare(
         refuse_existing(out, overwrite, "choose another name, or pass --resume to continue it, or --overwrite")
     complete = TokenStore(out) if resume and (out / MANIFEST).is_file() else None
     sizes = {} if complete is None else complete.manifest.get("mixture_bytes", {})
-    corpora = find_corpora(text, reading, cleaning, sizes)
     text_tokenizer = open_tokenizer(tokenizer_path)
+    encoder = Encoder(text_tokenizer, splitter)
+    corpora = find_corpora(text, reading, cleaning, sizes)  # last, since it may read all of the text
     job = Job(
         corpora,
         reading,
@@ -109,7 +110,6 @@ def prepare(
         _check_complete(complete, job)
         return complete
     refuse_inputs_inside(out, [*job.files, tokenizer_path])
-    encoder = Encoder(text_tokenizer, splitter)
     replaces = overwrite and not resume and out.exists()
     with (
         Interruption() as interruption,  # entered first, so that Ctrl-C does not cut into the tidying up
@@ -155,8 +155,10 @@ def _check_complete(store: TokenStore, job: Job) -> None:
         raise made_from_another(job.out, ["tokenizer"])
     if sizes != [_size(path) for path in dict.fromkeys(job.files)]:  # corpora of a mixture may share files
         raise made_from_another(job.out, ["text"])
-    for name in ("shard_bytes", "sentences_by", "mixture", "reading", "cleaning"):
+    for name in ("shard_bytes", "sentences_by", "mixture", "mixture_seed", "reading", "cleaning"):
         before, now = manifest.get(name), settings.get(name)
+        if name == "mixture_seed" and before is None:  # older stores do not say it
+            continue
         if before != now:
             keys = [name]
             if isinstance(before, dict) and isinstance(now, dict):
