@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from unmask.corpus.documents import CorpusCounts, Document
-from unmask.corpus.files import STANDARD_INPUT, format_of
+from unmask.corpus.files import format_of
 from unmask.corpus.formats.gutenberg import is_gutenberg, read_gutenberg
 from unmask.corpus.formats.markdown import read_markdown
 from unmask.corpus.formats.plain_text import read_txt
@@ -25,6 +25,7 @@ from unmask.corpus.settings import ReadingSettings
 from unmask.corpus.source import CorpusFile
 from unmask.errors import InputError
 from unmask.io.encodings import PieceReader, as_utf8
+from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.reading import (
     BUFFER_BYTES,
     COMPRESSIONS,

@@ -23,10 +23,10 @@ from unmask.corpus.cleaning.near_duplicates import estimate_memory
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
-from unmask.corpus.source import name_of
+from unmask.corpus.source import name_of, names_of
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError
-from unmask.io.paths import MANIFEST
+from unmask.io.paths import MANIFEST, SKIPPED
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import as_output_error, own_place, refuse_existing, refuse_foreign, writing
@@ -42,9 +42,6 @@ from unmask.tokenization.opening import Tokenizer, open_tokenizer
 
 SHARD_BYTES = 128 << 20
 """A shard ends after the document with which it reaches this many bytes of UTF-8 text."""
-
-SKIPPED = "skipped.jsonl"
-"""In a store: every record that could not be read and was skipped, with its place and the reason."""
 
 
 def prepare(
@@ -214,7 +211,7 @@ def _prepare(
     if sum(record["documents"] for record in records) == 0:
         remove_records(out)
         raise InputError(
-            f"{_named(job.files)}: no text with a sentence in it{describe_losses(counts)}: give text to prepare"
+            f"{names_of(job.files)}: no text with a sentence in it{describe_losses(counts)}: give text to prepare"
         )
     with as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
@@ -257,10 +254,6 @@ def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, adv
 def _size(path: Path) -> int:
     """Bytes of a file; 0 for standard input and pipes, whose size is unknown, and for a file that has vanished."""
     return path.stat().st_size if path.is_file() else 0
-
-
-def _named(files: list[Path]) -> str:
-    return f"{files[0]}{f' and {len(files) - 1} more file(s)' if len(files) > 1 else ''}"
 
 
 @contextmanager

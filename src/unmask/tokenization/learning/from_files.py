@@ -10,6 +10,7 @@ from pathlib import Path
 from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.corpus.source import names_of
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, TooLittleTextError
 from unmask.io.input_files import STANDARD_INPUT
@@ -58,7 +59,6 @@ def train_tokenizer(
     counts = CorpusCounts()
     sizes = {path: path.stat().st_size for path in files if path != STANDARD_INPUT}
     total = max(1, sum(sizes.values()))
-    named = f"{files[0]}{f' and {len(files) - 1} more file(s)' if len(files) > 1 else ''}"
     with Progress("training the tokenizer", unit="bytes") as progress:
 
         def texts() -> Iterator[str]:
@@ -66,7 +66,7 @@ def train_tokenizer(
                 progress.update(0.9 * min(1, counts.file_bytes / total), counts.utf8_bytes)
                 yield document.text
             if counts.documents == 0:
-                raise InputError(f"{named}: no text in it{describe_losses(counts)}: give text to train on")
+                raise InputError(f"{names_of(files)}: no text in it{describe_losses(counts)}: give text to train on")
 
         tokenizer: Tokenizer
         try:
@@ -75,7 +75,7 @@ def train_tokenizer(
             else:
                 tokenizer, report = train(texts(), settings, seed)
         except TooLittleTextError as error:
-            raise InputError(f"{named}: {error}") from error
+            raise InputError(f"{names_of(files)}: {error}") from error
     own = ["tokenizers"] if settings.kind != "word" else []
     libraries = [*own, *(["kiwipiepy", "kiwipiepy_model"] if settings.segmenter == "kiwi" else [])]
     with writing_directory(out, overwrite) as directory:
