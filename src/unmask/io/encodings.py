@@ -163,7 +163,7 @@ def _describe_undecodable(
             f"{settings.option('encoding', 'NAME')}, or leave it out for UTF-8"
         )
         line, sample = (_as_it_was(content, settings.encoding) for content in (line, sample))
-        fitting = "utf-8" if _decodes(sample, "utf-8") else fitting_encoding(sample)
+        fitting = "utf-8" if _decoded(sample, "utf-8") is not None else fitting_encoding(sample)
     else:
         what = (
             f"not UTF-8 at byte {offset + error.start} of the {stream} (0x{line[error.start]:02x}): expected text in "
@@ -194,12 +194,11 @@ def _as_it_was(content: bytes, encoding: str) -> bytes:
     )
 
 
-def _decodes(sample: bytes, encoding: str) -> bool:
+def _decoded(sample: bytes, encoding: str) -> str | None:
     try:
-        codecs.getincrementaldecoder(encoding)().decode(sample)  # which leaves out a character cut at the end
+        return codecs.getincrementaldecoder(encoding)().decode(sample)  # which leaves out a character cut at the end
     except UnicodeDecodeError:
-        return False
-    return True
+        return None
 
 
 def fitting_encoding(sample: bytes) -> str | None:
@@ -210,13 +209,7 @@ def fitting_encoding(sample: bytes) -> str | None:
         return "utf-16-le" if sample[1::2].count(0) * 2 > num_zeros else "utf-16-be"
     are_alone = 2 * len(_ALONE.findall(sample)) > sum(byte > 0x7F for byte in sample)
     for encoding, scripts in _SCRIPTS.items():
-        if are_alone and encoding != "cp1252":
-            continue
-        try:
-            text = codecs.getincrementaldecoder(encoding)().decode(
-                sample
-            )  # which leaves out a character cut at the end
-        except UnicodeDecodeError:
+        if (are_alone and encoding != "cp1252") or (text := _decoded(sample, encoding)) is None:
             continue
         letters = [char for char in text if char > "\x7f" and char.isalpha()]
         if letters and sum(unicodedata.name(char, "").startswith(scripts) for char in letters) >= 0.9 * len(letters):
