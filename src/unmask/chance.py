@@ -25,8 +25,8 @@ class Purpose(IntEnum):
 
 
 class Stream(IntEnum):
-    """Keeps apart what is drawn from one key for the same place; a key from which one thing alone is drawn has stream
-    0. Two of a number never meet."""
+    """Numbers that keep different draws from one key at one place independent; 0 where only one thing is drawn.
+    DIRECTION and SAMPLE share a number because they are never drawn at the same place."""
 
     CHOICE = 1  # which tokens become targets
     ACTION = 2  # whether each is masked, replaced or kept

@@ -133,7 +133,7 @@ def _describe_store(path: Path) -> dict[str, Any]:
             "complete": False,
             "finished_shards": len(records),
             **{name: sum(int(record.get(name, 0)) for record in records) for name in names},
-            "next": "`unmask prepare` with the same words and --resume continues it",
+            "next": "the same `unmask prepare` command with --resume continues it",
         }
     manifest = read_manifest(path)
     text = manifest["text"]

@@ -129,8 +129,8 @@ def read_utf8_lines(
     for number, line in enumerate(lines, start=1):
         if number == 1 and (packed := next((kind for mark, kind in _PACKED.items() if line.startswith(mark)), None)):
             raise InputError(
-                f"{name}:1: no text but {packed}: expected text, or a name that ends in .gz, .bz2, .xz or .zst where "
-                "it is compressed so; of a workbook save the sheet as .csv"
+                f"{name}:1: this is {packed}, not text: give a compressed file a name that ends in .gz, .bz2, .xz or "
+                ".zst; save the sheet of a workbook as .csv"
             )
         if len(line) > MOST_LINE_BYTES:
             raise InputError(
