@@ -168,8 +168,8 @@ _PART_TOKENS = 8192
 
 
 def in_parts(batch: Batch) -> Iterator[Batch]:
-    """A batch's sequences in order, in batches without columns: each of at most `_PART_TOKENS` tokens, were its
-    sequences padded to one length, or of one sequence."""
+    """A batch's sequences in order, in batches without columns: each holds one sequence, or as many as have at most
+    `_PART_TOKENS` tokens when padded to the longest."""
     bounds, first = [*accumulate(batch.lengths, initial=0)], 0
     for end in range(1, batch.num_sequences + 1):
         with_next = batch.lengths[first : end + 1]

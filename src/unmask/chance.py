@@ -25,8 +25,8 @@ class Purpose(IntEnum):
 
 
 class Stream(IntEnum):
-    """Keeps apart what is drawn from one key for the same place; a key from which one thing alone is drawn has stream
-    0. Two of a number never meet."""
+    """Numbers that keep different draws from one key at one place independent; 0 where only one thing is drawn.
+    DIRECTION and SAMPLE share a number because they are never drawn at the same place."""
 
     CHOICE = 1  # which tokens become targets
     ACTION = 2  # whether each is masked, replaced or kept
@@ -79,7 +79,7 @@ class Draws:
     def uniform(self) -> float:
         """A number in [0, 1), with 53 random bits."""
         self._state = (self._state + _GOLDEN) & _UINT64_MAX
-        value = self._state
+        value = self._state  # `mix` written out: a call would take a seventh longer
         value = ((value ^ (value >> 30)) * _MULTIPLIER_1) & _UINT64_MAX
         value = ((value ^ (value >> 27)) * _MULTIPLIER_2) & _UINT64_MAX
         return ((value ^ (value >> 31)) >> 11) * 2.0**-53

@@ -185,8 +185,8 @@ def dump_settings(settings: Settings) -> str:
 
 
 def as_given(part: Any) -> Any:
-    """Settings of which every key was given, as recipes of earlier runs say them, with what is so by default as not
-    given: nobody may have chosen it. Anything else is returned as it is."""
+    """Settings read from a resolved recipe, which writes every key out: keys at their default are marked as not given,
+    since the user may never have chosen them. Anything else is returned unchanged."""
     if not isinstance(part, BaseModel) or part.model_fields_set != type(part).model_fields.keys():
         return part
     return type(part).model_validate(part.model_dump(exclude_defaults=True))

@@ -26,6 +26,7 @@ from unmask.io.paths import (
     RESULTS,
     SPAN_BOUNDARY,
     SUMMARY,
+    TRAINING_REPORT,
     is_onnx,
 )
 from unmask.io.progress import human_bytes, human_count
@@ -132,7 +133,7 @@ def _describe_store(path: Path) -> dict[str, Any]:
             "complete": False,
             "finished_shards": len(records),
             **{name: sum(int(record.get(name, 0)) for record in records) for name in names},
-            "next": "`unmask prepare` with the same words and --resume continues it",
+            "next": "the same `unmask prepare` command with --resume continues it",
         }
     manifest = read_manifest(path)
     text = manifest["text"]
@@ -250,8 +251,8 @@ def _describe_tokenizer(path: Path) -> dict[str, Any]:
         **({"segmenter": _describe_segmenter(tokenizer.segmenter)} if tokenizer.segmenter != "none" else {}),
         "fingerprint": tokenizer.fingerprint(),
     }
-    if (path / "training.json").is_file():
-        training = read_object(path / "training.json")
+    if (path / TRAINING_REPORT).is_file():
+        training = read_object(path / TRAINING_REPORT)
         description["trained_with"] = {
             key: training[key] for key in ("settings", "seed", "sources", "libraries") if key in training
         }

@@ -47,9 +47,9 @@ def main() -> None:
     """Runs the command that the words ask for; exits with its code."""
     sys.argv[0] = "unmask"  # in the record of a run, however it was started
     # Daemons start commands with these closed. The files that we open then would be taken for them.
-    for name in ("stdout", "stderr"):
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (for as long as the process lives)
     # Of several processes that train together the first one speaks; what only another can say goes to `__stderr__`.
     if is_one_of_several() and os.environ["RANK"] != "0" and sys.argv[1:2] in (["pretrain"], ["finetune"]):
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as above)

@@ -35,6 +35,7 @@ def tokenizer_train(
 ) -> None:
     """Train a tokenizer on text; AutoTokenizer opens what it saves, unless it is of the kind word."""
     from unmask.corpus.statistics import format_statistics
+    from unmask.io.paths import TRAINING_REPORT
     from unmask.recipe.loading import read_tokenizer_options
     from unmask.tokenization.learning.from_files import train_tokenizer
 
@@ -45,7 +46,7 @@ def tokenizer_train(
         text, out, options.tokenizer, seed=seed, overwrite=overwrite, reading=options.reading, cleaning=options.cleaning
     )
     print(f"{out}: {report.summary()}")
-    print(format_statistics(json.loads((out / "training.json").read_text("utf-8"))["text"]))
+    print(format_statistics(json.loads((out / TRAINING_REPORT).read_text("utf-8"))["text"]))
 
 
 @tokenizer_app.command("extend")

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from unmask.errors import InputError
+from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.reading import COMPRESSIONS, split_suffixes
-
-STANDARD_INPUT = Path("-")
 
 FORMAT_OF_SUFFIX: dict[str, str] = {
     ".txt": "txt",

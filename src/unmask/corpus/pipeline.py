@@ -14,12 +14,13 @@ from unmask.corpus.cleaning.draft import Draft
 from unmask.corpus.cleaning.duplicates import drop_duplicates
 from unmask.corpus.cleaning.near_duplicates import drop_near_duplicates
 from unmask.corpus.documents import CorpusCounts, Document
-from unmask.corpus.files import STANDARD_INPUT, find_files
+from unmask.corpus.files import find_files
 from unmask.corpus.mixture import SUFFIXES, read_mixture, take, times_taken
 from unmask.corpus.reading import read_files
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.source import utf8_size
 from unmask.errors import InputError
+from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.progress import Progress
 
 MOST_NAMES = 5

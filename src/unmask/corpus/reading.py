@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from unmask.corpus.documents import CorpusCounts, Document
-from unmask.corpus.files import STANDARD_INPUT, format_of
+from unmask.corpus.files import format_of
 from unmask.corpus.formats.gutenberg import is_gutenberg, read_gutenberg
 from unmask.corpus.formats.markdown import read_markdown
 from unmask.corpus.formats.plain_text import read_txt
@@ -23,8 +23,8 @@ from unmask.corpus.formats.tables import read_documents_of_jsonl, read_parquet, 
 from unmask.corpus.formats.wikipedia import read_wikipedia
 from unmask.corpus.settings import ReadingSettings
 from unmask.corpus.source import CorpusFile
-from unmask.errors import InputError
 from unmask.io.encodings import PieceReader, as_utf8
+from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.reading import (
     BUFFER_BYTES,
     COMPRESSIONS,
@@ -64,7 +64,7 @@ def _read_file(path: Path, counts: CorpusCounts, settings: ReadingSettings) -> I
     source = CorpusFile(path, io.BytesIO(), False, settings, counts)
     try:
         with ExitStack() as stack:
-            raw = _standard_input() if path == STANDARD_INPUT else stack.enter_context(open(path, "rb", buffering=0))
+            raw = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb", buffering=0))
             counted = io.BufferedReader(PieceReader(_counted(raw, counts)), BUFFER_BYTES)
             if path == STANDARD_INPUT:
                 compression = detect_compression(counted.peek(6))
@@ -90,12 +90,6 @@ def _read_file(path: Path, counts: CorpusCounts, settings: ReadingSettings) -> I
     except OSError as error:
         source.refuse(source.name, "unreadable file", f"cannot be read: {error.strerror or error}")
     counts.empty_files += is_empty
-
-
-def _standard_input() -> IO[bytes]:
-    if sys.stdin is None:  # `<&-` in a shell, or a service that has none
-        raise InputError("standard input is closed, so - has nothing to read: give it text, or name files")
-    return sys.stdin.buffer
 
 
 def _refuse_surrogate(source: CorpusFile, document: Document, surrogate: str) -> None:

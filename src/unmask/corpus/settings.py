@@ -29,7 +29,9 @@ class ReadingSettings(TableSettings):
 
     def option(self, name: str, value: str) -> str:
         """How a setting is given, for messages."""
-        return f"--{name.replace('_', '-')} {value} (in a recipe reading.{name}={value})"
+        has_option = name != "quoted"
+        given = f"--{name.replace('_', '-')} {value}" if has_option else f"--set reading.{name}={value}"
+        return f"{given} (in a recipe reading.{name}={value})"
 
     def as_recorded(self) -> dict[str, Any]:
         """What a store says of them: settings of tables only where they are not the usual ones."""

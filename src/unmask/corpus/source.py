@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import IO
 
 from unmask.corpus.documents import CorpusCounts
-from unmask.corpus.files import STANDARD_INPUT
 from unmask.corpus.settings import ReadingSettings
 from unmask.errors import InputError
 from unmask.io.encodings import lines_of, read_utf8_lines
+from unmask.io.input_files import STANDARD_INPUT
 
 LONG_LINE_BYTES = 1_000_000
 """Lines longer than this many bytes are counted as long: they are read, but are rarely intended."""
@@ -21,6 +21,12 @@ LONG_LINE_BYTES = 1_000_000
 def name_of(path: Path) -> str:
     """The name of a file, before the `:line` in the places of its documents."""
     return "standard input" if path == STANDARD_INPUT else str(path)
+
+
+def names_of(files: Sequence[Path]) -> str:
+    """Files as a message names them: the first, and how many more."""
+    more = f" and {len(files) - 1} more file(s)" if len(files) > 1 else ""
+    return f"{name_of(files[0])}{more}"
 
 
 @dataclass

@@ -77,7 +77,10 @@ class PieceReader(io.RawIOBase):
 
 
 def as_utf8(file: IO[bytes], encoding: str) -> IO[bytes]:
-    """The bytes of a file in any encoding, as UTF-8; 0xff, which no UTF-8 holds, marks what is invalid."""
+    """The bytes of a file in any encoding, as UTF-8; 0xff, which no UTF-8 holds, marks what is invalid.
+
+    Reading them raises OSError where the byte order mark is missing that the encoding asks for.
+    """
     return file if encoding == "utf-8" else io.BufferedReader(PieceReader(_recoded(file, encoding)))
 
 
@@ -86,7 +89,14 @@ def _recoded(file: IO[bytes], encoding: str) -> Iterator[bytes]:
     chunk = b"the first"
     while chunk:
         chunk = file.read(SAMPLE_BYTES)
-        yield decoder.decode(chunk, final=not chunk).encode("utf-8", "surrogateescape")
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeError as error:  # of UTF-16 and UTF-32; no other passes by `_mark`
+            raise OSError(
+                f"it begins without the byte order mark of {encoding}: give {encoding}-le or {encoding}-be as its "
+                "encoding, or leave the encoding out for UTF-8"
+            ) from error
+        yield text.encode("utf-8", "surrogateescape")
 
 
 def lines_of(stream: IO[bytes] | io.BufferedIOBase) -> Iterator[bytes]:
@@ -119,8 +129,8 @@ def read_utf8_lines(
     for number, line in enumerate(lines, start=1):
         if number == 1 and (packed := next((kind for mark, kind in _PACKED.items() if line.startswith(mark)), None)):
             raise InputError(
-                f"{name}:1: no text but {packed}: expected text, or a name that ends in .gz, .bz2, .xz or .zst where "
-                "it is compressed so; of a workbook save the sheet as .csv"
+                f"{name}:1: this is {packed}, not text: give a compressed file a name that ends in .gz, .bz2, .xz or "
+                ".zst; save the sheet of a workbook as .csv"
             )
         if len(line) > MOST_LINE_BYTES:
             raise InputError(
@@ -153,7 +163,7 @@ def _describe_undecodable(
             f"{settings.option('encoding', 'NAME')}, or leave it out for UTF-8"
         )
         line, sample = (_as_it_was(content, settings.encoding) for content in (line, sample))
-        fitting = "utf-8" if _decodes(sample, "utf-8") else fitting_encoding(sample)
+        fitting = "utf-8" if _decoded(sample, "utf-8") is not None else fitting_encoding(sample)
     else:
         what = (
             f"not UTF-8 at byte {offset + error.start} of the {stream} (0x{line[error.start]:02x}): expected text in "
@@ -184,12 +194,11 @@ def _as_it_was(content: bytes, encoding: str) -> bytes:
     )
 
 
-def _decodes(sample: bytes, encoding: str) -> bool:
+def _decoded(sample: bytes, encoding: str) -> str | None:
     try:
-        codecs.getincrementaldecoder(encoding)().decode(sample)  # which leaves out a character cut at the end
+        return codecs.getincrementaldecoder(encoding)().decode(sample)  # which leaves out a character cut at the end
     except UnicodeDecodeError:
-        return False
-    return True
+        return None
 
 
 def fitting_encoding(sample: bytes) -> str | None:
@@ -200,13 +209,7 @@ def fitting_encoding(sample: bytes) -> str | None:
         return "utf-16-le" if sample[1::2].count(0) * 2 > num_zeros else "utf-16-be"
     are_alone = 2 * len(_ALONE.findall(sample)) > sum(byte > 0x7F for byte in sample)
     for encoding, scripts in _SCRIPTS.items():
-        if are_alone and encoding != "cp1252":
-            continue
-        try:
-            text = codecs.getincrementaldecoder(encoding)().decode(
-                sample
-            )  # which leaves out a character cut at the end
-        except UnicodeDecodeError:
+        if (are_alone and encoding != "cp1252") or (text := _decoded(sample, encoding)) is None:
             continue
         letters = [char for char in text if char > "\x7f" and char.isalpha()]
         if letters and sum(unicodedata.name(char, "").startswith(scripts) for char in letters) >= 0.9 * len(letters):

@@ -48,7 +48,10 @@ class InputFiles:
     def open(self) -> Iterator[IO[bytes]]:
         """The decompressed bytes of the first file as UTF-8; raises InputError as `open_input`."""
         if self.path == STANDARD_INPUT:
-            yield as_utf8(sys.stdin.buffer, self.settings.encoding)
+            try:
+                yield as_utf8(sys.stdin.buffer, self.settings.encoding)
+            except OSError as error:
+                raise InputError(f"{self}: cannot be read: {error.strerror or error}") from error
         else:
             with open_input(self.path, self.settings.encoding) as file:
                 yield file

@@ -16,8 +16,12 @@ SAMPLES = "samples.json"
 """In a run's directory: the samples that its report shows."""
 CHECKPOINTS = "checkpoints"
 """The folder of a run's checkpoints."""
+TRAINING_REPORT = "training.json"
+"""In the directory of a tokenizer that was trained here: on what, and how."""
 MANIFEST = "manifest.json"
 """In a store's directory: what it holds; written last."""
+SKIPPED = "skipped.jsonl"
+"""In a store's directory: every record that could not be read and was skipped, with its place and the reason."""
 SPAN_BOUNDARY = "span_boundary.safetensors"
 """SpanBERT's boundary head in a model directory."""
 GENERATOR = "generator"
@@ -37,6 +41,11 @@ CONFIGS = ("config.json", "bert_config.json")
 def is_onnx(directory: Path) -> bool:
     """Whether a model directory holds an ONNX file in place of weights."""
     return (directory / ONNX).is_file() and not any(directory.glob("*.safetensors"))
+
+
+def model_in(path: Path) -> Path:
+    """The `model/` in the directory of a run that has made one; any other path itself."""
+    return path / MODEL if (path / RECIPE).is_file() and (path / MODEL).is_dir() else path
 
 
 def model_directory(path: str | Path) -> Path:

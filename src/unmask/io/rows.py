@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ Refuse = Callable[[str, str, str], None]
 raises, or takes note."""
 
 _MOST_REPORTED = 5
+_LONGEST_SHOWN = 100
 _ABSENT = object()
 
 
@@ -96,6 +97,11 @@ class Table:
     rows: Iterator[Row]  # below the header, to be read once
     types: Mapping[str, DataType] = field(default_factory=dict)  # of the columns of a `.parquet`
     separator: str = ""
+
+
+def cut_short(names: Iterable[str]) -> list[str]:
+    """The names of columns for messages: a long text may be where a header was expected."""
+    return [name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}..." for name in names]
 
 
 def is_sound_header(names: Sequence[str], place: str, settings: TableSettings, refuse: Refuse) -> bool:

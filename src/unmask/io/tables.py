@@ -19,7 +19,7 @@ from unmask.io.input_files import DataPath, InputFiles, files_of
 from unmask.io.json_text import no_object, read_json
 from unmask.io.parquet import open_parquet, refusing_damage
 from unmask.io.reading import COMPRESSIONS, open_input
-from unmask.io.rows import Refuse, Row, RowFaults, Table, is_sound_header, stop
+from unmask.io.rows import Refuse, Row, RowFaults, Table, cut_short, is_sound_header, stop
 from unmask.io.settings import TableSettings
 
 logger = logging.getLogger("unmask")
@@ -127,6 +127,7 @@ def open_table(
     short_rows: list[str] | None = None,
 ) -> Table | None:
     """A `.csv` or `.tsv` after its header was read; None if there is none. Empty lines are skipped."""
+    csv.field_size_limit(FIELD_CHARACTERS)
     quoted = form == ".csv" if settings.quoted is None else settings.quoted
     numbered = iter(lines)
     first = next((each for each in numbered if each[1].strip("\r\n")), None)
@@ -160,7 +161,8 @@ def open_table(
         else "in a .tsv nothing is quoted: a text holds no tab and no line break; if yours are between quotes, give "
         f"{settings.option('quoted', 'true')}"
     )
-    rows = _fitted(records, names, name, f"{what} has {len(names)} ({', '.join(names)})", advice, refuse, short_rows)
+    expected = f"{what} has {len(names)} ({', '.join(cut_short(names))})"
+    rows = _fitted(records, names, name, expected, advice, refuse, short_rows)
     return Table(names, place, rows, separator=separator)
 
 
@@ -169,7 +171,10 @@ def _separator_of(header: str, settings: TableSettings) -> str:
     and in much of Europe."""
     if "\r" in header.rstrip("\r\n"):
         return ","  # which the check of the header reports
-    cells = next(csv.reader([header]), [""])
+    try:
+        cells = next(csv.reader([header]), [""])
+    except csv.Error:
+        return ","  # `_quoted_records` reports the row
     marks = (mark for mark in ";\t|" if len(cells) == 1 and mark in cells[0])
     return next(marks, ",") if settings.header == "first_row" else ","
 
@@ -181,7 +186,6 @@ def _plain_records(lines: NumberedLines, separator: str) -> Iterator[Record]:
 
 def _quoted_records(lines: NumberedLines, name: str, above: int, separator: str, refuse: Refuse) -> Iterator[Record]:
     """Rows between quotes; `above` lines come before them."""
-    csv.field_size_limit(FIELD_CHARACTERS)
     reader = csv.reader((line for _, line in lines), strict=True, delimiter=separator)
     while True:
         number = above + reader.line_num + 1

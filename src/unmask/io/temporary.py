@@ -1,5 +1,5 @@
-"""Directories in the temporary folder (TMPDIR) that go when their process ends; what one has left that was killed
-goes when another begins."""
+"""Temporary directories that are removed when their process ends; those of a killed process are removed when the next
+one starts."""
 
 from __future__ import annotations
 

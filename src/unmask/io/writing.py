@@ -102,7 +102,7 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 
 def put_back(path: Path) -> None:
-    """Gives a directory its name again that was to be replaced when the process was killed; none has the name then."""
+    """Restores a directory that was being replaced when the process was killed, if nothing has its name now."""
     replaced = path.with_name(f"{REPLACED}{path.name}")
     with as_output_error(path):
         if not path.exists() and replaced.is_dir():

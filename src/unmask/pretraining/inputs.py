@@ -20,7 +20,7 @@ from unmask.corpus.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.corpus.pipeline import read_documents
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, SettingsError
-from unmask.io.paths import CHECKPOINTS, MANIFEST, model_directory
+from unmask.io.paths import CHECKPOINTS, MANIFEST, SKIPPED, model_directory
 from unmask.objectives.base import Objective, ObjectiveModule
 from unmask.objectives.settings_base import AnnotationKind
 from unmask.objectives.table import new_objective
@@ -35,7 +35,7 @@ from unmask.pretraining.vocabulary import check_vocabulary, describe_new_entries
 from unmask.recipe.pairings import idle_window, unasked_pairs, unusual_tokenizer
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.encoding import held_out_hash
-from unmask.store.preparation import SKIPPED, describe_annotations, prepare
+from unmask.store.preparation import describe_annotations, prepare
 from unmask.store.store import TokenStore
 from unmask.store.unknown_tokens import unknown_warning
 from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms, sample

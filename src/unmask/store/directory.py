@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError
 from unmask.io.paths import MANIFEST
-from unmask.io.writing import UNFINISHED, alone_in, as_output_error
+from unmask.io.writing import REPLACED, alone_in, as_output_error
 from unmask.store.shard_writer import remove_unfinished
 
 
@@ -31,7 +31,7 @@ def moved_aside(out: Path) -> Iterator[None]:
     Raises:
         AnotherProcess: a store is being made there.
     """
-    aside = out.with_name(f"{UNFINISHED}replaced-{out.name}")
+    aside = out.with_name(f"{REPLACED}{out.name}")
     with alone_in(out):
         pass
     with as_output_error(out):

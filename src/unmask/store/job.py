@@ -33,10 +33,11 @@ class Job:
 
     def settings(self) -> dict[str, Any]:
         """Everything besides text and tokenizer that determines the store, as in the manifest."""
+        times, seed = {corpus.name: corpus.times for corpus in self.corpora}, self.corpora[0].seed
         return {
             "shard_bytes": self.shard_bytes,
             "sentences_by": self.encoder.splitter,
-            **({"mixture": {corpus.name: corpus.times for corpus in self.corpora}} if self.corpora[0].name else {}),
+            **({"mixture": times, "mixture_seed": seed} if self.corpora[0].name else {}),
             "reading": self.reading.as_recorded(),
             "cleaning": self.cleaning.model_dump(),
         }

@@ -23,10 +23,10 @@ from unmask.corpus.cleaning.near_duplicates import estimate_memory
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
-from unmask.corpus.source import name_of
+from unmask.corpus.source import name_of, names_of
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError
-from unmask.io.paths import MANIFEST
+from unmask.io.paths import MANIFEST, SKIPPED
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import as_output_error, own_place, refuse_existing, refuse_foreign, writing
@@ -42,9 +42,6 @@ from unmask.tokenization.opening import Tokenizer, open_tokenizer
 
 SHARD_BYTES = 128 << 20
 """A shard ends after the document with which it reaches this many bytes of UTF-8 text."""
-
-SKIPPED = "skipped.jsonl"
-"""In a store: every record that could not be read and was skipped, with its place and the reason."""
 
 
 def prepare(
@@ -93,8 +90,9 @@ def prepare(
         refuse_existing(out, overwrite, "choose another name, or pass --resume to continue it, or --overwrite")
     complete = TokenStore(out) if resume and (out / MANIFEST).is_file() else None
     sizes = {} if complete is None else complete.manifest.get("mixture_bytes", {})
-    corpora = find_corpora(text, reading, cleaning, sizes)
     text_tokenizer = open_tokenizer(tokenizer_path)
+    encoder = Encoder(text_tokenizer, splitter)
+    corpora = find_corpora(text, reading, cleaning, sizes)  # last, since it may read all of the text
     job = Job(
         corpora,
         reading,
@@ -109,7 +107,6 @@ def prepare(
         _check_complete(complete, job)
         return complete
     refuse_inputs_inside(out, [*job.files, tokenizer_path])
-    encoder = Encoder(text_tokenizer, splitter)
     replaces = overwrite and not resume and out.exists()
     with (
         Interruption() as interruption,  # entered first, so that Ctrl-C does not cut into the tidying up
@@ -155,8 +152,10 @@ def _check_complete(store: TokenStore, job: Job) -> None:
         raise made_from_another(job.out, ["tokenizer"])
     if sizes != [_size(path) for path in dict.fromkeys(job.files)]:  # corpora of a mixture may share files
         raise made_from_another(job.out, ["text"])
-    for name in ("shard_bytes", "sentences_by", "mixture", "reading", "cleaning"):
+    for name in ("shard_bytes", "sentences_by", "mixture", "mixture_seed", "reading", "cleaning"):
         before, now = manifest.get(name), settings.get(name)
+        if name == "mixture_seed" and before is None:  # older stores do not say it
+            continue
         if before != now:
             keys = [name]
             if isinstance(before, dict) and isinstance(now, dict):
@@ -212,7 +211,7 @@ def _prepare(
     if sum(record["documents"] for record in records) == 0:
         remove_records(out)
         raise InputError(
-            f"{_named(job.files)}: no text with a sentence in it{describe_losses(counts)}: give text to prepare"
+            f"{names_of(job.files)}: no text with a sentence in it{describe_losses(counts)}: give text to prepare"
         )
     with as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
@@ -255,10 +254,6 @@ def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, adv
 def _size(path: Path) -> int:
     """Bytes of a file; 0 for standard input and pipes, whose size is unknown, and for a file that has vanished."""
     return path.stat().st_size if path.is_file() else 0
-
-
-def _named(files: list[Path]) -> str:
-    return f"{files[0]}{f' and {len(files) - 1} more file(s)' if len(files) > 1 else ''}"
 
 
 @contextmanager

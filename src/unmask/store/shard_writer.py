@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from unmask.corpus.annotations import KINDS
 from unmask.errors import StoreError
 from unmask.io.json_text import read_object
-from unmask.io.paths import MANIFEST
+from unmask.io.paths import MANIFEST, SKIPPED
 from unmask.io.writing import UNFINISHED, sha256, write_json, writing
 from unmask.store.manifest import (
     DOCUMENT,
@@ -36,7 +36,7 @@ from unmask.store.manifest import (
 
 STORE_FILES = (
     MANIFEST,
-    "skipped.jsonl",
+    SKIPPED,
     "tokenizer",
     *(f"{part}-*.bin" for part in (*PARTS, *WORD_PARTS, "spans")),
     "shard-*.json",
@@ -250,7 +250,7 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
         "files": {
             **{name: expected for record in records for name, expected in record["files"].items()},
             **{f"tokenizer/{path.name}": describe_file(path) for path in tokenizer_files},
-            **{path.name: describe_file(path) for path in directory.glob("skipped.jsonl")},
+            **{path.name: describe_file(path) for path in directory.glob(SKIPPED)},
         },
     }
     manifest["sha256"] = manifest_checksum(manifest)

@@ -96,6 +96,8 @@ def read_directory(path: Path) -> OpenedDirectory:
     """
     if not path.exists():
         raise ModelError(f"{path} does not exist: expected a directory with tokenizer.json or vocab.txt")
+    if path.is_file() and path.suffix == ".json":
+        raise ModelError(f"{path}: one file of a tokenizer: give its directory, {path.parent}")
     if path.is_file():
         return _read_vocab_txt(path, {})
     config = _read_json(path / "special_tokens_map.json") | _read_json(path / "tokenizer_config.json")

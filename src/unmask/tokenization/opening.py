@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.tokenization.directory import VOCABULARY_AND_MERGES
-from unmask.tokenization.kinds.word_characters import WordTokenizer, is_word_tokenizer, load_word_tokenizer
+from unmask.io.paths import TRAINING_REPORT, model_in
+from unmask.tokenization.directory import KEPT_FILES, VOCABULARY_AND_MERGES
+from unmask.tokenization.kinds.word_characters import (
+    SETTINGS_FILE,
+    WORDS_FILE,
+    WordTokenizer,
+    is_word_tokenizer,
+    load_word_tokenizer,
+)
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
+
+TOKENIZER_FILES = (*KEPT_FILES, WORDS_FILE, SETTINGS_FILE, TRAINING_REPORT)
+"""All that `--overwrite` may remove of a tokenizer: a model's directory, for one, holds a tokenizer too."""
 
 Tokenizer = TextTokenizer | WordTokenizer
 """A tokenizer of word pieces, or of words and their characters (ELMo)."""
@@ -24,5 +34,5 @@ def open_tokenizer(path: str | Path) -> Tokenizer:
     Raises:
         ModelError: as in `load_tokenizer` and `load_word_tokenizer`.
     """
-    path = Path(path)
+    path = model_in(Path(path))
     return load_word_tokenizer(path) if is_word_tokenizer(path) else load_tokenizer(path)

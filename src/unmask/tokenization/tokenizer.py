@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from unmask.corpus.segmenters import SEGMENTERS
 from unmask.errors import ModelError, SettingsError
-from unmask.io.paths import MODEL, RECIPE
+from unmask.io.paths import model_in
 from unmask.io.writing import writing
 from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, Definition, TextTemplate, json_bytes, read_facts
 from unmask.tokenization.directory import SEGMENTER_KEY, read_directory
@@ -357,8 +357,6 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
     Raises:
         ModelError: the path, or a file that is needed, is missing, unreadable, or not what its name says.
     """
-    path = Path(path)
-    if (path / RECIPE).is_file() and (path / MODEL).is_dir():
-        path = path / MODEL
+    path = model_in(Path(path))
     opened = read_directory(path)
     return TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)

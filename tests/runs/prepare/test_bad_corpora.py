@@ -77,6 +77,16 @@ RECORDS: dict[str, Records] = {
         2,
         [("a.xml", "damaged file")],
     ),
+    **{
+        f"a byte order mark that is missing in {name}": (
+            {name: content.encode("utf-16-le"), "b.txt": GOOD.encode("utf-16")},
+            ["--encoding", "utf-16"],
+            f"{name}: cannot be read: it begins without the byte order mark of utf-16: give utf-16-le or utf-16-be as",
+            2,
+            [(name, "unreadable file")],
+        )
+        for name, content in {"a.txt": GOOD, "a.csv": f"text\n{GOOD}\n", "a.xml": dump("Wren")}.items()
+    },
     "a column that one file of two lacks": (
         {"a.csv": "body\nThe dog barks.\n", "b.csv": "id,body,body\n1,x,y\n"},
         ["--column", "body"],
@@ -251,11 +261,11 @@ def test_a_name_that_is_not_utf8_is_kept_as_it_is(unmask: Command, place: Path, 
     assert json.loads(Path("made", "skipped.jsonl").read_text())["source"] == f"{name}:6"
 
 
-def test_standard_input_that_is_closed_is_told(place: Path, tokenizer: Path) -> None:
+def test_standard_input_that_is_closed_is_empty(place: Path, tokenizer: Path) -> None:
     words = ["prepare", "-", "--tokenizer", str(tokenizer), "--out", "made", "--workers", "1"]
     command = [sys.executable, "-c", "import os, sys; os.close(0); os.execv(sys.argv[1], sys.argv[1:])"]
     done = subprocess.run([*command, sys.executable, "-m", "unmask", *words], capture_output=True, text=True)
-    assert done.stderr == "error: standard input is closed, so - has nothing to read: give it text, or name files\n"
+    assert done.stderr == "error: standard input: no text with a sentence in it: give text to prepare\n"
     assert done.returncode == 2
 
 

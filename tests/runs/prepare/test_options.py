@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ from support.commands import Command, check_refused, tree_of, type_in, write_fil
 from support.corpora import GOOD, Files, table
 from support.files import json_lines
 from unmask.store.encoding import held_out_hash
+from unmask.store.manifest import manifest_checksum
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -204,21 +206,49 @@ def test_a_complete_store_is_not_taken_for_one_of_other_settings(
     assert tree_of(place) == before
 
 
-def test_a_mixture_of_other_shares_is_another_store(
+MIXTURE = "corpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"
+
+
+def test_a_mixture_of_other_shares_or_another_seed_is_another_store(
     unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which is seen without reading the text again."""
-    write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": "corpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"})
+    write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": MIXTURE})
     words = ["--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
     assert unmask("prepare", "m.yaml", *words).code == 0
     monkeypatch.setattr("unmask.corpus.pipeline.read_files", lambda *_: pytest.fail("was read"))
     assert unmask("prepare", "m.yaml", *words).code == 0
     before = tree_of(place)
     check_refused(unmask("prepare", "a.txt", "b.txt", *words), "made: what is there was made from another mixture")
-    write_files({"m.yaml": "exponent: 0.5\ncorpora: {a: {text: [a.txt]}, b: {text: [b.txt]}}"})
+    write_files({"m.yaml": f"seed: 1\n{MIXTURE}"})
+    check_refused(unmask("prepare", "m.yaml", *words), "made: what is there was made from another mixture_seed")
+    write_files({"m.yaml": f"exponent: 0.5\n{MIXTURE}"})
     told = "made: what is there was made from another mixture.a and mixture.b"
     check_refused(unmask("prepare", "m.yaml", *words), told)
     assert {**tree_of(place), "m.yaml": None} == {**before, "m.yaml": None}
+
+
+def test_a_store_that_does_not_say_the_seed_of_its_mixture_is_taken(
+    unmask: Command, place: Path, tokenizer: Path
+) -> None:
+    write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": MIXTURE})
+    words = ["prepare", "m.yaml", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
+    assert unmask(*words).code == 0
+    manifest = dict(TokenStore(Path("made")).manifest)
+    del manifest["mixture_seed"]
+    write_files({"made/manifest.json": json.dumps({**manifest, "sha256": manifest_checksum(manifest)})})
+    assert unmask(*words).code == 0
+
+
+def test_mistakes_are_told_before_a_mixture_is_read(
+    unmask: Command, place: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": MIXTURE, "held/note.txt": ""})
+    monkeypatch.setattr("unmask.corpus.pipeline.read_files", lambda *_: pytest.fail("was read"))
+    words = ["prepare", "m.yaml", "--out", "made", "--workers", 1, "--tokenizer"]
+    check_refused(unmask(*words, "nowhere"), "nowhere does not exist")
+    check_refused(unmask(*words, tokenizer, "--sentences", "words"), "sentences by 'words'")
+    check_refused(unmask("tokenizer", "train", "m.yaml", "--out", "held"), "held")
 
 
 def test_a_flipped_byte_in_the_list_of_what_was_passed_over_is_found(

@@ -225,7 +225,9 @@ def test_only_a_tokenizer_is_overwritten(folder: Path, tmp_path: Path) -> None:
     extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new")
     with pytest.raises(OutputError, match="--overwrite"):
         extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new")
+    (tmp_path / "new" / "training.json").write_text("{}")  # as `unmask tokenizer train` leaves it
     extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new", overwrite=True)
+    assert not (tmp_path / "new" / "training.json").exists()
     (tmp_path / "new" / "config.json").write_text("{}")
     with pytest.raises(OutputError, match=r"config\.json"):
         extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new", overwrite=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,15 +63,17 @@ def test_few_shapes_are_kept_where_requests_are_served_in_fp32(words: str, kept:
     assert finished.stdout.split()[-2:] == [kept, "16"]
 
 
-@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)])
-def test_streams_that_are_closed_are_no_fault(closed: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("closed", "command"), [((0,), "fill-mask MODEL -"), *((those, "--version") for those in ((1,), (2,), (1, 2)))]
+)
+def test_streams_that_are_closed_are_no_fault(samples_dir: Path, closed: tuple[int, ...], command: str) -> None:
     def close() -> None:
         for number in closed:
             os.close(number)
 
-    words = [sys.executable, "-m", "unmask", "--version"]
+    words = [sys.executable, "-m", "unmask", *command.replace("MODEL", str(samples_dir / "models" / "en")).split()]
     finished = subprocess.run(words, preexec_fn=close, capture_output=True, text=True)
-    assert finished.returncode == 0
+    assert finished.returncode == 0, finished.stderr
     assert "fault" not in finished.stdout + finished.stderr
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pydantic import ValidationError
 
+from support.commands import type_in
 from support.files import write
 from unmask.errors import InputError
 from unmask.io.encodings import fitting_encoding
@@ -243,6 +244,12 @@ def test_a_text_of_three_million_characters(tmp_path: Path) -> None:
     assert fields(write(tmp_path / "a.csv", f"text,label\n{long},x\n"))[0]["text"] == long
 
 
+def test_a_header_longer_than_any_cell_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.io.tables.FIELD_CHARACTERS", 1000)
+    with pytest.raises(InputError, match=r"a\.csv:1: not CSV in the row that begins here \(field larger than"):
+        fields(write(tmp_path / "a.csv", "x" * 2000 + "\nx\n"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -412,6 +419,18 @@ def test_a_wrong_encoding_is_reported_with_its_line(tmp_path: Path) -> None:
         fields(with_settings(path, encoding="cp949"))
     with pytest.raises(ValidationError, match="there is no encoding 'cp9499'"):
         TableSettings(encoding="cp9499")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "-"])
+def test_a_byte_order_mark_that_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, encoding: str
+) -> None:
+    path = Path("-") if name == "-" else write(tmp_path / name, "text,label\na,x\n")
+    type_in(monkeypatch, b"text,label\na,x\n")
+    told = f"cannot be read: it begins without the byte order mark of {encoding}: give {encoding}-le or {encoding}-be"
+    with pytest.raises(InputError, match=f"{'standard input' if name == '-' else name}: {told}"):
+        fields(with_settings(path, encoding=encoding, separator=","))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from unmask.errors import ModelError
+from unmask.tokenization.directory import read_directory
 from unmask.tokenization.kinds import byte_bpe
 from unmask.tokenization.kinds.byte_bpe import BYTES
 from unmask.tokenization.opening import has_tokenizer
@@ -99,6 +100,13 @@ def test_vocabularies_and_merges_that_do_not_fit_are_refused(tmp_path: Path) -> 
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(ModelError, match=r"holds no tokenizer: expected .* vocab.json with merges.txt or encoder.json"):
         load_tokenizer(tmp_path)
+
+
+def test_one_file_of_a_directory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{}")
+    with pytest.raises(ModelError, match=f"^{path}: one file of a tokenizer: give its directory, {tmp_path}$"):
+        read_directory(path)
 
 
 def test_an_unknown_segmenter_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from unmask.corpus.annotations import EXPECTED, FIELD, Annotation, annotation_fa
 from unmask.corpus.documents import Document
 from unmask.corpus.source import CorpusFile
 from unmask.io.parquet import open_parquet, refusing_damage
-from unmask.io.rows import Row, Table
+from unmask.io.rows import Row, Table, cut_short
 from unmask.io.tables import open_table, read_jsonl
 from unmask.io.writing import as_output_error
 
@@ -35,7 +35,7 @@ def _has_column(source: CorpusFile, table: Table) -> bool:
         source.refuse(
             table.place,
             "no such column",
-            f"no column {column!r} (there is {', '.join(map(repr, table.names))}): name another with "
+            f"no column {column!r} (there is {', '.join(map(repr, cut_short(table.names)))}): name another with "
             f"{source.settings.option('column', 'NAME')}",
         )
     return column in table.names
@@ -62,7 +62,7 @@ def _describe_row(row: Row, source: CorpusFile) -> tuple[str, str]:
     field = source.settings.column
     expected = f'expected one JSON object a line with a string field "{field}"'
     if field not in row.fields:
-        names = ", ".join(map(repr, row.fields)) or "none at all"
+        names = ", ".join(map(repr, cut_short(row.fields))) or "none at all"
         other = source.settings.option("column", "NAME")
         return "no such field", f"no field {field!r} (there is {names}): {expected}, or name another field with {other}"
     kinds = {dict: "object", list: "array", bool: "boolean", int: "number", float: "number"}

@@ -38,7 +38,9 @@ from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.files import find_files
 from unmask.corpus.pipeline import read_documents
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.corpus.source import names_of
 from unmask.errors import InputError, SettingsError
+from unmask.io.paths import model_in
 from unmask.io.progress import Progress
 from unmask.tokenization.encoding.plain_text import plain_copy
 from unmask.tokenization.kinds.alphabet import count_characters
@@ -170,7 +172,7 @@ def report_tokenizers(
 
 
 def _open(path: Path) -> TextTokenizer:
-    if is_word_tokenizer(path):
+    if is_word_tokenizer(model_in(path)):
         raise SettingsError(
             f"{path}: a tokenizer of words cuts none into pieces and reads every one of them, so there is nothing to "
             "compare; `unmask tokenizer train` says how many words its vocabulary does not hold"
@@ -199,8 +201,7 @@ def _count(
         for word in _word_pattern().findall(pre_token):
             words[word] += count
     if not words:
-        others = f" and {len(files) - 1} more file(s)" if len(files) > 1 else ""
-        raise InputError(f"{files[0]}{others}: no word in it: give text to compare the tokenizers on")
+        raise InputError(f"{names_of(files)}: no word in it: give text to compare the tokenizers on")
     facts = TextFacts(
         sources=tuple(map(str, files)),
         num_bytes_read=counted.num_bytes_read,

@@ -25,9 +25,9 @@ from unmask.io.paths import model_directory
 from unmask.io.reading import open_input
 from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
 from unmask.tokenization.definition import json_bytes
-from unmask.tokenization.directory import KEPT_FILES, OpenedDirectory, read_directory
+from unmask.tokenization.directory import OpenedDirectory, read_directory
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer
-from unmask.tokenization.opening import has_tokenizer
+from unmask.tokenization.opening import TOKENIZER_FILES, has_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
 _WHOLE_WORD = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
@@ -76,7 +76,7 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
         OutputError: `out` exists, or holds other things than a tokenizer.
     """
     directory, words, out = _tokenizer_directory(Path(source)), Path(words), Path(out)
-    refuse_foreign(out, KEPT_FILES, "a tokenizer")
+    refuse_foreign(out, TOKENIZER_FILES, "a tokenizer")
     refuse_existing(out, overwrite)
     opened = read_directory(directory)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, directory)
@@ -106,9 +106,11 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
 
 
 def _tokenizer_directory(source: Path) -> Path:
-    if is_word_tokenizer(source):
+    is_itself = source.is_file() or has_tokenizer(source) or not source.is_dir()
+    directory = source if is_itself else model_directory(source)
+    if is_word_tokenizer(directory):
         raise SettingsError(f"{source} is a tokenizer of words and their characters: it takes any word as it is")
-    return source if source.is_file() or has_tokenizer(source) or not source.is_dir() else model_directory(source)
+    return directory
 
 
 def _read_words(path: Path, tokenizer: TextTokenizer) -> list[str]:

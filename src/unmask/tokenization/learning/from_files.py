@@ -8,26 +8,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 from unmask.corpus.documents import CorpusCounts
-from unmask.corpus.files import STANDARD_INPUT
 from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
+from unmask.corpus.source import names_of
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import InputError, TooLittleTextError
+from unmask.io.input_files import STANDARD_INPUT
+from unmask.io.paths import TRAINING_REPORT
 from unmask.io.progress import Progress
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
-from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
 from unmask.tokenization.learning.train import TrainingReport
 from unmask.tokenization.learning.train import train_tokenizer as train
 from unmask.tokenization.learning.word_training import train_word_tokenizer
-from unmask.tokenization.opening import Tokenizer
+from unmask.tokenization.opening import TOKENIZER_FILES, Tokenizer
 from unmask.tokenization.settings import TokenizerSettings
-
-REPORT = "training.json"
-_OWN_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
-    *(WORDS_FILE, SETTINGS_FILE, REPORT),
-)
-"""All that `--overwrite` may remove: a model's directory, for one, holds a tokenizer too."""
 
 
 def train_tokenizer(
@@ -58,14 +52,13 @@ def train_tokenizer(
         OutputError: `out` exists, holds other things than a tokenizer, or the disk is full.
     """
     out = Path(out)
+    refuse_foreign(out, TOKENIZER_FILES, "a tokenizer")
+    refuse_existing(out, overwrite)
     corpora = find_corpora(text, reading, cleaning)
     files = [file for corpus in corpora for file in corpus.files]
-    refuse_foreign(out, _OWN_FILES, "a tokenizer")
-    refuse_existing(out, overwrite)
     counts = CorpusCounts()
     sizes = {path: path.stat().st_size for path in files if path != STANDARD_INPUT}
     total = max(1, sum(sizes.values()))
-    named = f"{files[0]}{f' and {len(files) - 1} more file(s)' if len(files) > 1 else ''}"
     with Progress("training the tokenizer", unit="bytes") as progress:
 
         def texts() -> Iterator[str]:
@@ -73,7 +66,7 @@ def train_tokenizer(
                 progress.update(0.9 * min(1, counts.file_bytes / total), counts.utf8_bytes)
                 yield document.text
             if counts.documents == 0:
-                raise InputError(f"{named}: no text in it{describe_losses(counts)}: give text to train on")
+                raise InputError(f"{names_of(files)}: no text in it{describe_losses(counts)}: give text to train on")
 
         tokenizer: Tokenizer
         try:
@@ -82,14 +75,14 @@ def train_tokenizer(
             else:
                 tokenizer, report = train(texts(), settings, seed)
         except TooLittleTextError as error:
-            raise InputError(f"{named}: {error}") from error
+            raise InputError(f"{names_of(files)}: {error}") from error
     own = ["tokenizers"] if settings.kind != "word" else []
     libraries = [*own, *(["kiwipiepy", "kiwipiepy_model"] if settings.segmenter == "kiwi" else [])]
     with writing_directory(out, overwrite) as directory:
         tokenizer.save(directory)
         sources = [{"file": str(path), "bytes": sizes.get(path)} for path in files]
         write_json(
-            directory / REPORT,
+            directory / TRAINING_REPORT,
             {
                 "settings": settings.model_dump(mode="json"),
                 "reading": reading.model_dump(mode="json"),

@@ -99,13 +99,14 @@ def train_tokenizer(
 
     Raises:
         InputError: there is no text, or no character is frequent enough.
-        SettingsError: the vocabulary has no room for the alphabet, a further special token is an ordinary word, or the
-            installed `tokenizers` library cannot train.
+        SettingsError: the vocabulary has no room for the alphabet, a further special token is an ordinary word or an
+            entry already, or the installed `tokenizers` library cannot train.
     """
     family = TOKENIZERS[settings.kind]
     normalizer = family.normalizer(family.lowercase if settings.lowercase is None else settings.lowercase)
     split = word_splitter(normalizer, family.pre_tokenizer)
     _refuse_words(settings.extra_special_tokens, split)
+    _refuse_entries(settings.extra_special_tokens, family.reserved_entries(settings.unused_slots, ()))
     reserved = family.reserved_entries(settings.unused_slots, settings.extra_special_tokens)
     segment = str if settings.segmenter == "none" else SEGMENTERS[settings.segmenter]()
 
@@ -126,6 +127,7 @@ def train_tokenizer(
     if learned.merges is not None and settings.num_merges is not None and len(learned.merges) >= settings.num_merges:
         learned = Learned.of_merges(base, learned.merges[: settings.num_merges])
         capacity = len(learned.entries)
+    _refuse_entries(settings.extra_special_tokens, learned.entries)
     vocab = {entry: index for index, entry in enumerate([*reserved, *learned.entries])}
     assert len(vocab) == len(reserved) + len(learned.entries), "an entry equals a special token"
     definition = family.define(vocab, learned.merges, family.special_tokens, settings.extra_special_tokens, normalizer)
@@ -148,6 +150,15 @@ def _refuse_words(tokens: tuple[str, ...], split: Split) -> None:
                 f"extra_special_tokens: {token!r} is an ordinary word, which text could hold by chance: "
                 f"give it a mark, as in [{token}]"
             )
+
+
+def _refuse_entries(tokens: tuple[str, ...], entries: list[str]) -> None:
+    repeated = [token for token in tokens if token in entries]
+    if repeated:
+        raise SettingsError(
+            f"extra_special_tokens: {repeated[0]!r} is an entry of the vocabulary already: leave it out, or give it "
+            "another name"
+        )
 
 
 def _capacity(

@@ -47,15 +47,10 @@ def train_word_tokenizer(
 
 
 def _refuse_others(settings: TokenizerSettings) -> None:
-    unused = {
-        "num_merges": settings.num_merges is not None,
-        "segmenter": settings.segmenter != "none",
-        "unused_slots": settings.unused_slots > 0,
-        "extra_special_tokens": bool(settings.extra_special_tokens),
-    }
-    given = [name for name, is_given in unused.items() if is_given]
-    if given:
+    used = {"kind", "vocab_size", "lowercase", "sample_bytes"}
+    unused = settings.model_dump(exclude=used, exclude_defaults=True)
+    if unused:
         raise SettingsError(
-            f"tokenizer.{given[0]} is not for a tokenizer of words, whose vocabulary is the most frequent ones: "
-            "leave it out"
+            f"tokenizer.{next(iter(unused))} is not for a tokenizer of words, whose vocabulary is the most frequent "
+            "ones: leave it out"
         )

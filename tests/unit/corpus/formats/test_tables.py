@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 from pathlib import Path
@@ -43,6 +44,13 @@ def test_a_header_without_the_column_tells_what_there_is(tmp_path: Path) -> None
         assert (documents, counts.skipped) == ([], {"no such column": 1})
 
 
+def test_a_text_in_place_of_the_header_is_not_told_in_full(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "x" * 200_000)
+    csv.field_size_limit(131_072)  # as Python has it
+    told = refused(path)
+    assert told.startswith(f"{path}:1: no column 'text' (there is '{'x' * 100}...'): name another with --column")
+
+
 NOT_CSV = "not CSV in the row that begins here"
 
 
@@ -63,6 +71,11 @@ def test_a_wrong_row_is_told_with_its_line(
     assert refused(path).startswith(f"{path}:{line}: {told}")
     assert texts(path, SKIP) == left
     assert sum(read(path, SKIP)[1].skipped.values()) == 1
+
+
+def test_a_tsv_whose_rows_do_not_fit_is_told_how_to_be_read_with_quotes(tmp_path: Path) -> None:
+    told = refused(write(tmp_path / "a.tsv", 'n\ttext\n1\t"a\nb"\n'))
+    assert "if yours are between quotes, give --set reading.quoted=true (in a recipe reading.quoted=true)" in told
 
 
 # -------------------------------------------------------------------------------------------------------------- parquet

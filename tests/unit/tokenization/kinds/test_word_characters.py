@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError, ModelError, SettingsError
+from unmask.tokenization.comparison.report import report_tokenizers
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer, load_word_tokenizer
+from unmask.tokenization.learning.extension import extend_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -164,6 +166,18 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_word_tokenizer(tmp_path)
 
 
+def test_the_tokenizer_of_a_run_is_that_of_its_model(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").touch()
+    (tmp_path / "model").mkdir()
+    new_tokenizer().save(tmp_path / "model")
+    assert isinstance(open_tokenizer(tmp_path), WordTokenizer)
+    with pytest.raises(SettingsError, match="a tokenizer of words cuts none into pieces"):
+        report_tokenizers([tmp_path], [tmp_path / "model" / "words.txt"])
+    (tmp_path / "model" / "config.json").touch()
+    with pytest.raises(SettingsError, match="it takes any word as it is"):
+        extend_tokenizer(tmp_path, tmp_path / "model" / "words.txt", tmp_path / "new")
+
+
 def test_other_directories_open_as_what_they_are(samples_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
     assert isinstance(open_tokenizer(tmp_path), TextTokenizer)
@@ -184,5 +198,8 @@ def test_training_takes_the_most_frequent_words() -> None:
 def test_training_refuses_what_it_cannot_do() -> None:
     with pytest.raises(InputError, match=r"no word is in them 2 times.*give more text"):
         train_word_tokenizer(["one two three"], TokenizerSettings())
-    with pytest.raises(SettingsError, match=r"tokenizer\.unused_slots"):
-        train_word_tokenizer(["a a"], TokenizerSettings(unused_slots=3))
+    others = {"unused_slots": 3, "segmenter": "kiwi", "extra_special_tokens": ["[ENT]"], "alphabet_size": 100}
+    others |= {"min_character_count": 1, "min_pair_count": 1, "model_max_length": 128}
+    for name, value in others.items():
+        with pytest.raises(SettingsError, match=rf"tokenizer\.{name} is not for a tokenizer of words"):
+            train_word_tokenizer(["a a"], TokenizerSettings.model_validate({name: value}))

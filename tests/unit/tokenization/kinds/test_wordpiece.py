@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import pytest
 
 from support.trained import ENGLISH, KOREAN, trained
@@ -34,6 +37,16 @@ def test_unused_slots_stand_where_google_put_them() -> None:
 def test_a_further_special_token_cannot_be_a_word() -> None:
     with pytest.raises(SettingsError, match=r"'ENT' is an ordinary word.*as in \[ENT\]"):
         train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=200, extra_special_tokens=("ENT",)))
+
+
+def test_a_further_special_token_cannot_be_an_entry_already() -> None:
+    def never() -> Iterator[str]:
+        raise AssertionError("text is read before the mistake is told")
+        yield ""
+
+    for token, texts in (("[MASK]", never()), ("[unused0]", never()), ("##a", ENGLISH)):
+        with pytest.raises(SettingsError, match=f"^extra_special_tokens: '{re.escape(token)}' is an entry of the voc"):
+            train_tokenizer(texts, TokenizerSettings(unused_slots=2, extra_special_tokens=(token,)))
 
 
 def test_the_vocabulary_has_the_size_asked_for_where_the_text_suffices() -> None:
