@@ -30,6 +30,7 @@ from unmask.info import describe
 from unmask.io.json_text import read_object
 from unmask.io.paths import MODEL, RECIPE, RESULTS
 from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.files import read_config
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
@@ -117,9 +118,8 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
     yield from about_model
     is_readable = record.has_model and all(finding.name != "model-unreadable" for finding in about_model)
     names, chance = [cause.name for cause in causes], None
-    if is_readable and (labels := describe(record.directory / MODEL).get("labels")):
-        chance = math.log(len(labels))
-        even = f"guessing evenly among the {len(labels)} labels"
+    if is_readable and (evenly := _loss_of_guessing(record.directory / MODEL)):
+        even, chance = evenly
         advice = "train longer, or with another optimizer.learning_rate or seed"
         floor = Floor("task-uniform-floor", "loss/task", "uniform", even, chance, advice=advice)
         yield from check_floor(floor, record.rows, names)
@@ -135,6 +135,17 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
         yield Finding("no-cause", "good", message)
     yield from _over_fitting(record.rows, "loss/task", "eval/loss", chance)
     yield from _throughput(record.training)
+
+
+def _loss_of_guessing(model: Path) -> tuple[str, float] | None:
+    """What guessing evenly means for a model's labels, and its loss in nats; None where there is nothing to guess."""
+    config = read_config(model)
+    labels, kind = config.get("id2label"), config.get("problem_type")
+    if kind == "regression" or not isinstance(labels, dict) or not labels:
+        return None
+    if kind == "multi_label_classification":
+        return "guessing evenly about each label", math.log(2)
+    return f"guessing evenly among the {len(labels)} labels", math.log(len(labels))
 
 
 def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
