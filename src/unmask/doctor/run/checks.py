@@ -269,10 +269,12 @@ def clipping(record: Record, recipe: PretrainRecipe) -> Iterator[Finding]:
 
 def _throughput(training: Sequence[Row]) -> Iterator[Finding]:
     rates = [row["tokens_per_s"] for row in training if row.get("tokens_per_s")]
-    slow = sum(rate < np.median(rates) / 2 for rate in rates)
-    if len(rates) >= 10 and slow > 0.1 * len(rates):
-        median = f"{np.median(rates):,.0f} tokens/s"
-        message = f"{slow} of {len(rates)} rows ran at less than half of the median speed ({median})"
+    if len(rates) < 10:
+        return
+    median = np.median(rates)
+    slow = sum(rate < median / 2 for rate in rates)
+    if slow > 0.1 * len(rates):
+        message = f"{slow} of {len(rates)} rows ran at less than half of the median speed ({median:,.0f} tokens/s)"
         advice = "other work on the machine, or a slow disk under the store"
         yield Finding("uneven-speed", "note", message, advice)
 
