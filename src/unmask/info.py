@@ -170,7 +170,8 @@ def _is_model(path: Path) -> bool:
     return any((path / name).is_file() for name in CONFIGS)
 
 
-def _describe_model(path: Path) -> dict[str, Any]:
+def describe_model(path: Path) -> dict[str, Any]:
+    """As `describe`, of a directory that is taken for a model, whatever else is in it; without `kind` and `path`."""
     config = read_any_config(path)
     is_google = not (path / CONFIGS[0]).is_file()
     refusal = None if is_google else _refusal(path, config)
@@ -197,7 +198,7 @@ def _describe_model(path: Path) -> dict[str, Any]:
     if (path / SPAN_BOUNDARY).is_file():
         description["span_boundary_head"] = {"num_parameters": _num_parameters([path / SPAN_BOUNDARY])}
     if _is_model(path / GENERATOR):
-        generator = _describe_model(path / GENERATOR)
+        generator = describe_model(path / GENERATOR)
         description[GENERATOR] = {name: generator[name] for name in generator if name not in ("tokenizer", "commands")}
     if has_tokenizer(path):
         description["tokenizer"] = _describe_tokenizer(path)
@@ -293,7 +294,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
         {name: session.get(name) for name in ("started", "recipe", "device", "git_commit")} for session in sessions
     ]
     if _is_model(path / MODEL):
-        description["model"] = _describe_model(path / MODEL)
+        description["model"] = describe_model(path / MODEL)
     if recipe is not None:
         description["settings"] = _without_nulls(recipe.as_written())
     return description
@@ -320,7 +321,7 @@ def _describe_search(path: Path) -> dict[str, Any]:
         "best_on_dev": {"trial": summary["best_on_dev"]["trial"], metric: summary["best_on_dev"]["dev"][metric]},
     }
     if _is_model(path / MODEL):
-        description["model"] = _describe_model(path / MODEL)
+        description["model"] = describe_model(path / MODEL)
     return description
 
 
@@ -368,7 +369,7 @@ KINDS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], dict[str, Any]]]
     "ensemble": (_is_ensemble, _describe_ensemble),
     "run": (_is_run, _describe_run),
     "store": (_is_store, _describe_store),
-    "model": (_is_model, _describe_model),
+    "model": (_is_model, describe_model),
     "tokenizer": (has_tokenizer, _describe_tokenizer),
     "recipe": (_is_recipe, _describe_recipe),
 }

@@ -187,6 +187,17 @@ def test_another_run_s_files_beside_a_model_are_not_its_own(run: Path, tiny_mode
     )
 
 
+def test_files_of_others_in_and_beside_a_model_are_not_read(run: Path, tiny_model: Path) -> None:
+    model = run / "somebert"
+    shutil.copytree(tiny_model, model)
+    (run / "recipe.yaml").write_text("flour: 500 g\n")
+    for name in ("metrics.jsonl", "summary.json"):
+        (model / name).write_text("{}\n")
+    text = write_card(model).read_text("utf-8")
+    assert "BertForPreTraining" in text
+    assert text.count("Not recorded beside the model.") == 2
+
+
 @pytest.mark.parametrize(
     "given", [{"name": "a\n# b"}, {"license": "mit\nfoo"}, {"languages": ("",)}, {"name": "\udcff"}]
 )
