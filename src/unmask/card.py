@@ -127,7 +127,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     sessions = read_sessions(run / ENVIRONMENT) if made_here else _made_of_others(config)
     use = use_of(config)
     opens_there = _opens_there(directory, config) and not export
-    segmenter = description.get("tokenizer", {}).get("segmenter")
+    tokenizer = description.get("tokenizer", {})
+    segmenter = tokenizer.get("segmenter")
     pipeline = (
         FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
     )
@@ -154,6 +155,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         pipeline=pipeline,
         code=code if opens_there and not own_ways and segmenter is None else None,
         segmenter=segmenter,
+        mask_token="<mask>" if "<mask>" in tokenizer.get("special_tokens", ()) else "[MASK]",
         own_ways=own_ways,
         task=task,
         is_pair="text_b" in config.get("unmask_task", {}).get("columns", {}),

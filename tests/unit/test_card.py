@@ -325,6 +325,14 @@ def test_what_a_card_states_is_read_again(card: str | None, expected: Stated, tm
     assert stated_in(tmp_path) == expected
 
 
+@pytest.mark.parametrize("mask", ["[MASK]", "<mask>"])
+def test_the_mask_is_that_of_the_model(tmp_path: Path, tiny_model: Path, mask: str) -> None:
+    shutil.copytree(tiny_model, tmp_path / "bert")
+    for path in (tmp_path / "bert").glob("*token*.json"):
+        path.write_text(path.read_text("utf-8").replace("[MASK]", mask), "utf-8")
+    assert f'unmask fill-mask DIRECTORY "a text with {mask} in it"' in write_card(tmp_path / "bert").read_text("utf-8")
+
+
 def test_a_bert_of_google_fills_masks(tmp_path: Path) -> None:
     google = Path(__file__).parents[1] / "golden" / "tensorflow_checkpoint"
     shutil.copytree(google, tmp_path / "google")
