@@ -306,23 +306,33 @@ def _is_search(path: Path) -> bool:
 
 def _describe_search(path: Path) -> dict[str, Any]:
     summary = read_object(path / SUMMARY)
-    metric = summary["metric"]
-    description: dict[str, Any] = {
-        "complete": summary["num_finished"] + summary["num_failed"] == summary["num_trials"],
-        "trials": summary["num_trials"],
-        "finished": summary["num_finished"],
-        "failed": summary["num_failed"],
-        "compared_by": metric,
-        "combinations": [
-            {"name": one["name"], "runs": one["n"], **{f"dev_{k}": v for k, v in one["dev"][metric].items()}}
-            for one in summary["combinations"]
-            if metric in one["dev"]
-        ],
-        "best_on_dev": {"trial": summary["best_on_dev"]["trial"], metric: summary["best_on_dev"]["dev"][metric]},
-    }
+    try:
+        metric, best = summary["metric"], summary["best_on_dev"]
+        description: dict[str, Any] = {
+            "complete": summary["num_finished"] + summary["num_failed"] == summary["num_trials"],
+            "trials": summary["num_trials"],
+            "finished": summary["num_finished"],
+            "failed": summary["num_failed"],
+            "compared_by": metric,
+            "combinations": [
+                {"name": one["name"], "runs": one["n"], **{f"dev_{k}": v for k, v in one["dev"][metric].items()}}
+                for one in summary["combinations"]
+                if metric in one["dev"]
+            ],
+            "best_on_dev": {"trial": best["trial"], metric: best["dev"][metric]},
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise unreadable_summary(path, error) from error
     if _is_model(path / MODEL):
         description["model"] = describe_model(path / MODEL)
     return description
+
+
+def unreadable_summary(search: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{search / SUMMARY}: cannot be read as the summary of a search ({error!r}): its command with --resume writes "
+        "it again"
+    )
 
 
 def _is_ensemble(path: Path) -> bool:

@@ -163,3 +163,6 @@ def test_a_search_and_an_ensemble(tmp_path: Path) -> None:
         format_description(describe(tmp_path / "ensemble"))
         == f"{tmp_path}/ensemble: an ensemble\n  members  ../a, ../b"
     )
+    (tmp_path / "summary.json").write_text('{"pages": 3}')  # somebody else's
+    with pytest.raises(InputError, match=r"summary\.json: cannot be read as the summary of a search"):
+        describe(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.errors import InputError
 from unmask.finetuning.search.summary import in_words, spread_in_words, what_was_not_learned
+from unmask.info import unreadable_summary
 from unmask.io.json_text import read_object
 from unmask.io.paths import SUMMARY
 from unmask.training.run.best import is_better
@@ -36,10 +37,7 @@ def examine_search(path: Path) -> Diagnosis:
             ("Its configuration", spread_in_words(best["all_runs_of_it"]["dev"].get(metric))),
         )
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path / SUMMARY}: cannot be read as the summary of a search ({error!r}): its command with --resume "
-            "writes it again"
-        ) from error
+        raise unreadable_summary(path, error) from error
     return Diagnosis("search", str(path), tuple(findings), headline, tables, figures=dict(summary))
 
 
