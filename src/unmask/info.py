@@ -94,7 +94,7 @@ def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield f"{indent}{name}"
             yield from _lines(value, indent + "  ")
-        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
             yield f"{indent}{name}"
             yield from (
                 f"{indent}  {', '.join(f'{key} {_shown(key, inner)}' for key, inner in item.items())}" for item in value
@@ -362,8 +362,9 @@ def _is_recipe(path: Path) -> bool:
 
 
 def _describe_recipe(path: Path) -> dict[str, Any]:
+    settings = read_settings_file(path)
     comment = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    return {"about": comment, "settings": read_settings_file(path)}
+    return {"about": comment, "settings": settings}
 
 
 def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
