@@ -82,6 +82,18 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
 
 
 def goes_to_file(stream: TextIO) -> bool:
+def check_page(out: Path | None, overwrite: bool) -> None:
+    """Refuses the place of a page before the work for it begins; None is no page."""
+    from unmask.errors import SettingsError
+    from unmask.io.writing import refuse_existing
+
+    if out is None:
+        return
+    if out.suffix != ".html" or not out.parent.is_dir():
+        raise SettingsError(f"--out {out}: expected the name of a page, such as page.html, in a folder that exists")
+    refuse_existing(out, overwrite)
+
+
     """Whether what is written to a stream is kept in a file: a terminal, or a pipe to one, shows it already."""
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
