@@ -93,13 +93,12 @@ def _edges(summary: Summary) -> Iterator[Finding]:
 def _spread(summary: Summary) -> Iterator[Finding]:
     """Whether configurations differ by more than runs of one configuration do."""
     metric = summary["metric"]
-    spreads = [row["dev"][metric] for row in summary["combinations"] if metric in row["dev"]]
-    means = [spread["mean"] for spread in spreads if spread["mean"] is not None]
-    if len(means) < 2:
-        return
-    if any(spread["sd"] is None for spread in spreads):
+    rows = [row for row in summary["combinations"] if metric in row["dev"]]
+    if len(rows) > 1 and all(row["n"] == 1 for row in rows):
         message = "configurations were run once each: how much of their difference is chance is not known"
         yield Finding("no-restarts", "note", message, "set search.restarts=3 or more for small data sets")
+    spreads = [row["dev"][metric] for row in rows if row["dev"][metric]["sd"] is not None]
+    if len(spreads) < 2:
         return
     best, *others = sorted(spreads, key=lambda spread: spread["mean"], reverse=is_better(metric, 1.0, 0.0))
     difference, sd = abs(best["mean"] - others[0]["mean"]), max(best["sd"], others[0]["sd"])
