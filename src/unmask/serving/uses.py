@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
-from unmask.inference.example_sets import Coverage, ExampleSet
+from unmask.inference.coverage import Coverage
+from unmask.inference.example_sets import ExampleSet
 from unmask.inference.features.batches import FeatureModel, InputSet, Pool, input_sets, pooled_vectors
 from unmask.inference.features.extraction import check_pool
 from unmask.inference.features.inputs import FeatureInput, read_feature_input, tokenize
