@@ -42,7 +42,8 @@ Separator = Annotated[
 ]
 Header = Annotated[str, typer.Option("--header", help="first_row, or none: a table's columns are called 1, 2, 3 ...")]
 Quoted = Annotated[
-    bool | None, typer.Option("--quoted/--not-quoted", help="whether quotes protect; usual in .csv, not in .tsv")
+    bool | None,
+    typer.Option("--quoted/--not-quoted", help="whether cells may be in quotes; usual in .csv, not in .tsv"),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
 Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
@@ -81,7 +82,6 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
         print(line.encode("utf-8", "backslashreplace").decode())
 
 
-def goes_to_file(stream: TextIO) -> bool:
 def check_page(out: Path | None, overwrite: bool) -> None:
     """Refuses the place of a page before the work for it begins; None is no page."""
     from unmask.errors import SettingsError
@@ -94,6 +94,7 @@ def check_page(out: Path | None, overwrite: bool) -> None:
     refuse_existing(out, overwrite)
 
 
+def goes_to_file(stream: TextIO) -> bool:
     """Whether what is written to a stream is kept in a file: a terminal, or a pipe to one, shows it already."""
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)

@@ -125,7 +125,7 @@ def prepare_command(
     on_error: OnError = "stop",
     min_characters: Annotated[int, typer.Option("--min-characters", help="drop shorter documents")] = 1,
     duplicates: Annotated[
-        str, typer.Option("--duplicates", help="of what equal ones are dropped: keep, documents or paragraphs")
+        str, typer.Option("--duplicates", help="which duplicates to drop: keep (none), documents or paragraphs")
     ] = "keep",
     near_duplicates: Annotated[
         float | None,

@@ -61,7 +61,8 @@ def build_app(
     @app.get("/ready", summary="Whether the server takes requests")
     async def ready() -> dict[str, Any]:
         if not service.batcher.takes_work:
-            raise Refused(503, "nothing is computed any more: the server is being stopped, or has to be", "stopping")
+            message = "the server computes nothing any more: it is being stopped, or needs a restart"
+            raise Refused(503, message, "stopping")
         return {"status": "ready", "models": list(models)}
 
     @app.get("/metrics", summary="Figures in Prometheus' text format", response_class=Response)

@@ -163,7 +163,7 @@ def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
 
 def _changed_budget(run: Path) -> Iterator[Finding]:
     for change in budget_changes(read_sessions(run / ENVIRONMENT)):
-        message = f"the budget was changed {change}: a run which had this budget from the beginning ends otherwise"
+        message = f"the budget was changed {change}: a run with this budget from the start would have ended differently"
         yield Finding("budget-changed", "note", message, f"{run / RECIPE} with another --out makes such a run")
 
 
