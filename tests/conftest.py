@@ -56,9 +56,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(autouse=True)
 def _nothing_is_warned_of_yet() -> None:
     """What a process is warned of once, each test is."""
-    sets = sys.modules.get("unmask.inference.example_sets")
-    if sets is not None:
-        sets.WARNED_OF.clear()
+    coverage = sys.modules.get("unmask.inference.coverage")
+    if coverage is not None:
+        coverage.WARNED_OF.clear()
 
 
 def _plain(text: str) -> str:

@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from unmask.corpus.statistics import describe_losses
 from unmask.errors import OutputError, SettingsError
-from unmask.info import describe
+from unmask.info import describe_model
 from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.writing import write_text
@@ -113,9 +113,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     config = read_any_config(directory)
     run = directory.parent
     task = config.get("unmask_task", {}).get("name")
-    recipe = read_recipe(run / RECIPE) if (run / RECIPE).is_file() else None
-    made_here = directory.name == MODEL and recipe is not None
-    made_here = made_here and isinstance(recipe, FinetuneRecipe) == (task is not None)
+    recipe = read_recipe(run / RECIPE) if directory.name == MODEL and (run / RECIPE).is_file() else None
+    made_here = recipe is not None and isinstance(recipe, FinetuneRecipe) == (task is not None)
     if not made_here:
         recipe = None
     if recipe is None and (directory / RECIPE).is_file():
@@ -124,11 +123,12 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     best = read_object(run / SUMMARY)["best_on_dev"] if made_here and (run / SUMMARY).is_file() else None
     content = _content(run, best) if made_here else {}
     results = _results(run, content, best) if made_here else []
-    description = describe(directory)
+    description = describe_model(directory)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else _made_of_others(config)
     use = use_of(config)
     opens_there = _opens_there(directory, config) and not export
-    segmenter = description.get("tokenizer", {}).get("segmenter")
+    tokenizer = description.get("tokenizer", {})
+    segmenter = tokenizer.get("segmenter")
     pipeline = (
         FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
     )
@@ -155,6 +155,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         pipeline=pipeline,
         code=code if opens_there and not own_ways and segmenter is None else None,
         segmenter=segmenter,
+        mask_token="<mask>" if "<mask>" in tokenizer.get("special_tokens", ()) else "[MASK]",
         own_ways=own_ways,
         task=task,
         is_pair="text_b" in config.get("unmask_task", {}).get("columns", {}),

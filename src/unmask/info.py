@@ -95,7 +95,7 @@ def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield f"{indent}{name}"
             yield from _lines(value, indent + "  ")
-        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
             yield f"{indent}{name}"
             yield from (
                 f"{indent}  {', '.join(f'{key} {_shown(key, inner)}' for key, inner in item.items())}" for item in value
@@ -171,7 +171,8 @@ def _is_model(path: Path) -> bool:
     return any((path / name).is_file() for name in CONFIGS)
 
 
-def _describe_model(path: Path) -> dict[str, Any]:
+def describe_model(path: Path) -> dict[str, Any]:
+    """As `describe`, of a directory that is taken for a model, whatever else is in it; without `kind` and `path`."""
     config = read_any_config(path)
     is_google = not (path / CONFIGS[0]).is_file()
     refusal = None if is_google else _refusal(path, config)
@@ -198,7 +199,7 @@ def _describe_model(path: Path) -> dict[str, Any]:
     if (path / SPAN_BOUNDARY).is_file():
         description["span_boundary_head"] = {"num_parameters": _num_parameters([path / SPAN_BOUNDARY])}
     if _is_model(path / GENERATOR):
-        generator = _describe_model(path / GENERATOR)
+        generator = describe_model(path / GENERATOR)
         description[GENERATOR] = {name: generator[name] for name in generator if name not in ("tokenizer", "commands")}
     if has_tokenizer(path):
         description["tokenizer"] = _describe_tokenizer(path)
@@ -294,7 +295,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
         {name: session.get(name) for name in ("started", "recipe", "device", "git_commit")} for session in sessions
     ]
     if _is_model(path / MODEL):
-        description["model"] = _describe_model(path / MODEL)
+        description["model"] = describe_model(path / MODEL)
     if recipe is not None:
         description["settings"] = _without_nulls(recipe.as_written())
     return description
@@ -306,23 +307,33 @@ def _is_search(path: Path) -> bool:
 
 def _describe_search(path: Path) -> dict[str, Any]:
     summary = read_object(path / SUMMARY)
-    metric = summary["metric"]
-    description: dict[str, Any] = {
-        "complete": summary["num_finished"] + summary["num_failed"] == summary["num_trials"],
-        "trials": summary["num_trials"],
-        "finished": summary["num_finished"],
-        "failed": summary["num_failed"],
-        "compared_by": metric,
-        "combinations": [
-            {"name": one["name"], "runs": one["n"], **{f"dev_{k}": v for k, v in one["dev"][metric].items()}}
-            for one in summary["combinations"]
-            if metric in one["dev"]
-        ],
-        "best_on_dev": {"trial": summary["best_on_dev"]["trial"], metric: summary["best_on_dev"]["dev"][metric]},
-    }
+    try:
+        metric, best = summary["metric"], summary["best_on_dev"]
+        description: dict[str, Any] = {
+            "complete": summary["num_finished"] + summary["num_failed"] == summary["num_trials"],
+            "trials": summary["num_trials"],
+            "finished": summary["num_finished"],
+            "failed": summary["num_failed"],
+            "compared_by": metric,
+            "combinations": [
+                {"name": one["name"], "runs": one["n"], **{f"dev_{k}": v for k, v in one["dev"][metric].items()}}
+                for one in summary["combinations"]
+                if metric in one["dev"]
+            ],
+            "best_on_dev": {"trial": best["trial"], metric: best["dev"][metric]},
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise unreadable_summary(path, error) from error
     if _is_model(path / MODEL):
-        description["model"] = _describe_model(path / MODEL)
+        description["model"] = describe_model(path / MODEL)
     return description
+
+
+def unreadable_summary(search: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{search / SUMMARY}: cannot be read as the summary of a search ({error!r}): its command with --resume writes "
+        "it again"
+    )
 
 
 def _is_ensemble(path: Path) -> bool:
@@ -352,8 +363,9 @@ def _is_recipe(path: Path) -> bool:
 
 
 def _describe_recipe(path: Path) -> dict[str, Any]:
+    settings = read_settings_file(path)
     comment = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    return {"about": comment, "settings": read_settings_file(path)}
+    return {"about": comment, "settings": settings}
 
 
 def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,7 +381,7 @@ KINDS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], dict[str, Any]]]
     "ensemble": (_is_ensemble, _describe_ensemble),
     "run": (_is_run, _describe_run),
     "store": (_is_store, _describe_store),
-    "model": (_is_model, _describe_model),
+    "model": (_is_model, describe_model),
     "tokenizer": (has_tokenizer, _describe_tokenizer),
     "recipe": (_is_recipe, _describe_recipe),
 }

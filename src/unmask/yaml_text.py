@@ -21,6 +21,10 @@ class _TextLoader(yaml.SafeLoader):
         first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+    yaml_constructors = {  # noqa: RUF012  as above
+        tag: yaml.SafeLoader.yaml_constructors[tag]
+        for tag in (None, *(f"tag:yaml.org,2002:{kind}" for kind in ("null", "str", "seq", "map")))
+    }
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -72,6 +76,8 @@ def parse_yaml(text: str, origin: str) -> Any:
         raise SettingsError(f"{origin}, line {line}: not valid YAML: a character that it does not allow") from error
     except RecursionError as error:
         raise SettingsError(f"{origin}: brackets within brackets, too deep to be settings") from error
+    except (ValueError, OverflowError) as error:
+        raise SettingsError(f"{origin}: not valid YAML: a number in it is out of range ({error})") from error
 
 
 def dump_yaml(values: Mapping[str, Any]) -> str:

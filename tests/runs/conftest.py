@@ -100,7 +100,7 @@ def unmask(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
     monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", math.inf)  # however busy the machine is
 
     from unmask.cli.main import main
-    from unmask.inference.example_sets import WARNED_OF
+    from unmask.inference.coverage import WARNED_OF
 
     def run(*words: object) -> Finished:
         monkeypatch.setattr(sys, "argv", ["unmask", *map(str, words)])

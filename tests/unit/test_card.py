@@ -187,6 +187,17 @@ def test_another_run_s_files_beside_a_model_are_not_its_own(run: Path, tiny_mode
     )
 
 
+def test_files_of_others_in_and_beside_a_model_are_not_read(run: Path, tiny_model: Path) -> None:
+    model = run / "somebert"
+    shutil.copytree(tiny_model, model)
+    (run / "recipe.yaml").write_text("flour: 500 g\n")
+    for name in ("metrics.jsonl", "summary.json"):
+        (model / name).write_text("{}\n")
+    text = write_card(model).read_text("utf-8")
+    assert "BertForPreTraining" in text
+    assert text.count("Not recorded beside the model.") == 2
+
+
 @pytest.mark.parametrize(
     "given", [{"name": "a\n# b"}, {"license": "mit\nfoo"}, {"languages": ("",)}, {"name": "\udcff"}]
 )
@@ -312,6 +323,14 @@ def test_what_a_card_states_is_read_again(card: str | None, expected: Stated, tm
     if card is not None:
         (tmp_path / "README.md").write_text(card, "utf-8")
     assert stated_in(tmp_path) == expected
+
+
+@pytest.mark.parametrize("mask", ["[MASK]", "<mask>"])
+def test_the_mask_is_that_of_the_model(tmp_path: Path, tiny_model: Path, mask: str) -> None:
+    shutil.copytree(tiny_model, tmp_path / "bert")
+    for path in (tmp_path / "bert").glob("*token*.json"):
+        path.write_text(path.read_text("utf-8").replace("[MASK]", mask), "utf-8")
+    assert f'unmask fill-mask DIRECTORY "a text with {mask} in it"' in write_card(tmp_path / "bert").read_text("utf-8")
 
 
 def test_a_bert_of_google_fills_masks(tmp_path: Path) -> None:

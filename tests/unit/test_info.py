@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from unmask.errors import InputError, ModelError
+from unmask.errors import InputError, ModelError, SettingsError
 from unmask.info import describe, format_description
 from unmask.store.preparation import prepare
 
@@ -93,6 +93,15 @@ def test_a_tokenizer_and_a_recipe(tiny_model: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_recipe_that_is_not_right_is_shown_or_refused(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("phases: [{until: 0.5}, 3]\n")
+    assert format_description(describe(recipe)).endswith("phases  {'until': '0.5'}, 3")
+    recipe.write_bytes("# 조리법\nseed: 3\n".encode("cp949"))
+    with pytest.raises(SettingsError, match=r"mine\.yaml: not UTF-8 at byte 2: save the recipe as UTF-8"):
+        describe(recipe)
+
+
 def test_a_recipe_that_comes_with_unmask_by_its_name() -> None:
     description = describe("pretrain/bert_tiny")
     assert description["kind"] == "recipe"
@@ -157,6 +166,9 @@ def test_a_search_and_an_ensemble(tmp_path: Path) -> None:
     assert format_description(described).startswith(f"{tmp_path}: an unfinished search\n")
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"num_finished": 3}))
     assert format_description(describe(tmp_path)).startswith(f"{tmp_path}: a search\n")
+    (tmp_path / "summary.json").write_text('{"pages": 3}')  # somebody else's
+    with pytest.raises(InputError, match=r"summary\.json: cannot be read as the summary of a search"):
+        describe(tmp_path)
     (tmp_path / "ensemble").mkdir()
     (tmp_path / "ensemble" / "ensemble.json").write_text('{"members": ["../a", "../b"]}')
     assert (

@@ -19,6 +19,7 @@ from unmask.cli.options import (
     Quoted,
     Separator,
     TaskSettings,
+    check_page,
     given_files,
     table_settings,
 )
@@ -125,15 +126,10 @@ def _evaluate_pairs(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    from unmask.errors import SettingsError
     from unmask.inference.pairs import evaluate_checkpoints, evaluate_pairs
-    from unmask.io.writing import refuse_existing
     from unmask.reports.pairs_page import write_pairs_page
 
-    if out is not None and (out.suffix != ".html" or not out.parent.is_dir()):
-        raise SettingsError(f"--out {out}: expected the name of a page, such as pairs.html, in a folder that exists")
-    if out is not None:
-        refuse_existing(out, overwrite)
+    check_page(out, overwrite)
     every = evaluate_checkpoints(model, pairs, **asked) if checkpoints else [evaluate_pairs(model, pairs, **asked)]
     if as_json:
         found = {"task": "pairs", "checkpoints": every} if checkpoints else every[-1]

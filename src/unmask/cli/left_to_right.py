@@ -20,7 +20,10 @@ def generate_command(
     prompt: Annotated[str, typer.Argument(help="a text to continue, or - for all of standard input")],
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="how many to add")] = 50,
     temperature: Annotated[
-        float, typer.Option("--temperature", help="1 draws as the model says, less favours the likely, 0 takes them")
+        float,
+        typer.Option(
+            "--temperature", help="1: as the model says; below 1: favours likely tokens; 0: always the likeliest"
+        ),
     ] = 1.0,
     top_k: Annotated[int, typer.Option("--top-k", help="draw among so many of the likeliest; 0: among all")] = 0,
     top_p: Annotated[

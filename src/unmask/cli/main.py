@@ -103,15 +103,19 @@ def main() -> None:
     except Exception as error:
         if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
             _fail(
-                "the memory does not suffice: end other programs, or take a smaller batch or model; a run continues "
-                "then from its newest checkpoint with --resume",
+                "not enough memory: close other programs, or take a smaller batch or model; a run continues then from "
+                "its newest checkpoint with --resume",
                 2,
             )
         _fail_with_log()
 
 
-_OUT_OF_MEMORY = re.compile(r"can't allocate memory|can't start new thread|could not create a primitive$")
-"""How PyTorch's allocator on the CPU, Python's threads and oneDNN say so, which have no class for it."""
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|can't allocate memory|can't start new thread|could not create a primitive$"
+)
+"""How PyTorch and cuBLAS say so on a GPU, and PyTorch's allocator, Python's threads and oneDNN on the CPU: none of them
+raises a MemoryError."""
 
 
 _PLACE_ERRORS = (

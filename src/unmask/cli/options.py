@@ -42,7 +42,8 @@ Separator = Annotated[
 ]
 Header = Annotated[str, typer.Option("--header", help="first_row, or none: a table's columns are called 1, 2, 3 ...")]
 Quoted = Annotated[
-    bool | None, typer.Option("--quoted/--not-quoted", help="whether quotes protect; usual in .csv, not in .tsv")
+    bool | None,
+    typer.Option("--quoted/--not-quoted", help="whether cells may be in quotes; usual in .csv, not in .tsv"),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
 Precision = Annotated[str, typer.Option("--precision", help="fp32 or bf16")]
@@ -79,6 +80,18 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
         line = json.dumps(row, ensure_ascii=False)
         # A lone surrogate, in a field that no model reads, is written as its JSON escape.
         print(line.encode("utf-8", "backslashreplace").decode())
+
+
+def check_page(out: Path | None, overwrite: bool) -> None:
+    """Refuses the place of a page before the work for it begins; None is no page."""
+    from unmask.errors import SettingsError
+    from unmask.io.writing import refuse_existing
+
+    if out is None:
+        return
+    if out.suffix != ".html" or not out.parent.is_dir():
+        raise SettingsError(f"--out {out}: expected the name of a page, such as page.html, in a folder that exists")
+    refuse_existing(out, overwrite)
 
 
 def goes_to_file(stream: TextIO) -> bool:

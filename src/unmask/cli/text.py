@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Column, Encoding, Format, Json, OnError, Overwrite, Separator, Set, Text, Workers, cores
+from unmask.cli.options import (
+    Column,
+    Encoding,
+    Format,
+    Json,
+    OnError,
+    Overwrite,
+    Separator,
+    Set,
+    Text,
+    Workers,
+    check_page,
+    cores,
+)
 
 app = typer.Typer()
 tokenizer_app = typer.Typer(help="Train and compare tokenizers.", no_args_is_help=True, rich_markup_mode=None)
@@ -80,14 +93,12 @@ def tokenizer_report(
     as_json: Json = False,
 ) -> None:
     """Compare tokenizers on text they were not trained on."""
-    from unmask.io.writing import refuse_existing
     from unmask.recipe.loading import read_corpus_options
     from unmask.reports.tokenizer_page import write_page
     from unmask.tokenization.comparison.report import report_tokenizers
     from unmask.tokenization.comparison.tables import format_report
 
-    if out is not None:
-        refuse_existing(out, overwrite)
+    check_page(out, overwrite)
     options = read_corpus_options(
         {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error},
         {},
@@ -115,7 +126,7 @@ def prepare_command(
     on_error: OnError = "stop",
     min_characters: Annotated[int, typer.Option("--min-characters", help="drop shorter documents")] = 1,
     duplicates: Annotated[
-        str, typer.Option("--duplicates", help="of what equal ones are dropped: keep, documents or paragraphs")
+        str, typer.Option("--duplicates", help="which duplicates to drop: keep (none), documents or paragraphs")
     ] = "keep",
     near_duplicates: Annotated[
         float | None,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, cores, is_one_of_several
+from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, check_page, cores, is_one_of_several
 
 app = typer.Typer()
 
@@ -103,17 +103,16 @@ def doctor_command(
     from unmask.doctor.diagnosis import diagnose
     from unmask.doctor.page import make_page
     from unmask.doctor.terminal import print_diagnosis
-    from unmask.io.writing import refuse_existing, write_text
+    from unmask.io.writing import write_text
 
-    if out is not None:
-        refuse_existing(out, overwrite)
+    check_page(out, overwrite)
     diagnosis = diagnose(target, overrides or [], recipe=recipe)
-    if out is not None:
-        write_text(out, make_page(diagnosis))
     if as_json:
         print(json.dumps(asdict(diagnosis), ensure_ascii=False))
     else:
         print_diagnosis(diagnosis)
+    if out is not None:  # last, so that a full disk loses nothing of the diagnosis
+        write_text(out, make_page(diagnosis))
     if diagnosis.has_fault:
         raise typer.Exit(2)
 

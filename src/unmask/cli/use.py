@@ -65,7 +65,7 @@ def predict_command(
         float | None,
         typer.Option(
             "--abstain-below",
-            help="no label or choice where it is less probable than this; no labels where the least sure of several is",
+            help="give no answer where the model is less sure than this (of several labels: of the least sure one)",
         ),
     ] = None,
     most_uncertain: Annotated[

@@ -28,6 +28,11 @@ class FigureTable:
     note: str = ""
 
 
+def are_numbers(cells: Iterable[str]) -> bool:
+    """Whether all cells of a table that are not empty are numbers or percentages."""
+    return all(cell.replace(",", "").replace(".", "").replace("%", "").strip().isdigit() for cell in cells if cell)
+
+
 @dataclass(frozen=True)
 class Histogram:
     """Counts of whole numbers: bin i holds `starts[i]` to `starts[i + 1] - 1`, the last all from its start on."""

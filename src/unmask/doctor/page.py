@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unmask.doctor.findings import Diagnosis, FigureTable, Sample
+from unmask.doctor.findings import Diagnosis, FigureTable, Sample, are_numbers
 from unmask.reports.layout import render
 
 
@@ -31,8 +31,7 @@ def _kind(table: FigureTable) -> str:
     """A table's class in the style sheet."""
     if not any(table.columns):
         return "cells" if table.columns else "plain"
-    cells = [cell for row in table.rows for cell in row[1:]]
-    return "figures" if all(cell.replace(",", "").replace(".", "").isdigit() for cell in cells) else "list"
+    return "figures" if are_numbers(cell for row in table.rows for cell in row[1:]) else "list"
 
 
 def _legend(samples: Sequence[Sample]) -> list[str]:

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from unmask.doctor.findings import Diagnosis, FigureTable, Finding, Histogram, Level, Sample, SampleToken
+from unmask.doctor.findings import Diagnosis, FigureTable, Finding, Histogram, Level, Sample, SampleToken, are_numbers
 
 WIDTH = 100
 _BAR_WIDTH = 50
@@ -104,17 +104,13 @@ def _grid(table: FigureTable) -> Grid:
         is_narrow = max((cell_len(cell) for cell in cells), default=0) <= WIDTH // 3
         grid.add_column(
             table.columns[place] if has_head else "",
-            justify="right" if place and _are_numbers(cells) else "left",
+            justify="right" if place and are_numbers(cells) else "left",
             no_wrap=is_narrow,
             overflow="fold",
         )
     for row in table.rows:
         grid.add_row(*(Text(cell, style="dim" if not has_head and not place else "") for place, cell in enumerate(row)))
     return grid
-
-
-def _are_numbers(cells: Iterable[str]) -> bool:
-    return all(cell.replace(",", "").replace(".", "").replace("%", "").strip().isdigit() for cell in cells if cell)
 
 
 def _bars(histogram: Histogram) -> Grid:

@@ -18,7 +18,8 @@ from torch.nn.functional import cosine_similarity
 
 from unmask.batch import Batch
 from unmask.errors import InputError
-from unmask.inference.example_sets import Coverage, ExampleSet, encode_sets, run_module
+from unmask.inference.coverage import Coverage
+from unmask.inference.example_sets import ExampleSet, encode_sets, run_module
 from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
 from unmask.inference.features.extraction import log_inputs, read_file
 from unmask.inference.features.inputs import PLACE

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import LossTerm
 from unmask.errors import ModelError
+from unmask.inference.coverage import Coverage
 from unmask.models.encoder import Encoder
 from unmask.models.hub.uses import NOT_FINITE, check_entries
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.device import Compute
-
-logger = logging.getLogger("unmask")
 
 MOST_EXAMPLES = 4096
 """How many examples are read, sorted by length and put back in order at once; fewer where each has many outputs."""
@@ -34,13 +30,6 @@ _MOST_OUTPUTS, _FEWEST_EXAMPLES = 2**20, 16
 """Rough limits of a set: predictions with a probability for each output then take some 60 MB."""
 _TOKENS = 100
 """Tokens of an example, roughly, where there is one output per token."""
-
-MOST_UNKNOWN, MANY_UNKNOWN = 0.05, 3
-"""Share of unknown tokens above which a warning says that the vocabulary does not cover the texts, and the least number
-of them: one strange word says nothing of a language."""
-
-WARNED_OF: set[str] = set()
-"""Fingerprints of the tokenizers that this process has warned of: every fold of a cross-validation opens them again."""
 
 _CPU = torch.device("cpu")
 
@@ -68,59 +57,6 @@ class Losses:
     def loss(self) -> float:
         """The sum over terms of coefficient x mean."""
         return sum(self.coefficients[name] * total / max(1, self.counts[name]) for name, total in self.totals.items())
-
-
-@dataclass
-class Coverage:
-    """A running count of how much of some texts a vocabulary covers; a byte-level one covers everything.
-
-    Attributes:
-        tokenizer: the one with the vocabulary.
-        name: what the warning calls the texts.
-        tokens: of the texts, each as often as a model reads it; the special tokens around them do not count.
-        unknown: how many of them are `[UNK]`.
-    """
-
-    tokenizer: Tokenizer
-    name: str
-    tokens: int = 0
-    unknown: int = 0
-    _has_warned: bool = False
-
-    def add(self, input_ids: NDArray[np.int32]) -> None:
-        """Counts the tokens of rows; warns where `MANY_UNKNOWN` are unknown, and over `MOST_UNKNOWN` of all, once
-        of each tokenizer."""
-        if self.tokenizer.unk_id is None:
-            return
-        special_ids = [index for index in self.tokenizer.special_ids if index != self.tokenizer.unk_id]
-        self.tokens += int((~np.isin(input_ids, special_ids)).sum())
-        self.unknown += int((input_ids == self.tokenizer.unk_id).sum())
-        is_much = self.unknown >= MANY_UNKNOWN and self.unknown > MOST_UNKNOWN * self.tokens
-        if is_much and not self._has_warned:
-            self._has_warned = True
-            if (vocabulary := self.tokenizer.fingerprint()) in WARNED_OF:
-                return
-            WARNED_OF.add(vocabulary)
-            logger.warning(
-                "%s: %.0f %% of the tokens (%s of %s) are %s: the vocabulary does not cover these texts, and all "
-                "such tokens are the same to the model. Is the tokenizer one of another language? Take a model whose "
-                "tokenizer was made for such texts, or train one (`unmask tokenizer train`)",
-                self.name,
-                100 * self.unknown / self.tokens,
-                f"{self.unknown:,}",
-                f"{self.tokens:,}",
-                self._unknown_token,
-            )
-
-    def note(self, counts: ExampleCounts) -> None:
-        """Adds the number of unknown tokens to the summary of `counts`; it is no reason of its own to warn."""
-        if self.unknown:
-            counts.unknown = f"{self.unknown:,} of {self.tokens:,} tokens not in the vocabulary ({self._unknown_token})"
-
-    @property
-    def _unknown_token(self) -> str:
-        unknown = self.tokenizer.unk_id
-        return "" if unknown is None else self.tokenizer.token_strings[unknown]
 
 
 def attach_tokenizer(encoder: Encoder, tokenizer: Tokenizer, where: object) -> None:

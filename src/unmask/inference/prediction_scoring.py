@@ -176,9 +176,14 @@ def _predicted_tags(predictions: str | Path) -> Iterator[list[str]]:
 
 def _are_of_characters(predictions: str | Path) -> bool:
     """Whether all `tokens` of predictions are characters, and blanks are among them."""
-    listed = [row.fields.get("tokens") for row in _read_predictions(predictions)]
-    tokens = [token for each in listed if isinstance(each, list) for token in each]
-    return " " in tokens and all(isinstance(token, str) and len(token) == 1 for token in tokens)
+    has_blank = False
+    for row in _read_predictions(predictions):
+        tokens = row.fields.get("tokens")
+        for token in tokens if isinstance(tokens, list) else ():
+            if not isinstance(token, str) or len(token) != 1:
+                return False
+            has_blank = has_blank or token == " "
+    return has_blank
 
 
 def _predicted_scheme(predictions: str | Path) -> Scheme:

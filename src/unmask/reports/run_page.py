@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from unmask.errors import InputError
-from unmask.io.json_text import check_size
+from unmask.io.json_text import read_object
 from unmask.io.paths import RECIPE, RESULTS, SAMPLES
 from unmask.io.progress import human_count, human_duration
 from unmask.reports.figure import Panel, Series, draw
@@ -40,7 +39,6 @@ from unmask.reports.reliability import draw_reliability
 from unmask.reports.sample_rows import view_samples
 from unmask.training.run.environment import ENVIRONMENT, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
-from unmask.yaml_text import parse_yaml
 
 REPORT = "report.html"
 
@@ -51,16 +49,17 @@ def write_report(run_directory: Path) -> Path:
     """Writes `report.html` into a run directory and returns its path.
 
     Raises:
-        InputError: it is not a run's directory, or one of its files cannot be read.
+        InputError: `metrics.jsonl`, `environment.json` or `results.json` is damaged.
     """
-    recipe_path, metrics_path = run_directory / RECIPE, run_directory / METRICS
-    if not (recipe_path.exists() or metrics_path.exists()):
-        raise InputError(f"{run_directory} is not a run directory: it holds neither recipe.yaml nor {METRICS}")
+    recipe_path, metrics_path, results_path, samples_path = (
+        run_directory / name for name in (RECIPE, METRICS, RESULTS, SAMPLES)
+    )
     rows = read_metrics(metrics_path) if metrics_path.exists() else []
-    recipe = _read_recipe(recipe_path)
+    recipe = yaml.safe_load(recipe_path.read_bytes()) if recipe_path.exists() else {}
     sessions = read_sessions(run_directory / ENVIRONMENT)
-    results, floors = _read_json(run_directory / RESULTS, {}, _read_results)
-    samples = _read_json(run_directory / SAMPLES, [], view_samples)
+    results = read_object(results_path) if results_path.exists() else {}
+    samples = json.loads(samples_path.read_bytes()) if samples_path.exists() else []
+    floors = _floors(results.pop("floors", {}))
     num_parameters = results.pop("num_parameters", None)
     degenerate = results.pop("degenerate", None)
     positive_label = results.pop("positive_label", None)
@@ -73,11 +72,6 @@ def write_report(run_directory: Path) -> Path:
         figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
     titles = {key: _title(key, positive_label) for key in figures}
 
-    try:
-        parts, rate = parts_of(recipe, rows), _rate_title(recipe)
-    except (AttributeError, KeyError, TypeError, ZeroDivisionError) as error:
-        raise InputError(f"{recipe_path} is not the recipe of a run: take it out of the run directory") from error
-
     session = sessions[-1] if sessions else {}
     path = run_directory / REPORT
     write_page(
@@ -87,11 +81,11 @@ def write_report(run_directory: Path) -> Path:
         above=session.get("recipe"),
         command=shlex.join(session.get("command", [])),
         tiles=_tiles(rows, num_parameters, {titles[key]: value for key, value in figures.items()}),
-        **_curves(rows, floors, parts, rate),
+        **_curves(rows, floors, parts_of(recipe, rows), _rate_title(recipe)),
         results=[(titles[key], number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
         reliability=calibration and _reliability(calibration),
-        **samples,
+        **view_samples(samples),
         settings=_settings(recipe),
         environment=_environment(session),
         sessions=[(each.get("started"), shlex.join(each.get("command", []))) for each in sessions],
@@ -100,38 +94,6 @@ def write_report(run_directory: Path) -> Path:
 
 
 # What the files say
-
-
-def _read_recipe(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    check_size(path)
-    try:
-        recipe = yaml.safe_load(path.read_bytes())
-        parse_yaml(
-            path.read_text("utf-8"), str(path)
-        )  # refuses aliases, of which a few stand for more than memory holds
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML ({error}): fix it, or take it out of the run directory") from error
-    if not isinstance(recipe, dict):
-        raise InputError(f"{path} is not a recipe: expected keys and values, found {type(recipe).__name__}")
-    return recipe
-
-
-def _read_json(path: Path, otherwise: Any, use: Callable[[Any], Any]) -> Any:
-    """What `use` makes of a JSON file, or of `otherwise` where there is none."""
-    if path.exists():
-        check_size(path)
-    try:
-        return use(json.loads(path.read_bytes()) if path.exists() else otherwise)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not JSON of the shape that a report reads ({error!r}): take it out of the run directory"
-        ) from error
-
-
-def _read_results(results: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    return results, _floors(results.pop("floors", {}))
 
 
 def _floors(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -14,12 +14,12 @@ from starlette.exceptions import HTTPException
 from unmask import __version__
 from unmask.errors import ColumnError, ModelError, UserError
 from unmask.serving import compatible, endpoints, inspecting
-from unmask.serving.batching import Batcher, Busy, Stopping, TooMuch, TooSlow
+from unmask.serving.batching import Batcher, Refused
 from unmask.serving.guards import Guards
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel, Unloadable
 from unmask.serving.pages import add_pages
-from unmask.serving.service import ClientLeft, Refused, Service
+from unmask.serving.service import ClientLeft, Service
 from unmask.serving.settings import Limits
 
 logger = logging.getLogger("unmask")
@@ -61,7 +61,8 @@ def build_app(
     @app.get("/ready", summary="Whether the server takes requests")
     async def ready() -> dict[str, Any]:
         if not service.batcher.takes_work:
-            raise Refused(503, "nothing is computed any more: the server is being stopped, or has to be", "stopping")
+            message = "the server computes nothing any more: it is being stopped, or needs a restart"
+            raise Refused(503, message, "stopping")
         return {"status": "ready", "models": list(models)}
 
     @app.get("/metrics", summary="Figures in Prometheus' text format", response_class=Response)
@@ -95,13 +96,9 @@ def _answer_errors(app: FastAPI) -> None:
         logger.error("%s: %s", request.url.path, error)
         return _failure(404, "the model cannot be used any more; the server's log says why", "model_not_found")
 
-    @app.exception_handler(TooMuch)
-    async def too_much(request: Request, error: TooMuch) -> Response:
-        return _failure(413, str(error), "too_large")
-
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
-        return _failure(error.status, str(error), error.code, error.param)
+        return _failure(error.status, str(error), error.code, error.param, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -125,18 +122,6 @@ def _answer_errors(app: FastAPI) -> None:
         message = known.get(error.status_code, str(error.detail))
         code = {413: "too_large", 429: "busy"}.get(error.status_code)
         return _failure(error.status_code, message, code, headers=error.headers)
-
-    @app.exception_handler(Busy)
-    async def busy(request: Request, error: Busy) -> Response:
-        return _failure(429, str(error), "busy", headers={"Retry-After": str(error.retry_after_s)})
-
-    @app.exception_handler(TooSlow)
-    async def too_slow(request: Request, error: TooSlow) -> Response:
-        return _failure(503, str(error), "timeout")
-
-    @app.exception_handler(Stopping)
-    async def stopping(request: Request, error: Stopping) -> Response:
-        return _failure(503, str(error), "stopping", headers={"Connection": "close"})
 
     @app.exception_handler(ClientLeft)
     async def left(request: Request, error: ClientLeft) -> Response:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,31 +25,29 @@ from unmask.training.device import give_freed_memory_back
 logger = logging.getLogger("unmask")
 
 
-class Busy(Exception):  # noqa: N818  an answer to a client, not a fault
-    """So much waits already that a request is turned away; `retry_after_s` says for how long."""
+class Refused(Exception):  # noqa: N818  an answer to a client, not a fault
+    """A request that is not answered, with its HTTP status."""
 
-    def __init__(self, retry_after_s: int) -> None:
-        super().__init__(f"too many requests are waiting: try again in {retry_after_s} s")
-        self.retry_after_s = retry_after_s
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param, self.headers = status, code, param, headers
 
 
-class TooMuch(Exception):  # noqa: N818
-    """One request has more `tokens` than may wait in all, which is `most`."""
-
-    def __init__(self, tokens: int, most: int) -> None:
-        super().__init__(f"{tokens:,} tokens to compute: a request has at most {most:,}: send fewer, or shorter inputs")
-
-
-class TooSlow(Exception):  # noqa: N818
-    """A request was not answered in its time."""
+def too_much(tokens: int, most: int) -> Refused:
+    """Of one request that has more tokens than may wait in all."""
+    message = f"{tokens:,} tokens to compute: a request has at most {most:,}: send fewer, or shorter inputs"
+    return Refused(413, message, "too_large")
 
 
 class Abandoned(Exception):  # noqa: N818
     """Nobody waits any more for what is being computed."""
-
-
-class Stopping(Exception):  # noqa: N818
-    """The server is being stopped and takes no more work."""
 
 
 class Computes(Protocol):
@@ -134,22 +132,24 @@ class Batcher:
         """The result of some work.
 
         Raises:
-            Busy: too much waits, or what is being computed has taken long.
-            TooMuch: it alone is more than may wait.
-            Stopping: the server is being stopped.
+            Refused: it alone is more than may wait, too much waits already, what is being computed has taken long, or
+                the server is being stopped.
         """
         if work.tokens > (most := self._limits.queue_tokens):
-            raise TooMuch(work.tokens, most)
+            raise too_much(work.tokens, most)
         job = _Job(work, asyncio.get_running_loop().create_future(), time.monotonic())
         with self._condition:
             if self._is_closed:
-                raise Stopping("the server is being stopped")
+                raise Refused(503, "the server is being stopped", "stopping", headers={"Connection": "close"})
             wait_s = self._tokens / self._rate if self._rate else 0.0
             began = self._began  # the thread that computes may change it at any moment
             if began is not None:  # it is taken to last as long again as it has lasted
                 wait_s += time.monotonic() - began
             if self._tokens + work.tokens > most or wait_s > self._limits.timeout_s / 2:
-                raise Busy(max(1, round(wait_s)))  # at once, rather than given up late
+                after_s = max(1, round(wait_s))
+                message = f"too many requests are waiting: try again in {after_s} s"
+                # At once, rather than given up late.
+                raise Refused(429, message, "busy", headers={"Retry-After": str(after_s)})
             self._waiting.append(job)
             self._tokens += work.tokens
             self._condition.notify()

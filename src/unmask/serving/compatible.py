@@ -11,10 +11,10 @@ from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 
 from unmask.inference.features.similarity import unit_length
-from unmask.serving.batching import Work
+from unmask.serving.batching import Refused, Work
 from unmask.serving.endpoints import FAILURES, example, service_of
 from unmask.serving.schemas import EmbedRequest, OpenAIEmbeddings, PredictRequest, TeiSimilarityRequest, TokenizeRequest
-from unmask.serving.service import Refused, Service
+from unmask.serving.service import Service
 from unmask.serving.uses import Reading
 from unmask.tasks.kinds import labelling_endpoints
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Request
 
 from unmask.errors import InputError
 from unmask.inference.left_to_right.generation import Sampling
-from unmask.serving.batching import Work
+from unmask.serving.batching import Refused, Work
 from unmask.serving.schemas import (
     Answer,
     Failure,
@@ -21,7 +21,7 @@ from unmask.serving.schemas import (
     TaskRequest,
     TextsRequest,
 )
-from unmask.serving.service import Refused, Service
+from unmask.serving.service import Service
 from unmask.serving.uses import Continuing, MaskUse, Reading, pair_similarities
 from unmask.tasks.kinds import FACTS
 

@@ -103,8 +103,8 @@ class Guards:
                 await _refuse(
                     send_with_headers,
                     403,
-                    f"{host[:80]!r} is not this machine's name for itself: ask {', '.join(sorted(self._hosts))}, or "
-                    "start the server with a token (UNMASK_TOKEN)",
+                    f"the Host header is {host[:80]!r}: expected {', '.join(sorted(self._hosts))}; or start the server "
+                    "with a token (UNMASK_TOKEN)",
                     "wrong_host",
                 )
             elif not self._is_allowed(scope["path"], headers.get(b"authorization", b"")):

@@ -13,20 +13,12 @@ from typing import Any, TypeVar
 from anyio import to_thread
 from fastapi import Request
 
-from unmask.serving.batching import Batcher, TooSlow, Work
+from unmask.serving.batching import Batcher, Refused, Work
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel
 from unmask.serving.settings import Limits
 
 Result = TypeVar("Result")
-
-
-class Refused(Exception):  # noqa: N818  an answer to a client, not a fault
-    """A request that cannot be answered, with its HTTP status."""
-
-    def __init__(self, status: int, message: str, code: str | None = None, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.param = status, code, param
 
 
 class ClientLeft(Exception):  # noqa: N818
@@ -82,14 +74,14 @@ class Service:
 
         Raises:
             UserError: from `read`.
-            TooSlow: it was not read and computed in `Limits.timeout_s`.
-            ClientLeft, Busy, TooMuch, Stopping: there is no result.
+            Refused: it is turned away, or was not read and computed in `Limits.timeout_s`.
+            ClientLeft: nobody waits for the result.
         """
         async with self._in_time():
             return await self._compute(request, read)
 
     async def in_thread(self, function: Callable[[], Result]) -> Result:
-        """What a function returns, from a thread; raises TooSlow as `compute`."""
+        """What a function returns, from a thread; raises Refused as `compute`."""
         async with self._in_time():
             return await to_thread.run_sync(function, abandon_on_cancel=True)
 
@@ -100,7 +92,7 @@ class Service:
                 yield
         except TimeoutError:
             message = f"not answered within {self.limits.timeout_s:g} s: send fewer or shorter inputs, or try again"
-            raise TooSlow(message) from None
+            raise Refused(503, message, "timeout") from None
 
     async def _compute(self, request: Request, read: Callable[[], Work]) -> tuple[Any, Work]:
         started = time.monotonic()

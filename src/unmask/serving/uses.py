@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
-from unmask.inference.example_sets import Coverage, ExampleSet
+from unmask.inference.coverage import Coverage
+from unmask.inference.example_sets import ExampleSet
 from unmask.inference.features.batches import FeatureModel, InputSet, Pool, input_sets, pooled_vectors
 from unmask.inference.features.extraction import check_pool
 from unmask.inference.features.inputs import FeatureInput, read_feature_input, tokenize
@@ -27,7 +28,7 @@ from unmask.inference.mask_filling import MaskedText, MaskFiller
 from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.rows import Row
-from unmask.serving.batching import TooMuch, Work, stop_if_abandoned
+from unmask.serving.batching import Work, stop_if_abandoned, too_much
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.kinds import TaskKind
@@ -209,12 +210,12 @@ class TokenUse:
         """The tokens of texts, special ones left out: `tokens`, `ids` and, where known, `offsets` (characters).
 
         Raises:
-            TooMuch: there are over `most` tokens in all.
+            Refused: there are over `most` tokens in all.
         """
         inputs = [FeatureInput(text, None, None, None, f"input {number}") for number, text in enumerate(texts, start=1)]
         read = tokenize(inputs, self.tokenizer)
         if (total := sum(len(its.ids) for its in read)) > most:
-            raise TooMuch(total, most)
+            raise too_much(total, most)
         return [
             {
                 "tokens": self.tokenizer.tokens(its.ids),
@@ -230,7 +231,7 @@ class TokenUse:
         `text` is the piece of the text itself, where the tokenizer knows its place.
 
         Raises:
-            TooMuch: there are over `most` tokens in all, special ones left out.
+            Refused: there are over `most` tokens in all, special ones left out.
         """
         rows = []
         for text, encoded in zip(texts, self.tokens(texts, most), strict=True):

@@ -156,7 +156,7 @@ class MicroBatches:
         """The error for memory that ran out in something other than a micro-batch: the update, an evaluation."""
         cut = self._source.cut(state.position, state.micro_batch_tokens)
         return UserError(
-            f"the memory does not suffice for the update or an evaluation after step {state.step:,} "
+            f"not enough memory for the update or an evaluation after step {state.step:,} "
             f"({_first_sentences(str(error))}), with {self._describe_model()} and micro-batches of "
             f"{cut.micro_batch_size:,} sequences: begin again with a smaller {cut.size_key}, which held-out batches go "
             f"by too, or {self._advise(cut)}"

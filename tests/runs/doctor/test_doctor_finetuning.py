@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from support.commands import Command, check_refused
 from support.files import write_rows
 from support.run_checks import levels_of
 from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.findings import Diagnosis
-from unmask.errors import SettingsError
+from unmask.errors import OutputError, SettingsError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -84,3 +85,22 @@ def test_what_is_wrong_with_a_file_is_a_fault(task_models: Any, place: Path) -> 
 def test_a_recipe_with_a_base_is_known_by_it(place: Path) -> None:
     Path("mine.yaml").write_text("base: finetune/sst2\ntrain: {batch_size: 8}\n")
     assert ("train.batch_size", "8") in tables(diagnose("mine.yaml"))["Settings"]
+
+
+def test_a_page_that_cannot_be_written_loses_no_diagnosis(
+    unmask: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, text: str) -> None:
+        raise OutputError(f"the disk is full while writing {path}")
+
+    monkeypatch.setattr("unmask.io.writing.write_text", fail)
+    finished = unmask("doctor", "finetune/sst2", "--out", "page.html")
+    assert finished.code == 2
+    assert "task.name" in finished.output
+    assert "the disk is full while writing page.html" in finished.errors
+
+
+@pytest.mark.parametrize("page", ["missing/page.html", "page.txt"])
+def test_a_page_without_a_place_is_refused_before_the_work(unmask: Command, place: Path, page: str) -> None:
+    finished = unmask("doctor", "finetune/sst2", "--out", page)
+    check_refused(finished, f"--out {page}: expected the name of a page, such as page.html, in a folder that exists")

@@ -329,7 +329,7 @@ def test_what_is_chosen_on_dev_is_in_the_model(
         log = (run / "log.txt").read_text("utf-8")
         assert f"chosen on dev: thresholds {chosen}; with that " in log
         assert f" · f1_macro {after['dev']['f1_macro']:.4g} · " in log.partition("; with that ")[2]
-    assert "How far its probabilities can be believed" in (run / "report.html").read_text("utf-8")
+    assert "Accuracy on dev, by how sure the model is" in (run / "report.html").read_text("utf-8")
 
 
 def test_nothing_is_chosen_without_a_dev_file(unmask: Command, place: Path, task_models: Any) -> None:

@@ -172,7 +172,7 @@ def test_memory_that_does_not_suffice(
         stop_at(patch, 7, lambda: torch.empty(1 << 50, dtype=torch.uint8))
         finished = give(unmask, words, tmp_path / "run")
     assert finished.code == 2
-    assert finished.errors.splitlines()[-1].startswith("error: the memory does not suffice: end other programs")
+    assert finished.errors.splitlines()[-1].startswith("error: not enough memory: close other programs")
     check_resumed(unmask, words, tmp_path / "run", whole)
 
 

@@ -248,7 +248,7 @@ def test_a_foreign_name_is_not_answered_without_a_token(served_models: dict[str,
             assert client.get("/health", headers={"host": host}).status_code == 200, host
         told = client.get("/v1/models", headers={"host": "evil.example:8000"})
         assert told.status_code == 403
-        assert "'evil.example' is not this machine's name for itself" in told.json()["error"]["message"]
+        assert "the Host header is 'evil.example': expected " in told.json()["error"]["message"]
     app.service.batcher.close()
 
 

@@ -109,7 +109,7 @@ def test_special_tokens_in_a_sentence_are_text(whole: Path, tmp_path: Path, unma
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--pairs", "PAIRS", "--out", "pairs.txt"], "expected the name of a page, such as pairs.html"),
+        (["--pairs", "PAIRS", "--out", "pairs.txt"], "expected the name of a page, such as page.html"),
         (["--pairs", "PAIRS", "--out", "none/pairs.html"], "in a folder that exists"),
         (["--pairs", "PAIRS", "--column", "sentence_good=g"], "are for --data: leave them out"),
         (["task.max_length=3", "--pairs", "PAIRS"], "are for --data: leave them out"),

@@ -77,6 +77,32 @@ def test_streams_that_are_closed_are_no_fault(samples_dir: Path, closed: tuple[i
     assert "fault" not in finished.stdout + finished.stderr
 
 
+OUT_OF_MEMORY = """
+import sys
+from unmask.cli import main
+
+def fail(**_):
+    raise RuntimeError(sys.argv[1])
+
+main.app = fail
+main.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.6 GiB",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+    ],
+)
+def test_memory_that_runs_out_is_no_fault_of_ours(message: str) -> None:
+    finished = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY, message], capture_output=True, text=True)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("error: not enough memory: close other programs")
+
+
 AT_THE_END = """
 import atexit, signal
 from unmask.cli import main

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -19,7 +18,6 @@ from support.tasks import new_task
 from unmask.batch import Batch, LossTerm
 from unmask.inference.example_sets import (
     MOST_EXAMPLES,
-    Coverage,
     Losses,
     encode_sets,
     in_sets,
@@ -31,8 +29,6 @@ from unmask.inference.example_sets import (
 from unmask.tasks.base import ExampleCounts, Task
 from unmask.tasks.encoded import encoded
 from unmask.tasks.text.examples import TextExample
-from unmask.tokenization.learning.train import train_tokenizer
-from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training.device import Compute
 
@@ -91,37 +87,6 @@ def test_unknown_tokens_are_counted_among_those_of_the_texts(
     assert levels == ("WARNING", "INFO"), "the warning above 5 %, and how many there are in all"
     assert messages[0].startswith(f"x.tsv: {300 / num_tokens:.0f} % of the tokens (3 of {num_tokens}) are [UNK]")
     assert messages[1] == f"x.tsv: {counts.summary()}"
-
-
-def test_a_vocabulary_is_warned_of_once_in_a_process(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    other, _ = train_tokenizer(["a man waits"] * 4, TokenizerSettings(vocab_size=40))
-    for tokenizer in (load_tokenizer(tiny_model), load_tokenizer(tiny_model), other, other):
-        Coverage(tokenizer, "x.tsv").add(np.array([tokenizer.unk_id] * 3, dtype=np.int32))
-    assert len(caplog.records) == 2, "one for each vocabulary"
-
-
-@pytest.mark.parametrize(("unknown", "warnings"), [(0, 0), (5, 0), (6, 1), (100, 1)])
-def test_texts_are_warned_of_once_where_over_5_percent_are_unknown(
-    tiny_model: Path, caplog: pytest.LogCaptureFixture, unknown: int, warnings: int
-) -> None:
-    tokenizer = load_tokenizer(tiny_model)
-    coverage, known = Coverage(tokenizer, "x.tsv"), tokenizer.encode_batch(["man"])[0][0]
-    ids = [tokenizer.unk_id] * unknown + [known] * (100 - unknown)
-    for _ in range(3):
-        coverage.add(np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], dtype=np.int32))
-    assert (coverage.tokens, coverage.unknown) == (300, 3 * unknown)
-    assert len(caplog.records) == warnings
-    assert all("Is the tokenizer one of another language?" in record.getMessage() for record in caplog.records)
-
-
-def test_bytes_cover_everything(caplog: pytest.LogCaptureFixture) -> None:
-    tokenizer, _ = train_tokenizer(["a man waits"] * 4, TokenizerSettings(kind="byte_bpe", vocab_size=262))
-    coverage, counts = Coverage(tokenizer, "x.tsv"), ExampleCounts()
-    coverage.add(np.array(tokenizer.encode_batch(["국민"])[0], dtype=np.int32))
-    coverage.note(counts)
-    assert not counts.unknown
-    assert not caplog.text
-    assert not caplog.text
 
 
 @given(st.integers(0, 30), st.integers(1, 9))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from unmask.serving.batching import Batcher, TooSlow, Work
+from unmask.serving.batching import Batcher, Refused, Work
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import ServedModel
 from unmask.serving.service import Service
@@ -81,7 +81,7 @@ def test_a_deadline_is_kept(what: str) -> None:
 
     async def asked(service: Service) -> None:
         try:
-            with pytest.raises(TooSlow, match=r"not answered within 0\.05 s"):
+            with pytest.raises(Refused, match=r"not answered within 0\.05 s"):
                 await ask(service, read)
         finally:
             use.gate.set()
@@ -94,6 +94,6 @@ def test_a_deadline_is_kept(what: str) -> None:
 def test_what_only_reads_is_given_up_in_time_too() -> None:
     gate = threading.Event()
     with service(timeout_s=0.05) as its:
-        with pytest.raises(TooSlow, match=r"not answered within 0\.05 s"):
+        with pytest.raises(Refused, match=r"not answered within 0\.05 s"):
             asyncio.run(its.in_thread(gate.wait))
         gate.set()

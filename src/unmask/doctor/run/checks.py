@@ -30,6 +30,7 @@ from unmask.info import describe
 from unmask.io.json_text import read_object
 from unmask.io.paths import MODEL, RECIPE, RESULTS
 from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.files import read_config
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
@@ -117,9 +118,8 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
     yield from about_model
     is_readable = record.has_model and all(finding.name != "model-unreadable" for finding in about_model)
     names, chance = [cause.name for cause in causes], None
-    if is_readable and (labels := describe(record.directory / MODEL).get("labels")):
-        chance = math.log(len(labels))
-        even = f"guessing evenly among the {len(labels)} labels"
+    if is_readable and (evenly := _loss_of_guessing(record.directory / MODEL)):
+        even, chance = evenly
         advice = "train longer, or with another optimizer.learning_rate or seed"
         floor = Floor("task-uniform-floor", "loss/task", "uniform", even, chance, advice=advice)
         yield from check_floor(floor, record.rows, names)
@@ -137,6 +137,17 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
     yield from _throughput(record.training)
 
 
+def _loss_of_guessing(model: Path) -> tuple[str, float] | None:
+    """What guessing evenly means for a model's labels, and its loss in nats; None where there is nothing to guess."""
+    config = read_config(model)
+    labels, kind = config.get("id2label"), config.get("problem_type")
+    if kind == "regression" or not isinstance(labels, dict) or not labels:
+        return None
+    if kind == "multi_label_classification":
+        return "guessing evenly about each label", math.log(2)
+    return f"guessing evenly among the {len(labels)} labels", math.log(len(labels))
+
+
 def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
     if not record.training:
         yield Finding("no-figures", "warning", f"{METRICS} has no training row: no step was logged", "see log.txt")
@@ -152,7 +163,7 @@ def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
 
 def _changed_budget(run: Path) -> Iterator[Finding]:
     for change in budget_changes(read_sessions(run / ENVIRONMENT)):
-        message = f"the budget was changed {change}: a run which had this budget from the beginning ends otherwise"
+        message = f"the budget was changed {change}: a run with this budget from the start would have ended differently"
         yield Finding("budget-changed", "note", message, f"{run / RECIPE} with another --out makes such a run")
 
 
@@ -258,10 +269,12 @@ def clipping(record: Record, recipe: PretrainRecipe) -> Iterator[Finding]:
 
 def _throughput(training: Sequence[Row]) -> Iterator[Finding]:
     rates = [row["tokens_per_s"] for row in training if row.get("tokens_per_s")]
-    slow = sum(rate < np.median(rates) / 2 for rate in rates)
-    if len(rates) >= 10 and slow > 0.1 * len(rates):
-        median = f"{np.median(rates):,.0f} tokens/s"
-        message = f"{slow} of {len(rates)} rows ran at less than half of the median speed ({median})"
+    if len(rates) < 10:
+        return
+    median = np.median(rates)
+    slow = sum(rate < median / 2 for rate in rates)
+    if slow > 0.1 * len(rates):
+        message = f"{slow} of {len(rates)} rows ran at less than half of the median speed ({median:,.0f} tokens/s)"
         advice = "other work on the machine, or a slow disk under the store"
         yield Finding("uneven-speed", "note", message, advice)
 

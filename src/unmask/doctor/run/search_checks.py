@@ -9,6 +9,7 @@ from typing import Any
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.errors import InputError
 from unmask.finetuning.search.summary import in_words, spread_in_words, what_was_not_learned
+from unmask.info import unreadable_summary
 from unmask.io.json_text import read_object
 from unmask.io.paths import SUMMARY
 from unmask.training.run.best import is_better
@@ -36,10 +37,7 @@ def examine_search(path: Path) -> Diagnosis:
             ("Its configuration", spread_in_words(best["all_runs_of_it"]["dev"].get(metric))),
         )
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path / SUMMARY}: cannot be read as the summary of a search ({error!r}): its command with --resume "
-            "writes it again"
-        ) from error
+        raise unreadable_summary(path, error) from error
     return Diagnosis("search", str(path), tuple(findings), headline, tables, figures=dict(summary))
 
 
@@ -95,13 +93,12 @@ def _edges(summary: Summary) -> Iterator[Finding]:
 def _spread(summary: Summary) -> Iterator[Finding]:
     """Whether configurations differ by more than runs of one configuration do."""
     metric = summary["metric"]
-    spreads = [row["dev"][metric] for row in summary["combinations"] if metric in row["dev"]]
-    means = [spread["mean"] for spread in spreads if spread["mean"] is not None]
-    if len(means) < 2:
-        return
-    if any(spread["sd"] is None for spread in spreads):
+    rows = [row for row in summary["combinations"] if metric in row["dev"]]
+    if len(rows) > 1 and all(row["n"] == 1 for row in rows):
         message = "configurations were run once each: how much of their difference is chance is not known"
         yield Finding("no-restarts", "note", message, "set search.restarts=3 or more for small data sets")
+    spreads = [row["dev"][metric] for row in rows if row["dev"][metric]["sd"] is not None]
+    if len(spreads) < 2:
         return
     best, *others = sorted(spreads, key=lambda spread: spread["mean"], reverse=is_better(metric, 1.0, 0.0))
     difference, sd = abs(best["mean"] - others[0]["mean"]), max(best["sd"], others[0]["sd"])

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from unmask.batch import Batch
 from unmask.errors import InputError, ModelError
-from unmask.inference.example_sets import MOST_EXAMPLES, Coverage, in_sets, map_ahead
+from unmask.inference.coverage import Coverage
+from unmask.inference.example_sets import MOST_EXAMPLES, in_sets, map_ahead
 from unmask.inference.features.inputs import PLACE, FeatureInput, InputTokens, RowMaker, tokenize
 from unmask.models.encoder import Encoder
 from unmask.models.heads.layer_mixture import LayerChoice

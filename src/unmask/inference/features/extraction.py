@@ -21,7 +21,8 @@ import numpy as np
 
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, OutputError, SettingsError
-from unmask.inference.example_sets import Coverage, attach_tokenizer, in_sets
+from unmask.inference.coverage import Coverage
+from unmask.inference.example_sets import attach_tokenizer, in_sets
 from unmask.inference.features.batches import (
     FeatureModel,
     InputSet,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import InputError, SettingsError
+from unmask.errors import InputError
+from unmask.inference.glue.runs import runs_by_task
 from unmask.io.json_text import read_object
-from unmask.io.paths import RECIPE, RESULTS, SUMMARY, model_directory
-from unmask.models.hub.files import read_config
+from unmask.io.paths import RECIPE, RESULTS, SUMMARY
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.text.glue import AVERAGE_RULES, AVERAGES, FIGURE_NAMES, glue_averages, missing_figures
@@ -65,25 +65,10 @@ def average_runs(runs: Sequence[Path]) -> GlueAverages:
         InputError: a run has no figures on dev.
         ModelError: a run has made no model yet.
     """
-    figures: dict[str, tuple[float | None, ...]] = {}
-    of_task: dict[str, Path] = {}
-    for run in runs:
-        task = _task_of(run)
-        if task in of_task:
-            raise SettingsError(f"{of_task[task]} and {run} are both for {task}: name one of them")
-        of_task[task], figures[task] = run, _figures(run, task)
+    figures = {task: _figures(run, task) for task, run in runs_by_task(runs, FIGURE_NAMES).items()}
     averages = glue_averages(figures)
     missing = {name: found for name in AVERAGES if (found := missing_figures(name, figures))}
     return GlueAverages(figures, averages, missing)
-
-
-def _task_of(run: Path) -> str:
-    remembered = read_config(model_directory(run)).get("unmask_task")
-    task = remembered.get("name") if isinstance(remembered, dict) else None
-    if task not in FIGURE_NAMES:
-        found = repr(task) if task else "no task"
-        raise SettingsError(f"{run}: its model is for {found}; expected runs of {', '.join(FIGURE_NAMES)}")
-    return str(task)
 
 
 def _figures(run: Path, task: str) -> tuple[float | None, ...]:

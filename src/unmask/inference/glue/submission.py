@@ -21,10 +21,10 @@ from typing import IO, Any
 
 from unmask.config import read_settings_file
 from unmask.errors import InputError, ModelError, SettingsError
-from unmask.inference.ensemble import read_members
+from unmask.inference.glue.runs import first_model, runs_by_task
 from unmask.inference.predictor import predict_file
 from unmask.io.encodings import read_utf8_lines
-from unmask.io.paths import RECIPE, model_directory
+from unmask.io.paths import RECIPE
 from unmask.io.reading import open_input
 from unmask.io.writing import as_output_error, refuse_existing, writing
 from unmask.models.hub.files import read_config
@@ -146,7 +146,7 @@ def submit(
         OutputError: the file exists already, or cannot be written.
     """
     refuse_existing(out, overwrite)
-    by_task = _sort_by_task(runs)
+    by_task = runs_by_task(runs, dict.fromkeys(table.task for table in TABLES.values()))
     missing = tuple(name for name, table in TABLES.items() if table.task not in by_task)
     if missing and not allow_missing:
         tasks = dict.fromkeys(TABLES[name].task for name in missing)
@@ -181,36 +181,9 @@ def submit(
     return summary
 
 
-def _sort_by_task(runs: Sequence[Path]) -> dict[str, Path]:
-    """The run for each task."""
-    wanted = dict.fromkeys(table.task for table in TABLES.values())
-    by_task: dict[str, Path] = {}
-    for run in runs:
-        config = read_config(_first_model(run))
-        remembered = config.get("unmask_task")
-        task = remembered.get("name") if isinstance(remembered, dict) else None
-        if task not in wanted:
-            found = (
-                f"its config.json says that it was fine-tuned for {task!r}" if task else "its config.json names no task"
-            )
-            raise SettingsError(f"{run}: {found} (unmask_task.name); expected a run of {', '.join(wanted)}")
-        if task in by_task:
-            raise SettingsError(
-                f"{by_task[task]} and {run} are both for {task}: name one of them, or make an ensemble of them"
-            )
-        by_task[task] = run
-    return by_task
-
-
-def _first_model(run: Path) -> Path:
-    """The model of a run, or the first of an ensemble, whose members all have one task."""
-    members = read_members(run)
-    return model_directory(run) if members is None else members[0]
-
-
 def _check_labels(run: Path, name: str, table: SubmissionTable) -> None:
     """Refuses a model that would answer with labels other than GLUE's."""
-    labels = read_config(_first_model(run)).get("id2label")
+    labels = read_config(first_model(run)).get("id2label")
     if not isinstance(labels, dict):
         return  # the answers will show
     if not table.labels and len(labels) > 1:
@@ -255,7 +228,7 @@ def _folders(parent: Path, table: SubmissionTable) -> list[Path]:
 
 def _training_folder(run: Path, name: str) -> Path:
     """Where the training file of a run is, by its recipe."""
-    for directory in (run, _first_model(run).parent):
+    for directory in (run, first_model(run).parent):
         if (directory / RECIPE).is_file():
             data = read_settings_file(directory / RECIPE).get("data")
             if isinstance(data, dict) and isinstance(data.get("train"), str):

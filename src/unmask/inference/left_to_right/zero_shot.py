@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import InputError, SettingsError
+from unmask.inference.coverage import Coverage
 from unmask.inference.evaluation import named_figures, warn_if_degenerate
-from unmask.inference.example_sets import Coverage, in_sets
+from unmask.inference.example_sets import in_sets
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.io.rows import find_field
 from unmask.tasks.base import ExampleCounts, Prediction

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -328,6 +329,33 @@ def test_figures_of_fine_tuning(tmp_path: Path, rows: Rows, expected: dict[str, 
     found = run_of(tmp_path, FINETUNE, rows)
     assert expected.items() <= found.items()
     assert ("no-cause" in found) == (expected.keys() <= {"no-cause", "unfinished-run", "over-fitting"})
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "labels", "training", "held_out", "expected"),
+    [
+        ("regression", 1, 0.5, 0.9, {}),
+        ("multi_label_classification", 5, 0.8, 0.8, {"task-uniform-floor": "warning"}),
+        ("multi_label_classification", 5, 0.5, 0.9, {"task-uniform-floor": "good", "over-fitting": "warning"}),
+        ("single_label_classification", 5, 0.8, 0.8, {"task-uniform-floor": "good"}),
+        (None, 5, 0.5, 1.7, {"task-uniform-floor": "good", "over-fitting": "warning"}),
+    ],
+)
+def test_the_loss_of_guessing_is_that_of_the_kind_of_head(
+    tmp_path: Path,
+    tiny_model: Path,
+    problem_type: str | None,
+    labels: int,
+    training: float,
+    held_out: float,
+    expected: dict[str, str],
+) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    changed = {"problem_type": problem_type, "id2label": {str(number): f"LABEL_{number}" for number in range(labels)}}
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changed), "utf-8")
+    found = run_of(tmp_path, FINETUNE, task_rows([training] * 4, [held_out]))
+    assert {name: found[name] for name in ("task-uniform-floor", "over-fitting") if name in found} == expected
 
 
 def test_uneven_speed(tmp_path: Path) -> None:

@@ -46,6 +46,16 @@ def test_the_best_at_an_edge_and_within_chance() -> None:
     assert found(once[:1]) == {"learned": "good"}
 
 
+def test_a_configuration_of_which_one_run_is_left_has_no_spread() -> None:
+    """Those that have one are compared all the same, and nobody is told to set restarts that were set."""
+    failed = [outcome(4e-4, 0, 0.95), outcome(4e-4, 1, math.nan, error="the loss is not finite")]
+    names = {"failed-runs", "learned", "best-at-edge-learning-rate"}
+    assert found([*SOUND[:4], *failed]).keys() == names
+    close = [outcome(1e-4, 0, 0.75), outcome(1e-4, 1, 0.95), outcome(2e-4, 0, 0.7), outcome(2e-4, 1, 0.92)]
+    assert found([*close, *failed]).keys() == {*names, "within-chance"}
+    assert found([*SOUND[:2], *failed]).keys() == names
+
+
 @pytest.mark.parametrize(
     ("outcomes", "num_trials", "told"),
     [

@@ -92,10 +92,14 @@ def test_what_is_no_finished_run_of_glue_is_refused(tmp_path: Path) -> None:
     (run / "results.json").unlink()
     with pytest.raises(InputError, match=r"run-sst2: no figures there \(results\.json of a run, or summary\.json"):
         average_runs([run])
-    with pytest.raises(SettingsError, match=r"run-snli: its model is for 'snli'; expected runs of cola, sst2"):
+    with pytest.raises(
+        SettingsError, match=r"run-snli: its config\.json says .* for 'snli' .*; expected a run of cola, sst2"
+    ):
         average_runs([write_run(tmp_path, "snli", {})])
     write(run / "model" / "config.json", "{}")
-    with pytest.raises(SettingsError, match=r"run-sst2: its model is for no task; expected runs of cola, sst2"):
+    with pytest.raises(
+        SettingsError, match=r"run-sst2: its config\.json names no task .*; expected a run of cola, sst2"
+    ):
         average_runs([run])
     with pytest.raises(ModelError, match="no such directory"):
         average_runs([tmp_path / "absent"])

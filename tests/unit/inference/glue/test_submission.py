@@ -99,7 +99,7 @@ def test_an_ensemble_answers_as_a_run_does(tmp_path: Path, small: dict[str, int]
     (ensemble / "ensemble.json").write_text('{"members": ["../members/run-rte/model"]}', "utf-8")
     summary = submit([ensemble], tmp_path / "glue.zip", allow_missing=True, predict=answer_in_turn)
     assert list(summary.predictions) == ["RTE.tsv"]
-    with pytest.raises(SettingsError, match="run-rte are both for rte: name one of them, or make an ensemble"):
+    with pytest.raises(SettingsError, match="run-rte are both for rte: name one of them"):
         submit([member, ensemble], tmp_path / "other.zip", data=data, allow_missing=True, predict=answer_in_turn)
 
 

@@ -28,7 +28,7 @@ export const tokens = {
   id: "tokens",
   name: "Tokens",
   uses: ["tokenize"],
-  missing: "Serve an encoder, or one fine-tuned model (no ensemble, not as ONNX), to see how it cuts a text.",
+  missing: "Serve any model but an ensemble, to see how it cuts a text.",
   view: () => html`<${Panel} title="Tokens" answer=${answer} show=${show}
     about="How tokenizers cut a text, with the number of each entry.">
     <${TextBox} field=${text} label="Text" rows="2" />
