@@ -101,7 +101,6 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
     written = write_card(halves).read_text("utf-8")
     finetune("finetune/classification", words, out=tmp_path / "halves", resume=True)
     assert (halves / "README.md").read_text("utf-8") == written, "the model is the same"
-    assert rows_of(tmp_path / "whole")[-1]["eval/accuracy"] >= 0.75  # one word decides: by chance it is .5
 
 
 def test_transformers_opens_the_model_and_agrees(words: list[str], data: Path, tmp_path: Path) -> None:
