@@ -67,8 +67,9 @@ RESUMABLE_KEYS = frozenset(
         *BUDGETS,
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last", "keep_every"),
         *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s", "shard", "recompute"),
+        "micro_batch_size",
     )
-) | {"store", "search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
+) | {"device", "precision", "store", "search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
 """What may change when a run is resumed; anything else would make it another run. A store may only be at another place:
 `check_unchanged` compares what it holds."""
 
@@ -84,10 +85,12 @@ class Changes(NamedTuple):
     Attributes:
         lines: each key, in words.
         budget: for `write_environment`; None where the rates are still those of one run.
+        cuts_otherwise: whether micro-batches have another size, and with them other elements are zeroed by dropout.
     """
 
     lines: list[str]
     budget: dict[str, Any] | None = None
+    cuts_otherwise: bool = False
 
 
 @contextmanager
@@ -274,7 +277,7 @@ def beginning_run(
             on = "the learning rate, and what else follows the budget, continues where the new one puts it by then"
             not_alike = "the result is not that of a run which had this budget from the beginning"
             logger.warning("the budget changes %s: %s, so %s", change, on, not_alike)
-        _warn_of_another_machine(directory, device)
+        _warn_of_another_machine(directory, device, changes.cuts_otherwise)
         write_environment(
             directory,
             recipe=name,
@@ -287,15 +290,17 @@ def beginning_run(
         yield
 
 
-def _warn_of_another_machine(directory: Path, device: str) -> None:
+def _warn_of_another_machine(directory: Path, device: str, cuts_otherwise: bool) -> None:
     """Warns where a run continues from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
     sessions = read_sessions(directory / ENVIRONMENT)
     if not sessions or not list_steps(directory / CHECKPOINTS):
         return
-    before = sessions[-1].get("device")
+    before, not_alike = sessions[-1].get("device"), "not bit for bit as if it had never stopped"
     if before is not None and without_free_memory(before) != without_free_memory(device):
-        not_alike = "not bit for bit as if it had never stopped, for sums are rounded otherwise"
-        logger.warning("continues with %s, where it was %s: %s", device, before, not_alike)
+        machine = f"continues with {device}, where it was {before}"
+        logger.warning("%s: %s, for sums are rounded otherwise", machine, not_alike)
+    if cuts_otherwise:
+        logger.warning("continues with micro-batches of another size: %s, for dropout zeroes other elements", not_alike)
     if changed := code_differences(sessions[-1]):
         changes = ", ".join(f"{name} {now} (it was {then})" for name, (then, now) in changed.items())
         logger.warning("continues with %s: other code may compute otherwise", changes)
@@ -326,13 +331,13 @@ def _find_changes(saved: Path, recipe: Settings) -> Changes:
     changed = changed_keys(before, recipe)
     are_searches = all(getattr(getattr(each, "search", None), "is_wanted", False) for each in (before, recipe))
     resumable = RESUMABLE_KEYS | (_RESUMABLE_IN_SEARCH if are_searches else set())
-    fixed = [key for key in changed if key not in resumable]
+    fixed = [f"{key}={now} (it was {then})" for key, (then, now) in changed.items() if key not in resumable]
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-            "logging, saving, what it does when it diverges, how it is divided (train.*), where its store is, "
-            "eval.pairs, search.parallel and search.ray; a search also its restarts, rates, batch sizes and epochs: "
-            "give the same settings, or another --out"
+            "logging, saving, micro-batches, what it does when it diverges, how it is divided (train.*), device, "
+            "precision, where its store is, eval.pairs, search.parallel and search.ray; a search also its restarts, "
+            "rates, batch sizes and epochs: give the same settings, or another --out"
         )
     budget = None
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
@@ -340,12 +345,5 @@ def _find_changes(saved: Path, recipe: Settings) -> Changes:
         if checkpoint is not None:
             check_budget(saved.parent, before, recipe, checkpoint)
             budget = budget_change(before, recipe, checkpoint)
-    lines = [f"resumed with {key}={value_at(recipe, key)}, where it was {value_at(before, key)}" for key in changed]
-    return Changes(lines, budget)
-
-
-def value_at(settings: Any, key: str) -> Any:
-    """The value of a dotted key."""
-    for name in key.split("."):
-        settings = getattr(settings, name)
-    return settings
+    lines = [f"resumed with {key}={now}, where it was {then}" for key, (then, now) in changed.items()]
+    return Changes(lines, budget, cuts_otherwise="train.micro_batch_size" in changed)
