@@ -36,7 +36,7 @@ from unmask.io.writing import (
 )
 from unmask.training.device import without_free_memory
 from unmask.training.run.budget import budget_change, check_budget
-from unmask.training.run.checkpoint import find_checkpoint, list_steps
+from unmask.training.run.checkpoint import STATE, find_checkpoint, list_steps, saved_recipe
 from unmask.training.run.environment import (
     ENVIRONMENT,
     budget_changes,
@@ -115,9 +115,9 @@ def opening_run(
     Raises:
         OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it holds anything
             that is no part of a run.
-        SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the budget is
-            changed to less than the run has done or so that a phase or stage has begun too soon, or both `resume` and
-            `overwrite` are given.
+        SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the run's is lost or
+            damaged and no checkpoint has it, the budget is changed to less than the run has done or so that a phase or
+            stage has begun too soon, or both `resume` and `overwrite` are given.
         CheckpointError: the budget is changed, and no checkpoint is sound.
         Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
         AnotherProcess: a run is under way there.
@@ -135,8 +135,9 @@ def opening_run(
         put_back(directory)
         for checkpoint in (directory / CHECKPOINTS).glob(f"{REPLACED}*"):
             put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
-        is_there = saved.is_file() or _holds_only(directory, keeps)
-        continues, replaces = resume and saved.is_file(), overwrite and is_there
+        is_run = saved.is_file() or bool(list_steps(directory / CHECKPOINTS))
+        is_there = is_run or _holds_only(directory, keeps)
+        continues, replaces = resume and is_run, overwrite and is_there
         if overwrite:
             _check_only_a_run(directory, keeps)
         elif not (resume and is_there):
@@ -326,12 +327,23 @@ def _holds_only(directory: Path, names: Sequence[str]) -> bool:
 
 
 def _find_changes(saved: Path, recipe: Settings) -> Changes:
-    """What differs from the recipe that the run was begun with; refuses what cannot change."""
-    before = build_settings(type(recipe), read_settings_file(saved), str(saved))
+    """What differs from the recipe so far; refuses what cannot change since the newest checkpoint, or, where none says
+    with which recipe it was made, since `saved` was written."""
+    lines = []
+    begun = None
+    if (values := saved_recipe(saved.parent / CHECKPOINTS)) is not None:
+        try:
+            begun = build_settings(type(recipe), values, STATE)
+        except SettingsError as error:  # a key has another name by now
+            lines.append(f"is compared with {saved} only, for the checkpoint is of another version: {error}")
+    before = _read_recipe(saved, type(recipe), begun)
+    if begun is not None and not changed_keys(before, recipe):  # the run's own recipe, which people edit
+        before = begun
     changed = changed_keys(before, recipe)
     are_searches = all(getattr(getattr(each, "search", None), "is_wanted", False) for each in (before, recipe))
     resumable = RESUMABLE_KEYS | (_RESUMABLE_IN_SEARCH if are_searches else set())
-    fixed = [f"{key}={now} (it was {then})" for key, (then, now) in changed.items() if key not in resumable]
+    compared = changed if begun is None else changed_keys(begun, recipe)
+    fixed = [f"{key}={now} (it was {then})" for key, (then, now) in compared.items() if key not in resumable]
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
@@ -345,5 +357,20 @@ def _find_changes(saved: Path, recipe: Settings) -> Changes:
         if checkpoint is not None:
             check_budget(saved.parent, before, recipe, checkpoint)
             budget = budget_change(before, recipe, checkpoint)
-    lines = [f"resumed with {key}={now}, where it was {then}" for key, (then, now) in changed.items()]
+    lines += [f"resumed with {key}={now}, where it was {then}" for key, (then, now) in changed.items()]
     return Changes(lines, budget, cuts_otherwise="train.micro_batch_size" in changed)
+
+
+def _read_recipe(saved: Path, kind: type[Settings], begun: Settings | None) -> Settings:
+    """A run's recipe; what the checkpoint says of it, where the file is missing or damaged."""
+    try:
+        return build_settings(kind, read_settings_file(saved), str(saved))
+    except SettingsError as error:
+        if begun is not None:
+            return begun
+        if not (steps := list_steps(saved.parent / CHECKPOINTS)):
+            raise
+        raise SettingsError(
+            f"{saved} is missing or damaged, and checkpoints up to step {steps[-1]:,} are there: put it back, the "
+            f"recipe that the run was begun with ({error})"
+        ) from error
