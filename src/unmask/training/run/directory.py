@@ -242,8 +242,8 @@ def compare_inputs(directory: Path, found: Mapping[str, str], places: Mapping[st
     changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
     if changed:
         raise CheckpointError(
-            f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, "
-            "or start again with --overwrite"
+            f"{directory}: {' and '.join(changed)} holds something else than when this run was begun, or {DATA} was "
+            "changed: restore it, or start again with --overwrite"
         )
     return before
 
