@@ -200,9 +200,9 @@ def valid_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from valid_keys(inner, f"{prefix}{name}.")
 
 
-def changed_keys(before: Settings, after: Settings) -> list[str]:
-    """The dotted keys whose values differ, in the order of the settings class."""
-    return list(_differences(before.as_compared(), after.as_compared(), ""))
+def changed_keys(before: Settings, after: Settings) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys whose values differ, in the order of the settings class, each with both values."""
+    return dict(_differences(before.as_compared(), after.as_compared(), ""))
 
 
 KEYS_ELSEWHERE: dict[str, str] = {
@@ -321,12 +321,12 @@ def _settings_inside(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _settings_inside(argument)
 
 
-def _differences(first: Any, second: Any, key: str) -> Iterator[str]:
+def _differences(first: Any, second: Any, key: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
     if isinstance(first, dict) and isinstance(second, dict):
         for name in {**first, **second}:
             yield from _differences(first.get(name), second.get(name), f"{key}.{name}" if key else name)
     elif first != second:
-        yield key
+        yield key, (first, second)
 
 
 def _copy(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +25,8 @@ def save_checkpoint(
     keep_last: int,
     save_every: int | None = None,
     keep_every: int | None = None,
+    recipe: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a checkpoint, as a run does beside its steps."""
-    snapshot = take_snapshot(module, optimizer, schedule, replace(state, position=position))
+    snapshot = take_snapshot(module, optimizer, schedule, replace(state, position=position), recipe=recipe)
     return write_checkpoint(checkpoints, snapshot, keep_last, save_every, keep_every)

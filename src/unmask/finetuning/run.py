@@ -201,7 +201,17 @@ def _train(
             Learner(module, run.module.counts),
             ExampleSteps(run.loader, run.start),
             settings,
-            RunContext("fine-tuning", directory, compute, log, interruption, run.checkpoint, settings.seed, in_steps),
+            RunContext(
+                "fine-tuning",
+                directory,
+                compute,
+                log,
+                interruption,
+                run.checkpoint,
+                settings.seed,
+                in_steps,
+                settings.as_written(),
+            ),
             evaluate=dev,
         )
         with ranks.agreeing():  # the others wait: what fails here fails everywhere

@@ -104,7 +104,15 @@ def pretrain(
                 logger.info("nothing to resume in %s: starts from the beginning", directory)
             in_steps = ranks.during_steps(settings.train.rank_timeout_s)
             context = RunContext(
-                "pre-training", directory, compute, log, interruption, inputs.checkpoint, settings.seed, in_steps
+                "pre-training",
+                directory,
+                compute,
+                log,
+                interruption,
+                inputs.checkpoint,
+                settings.seed,
+                in_steps,
+                settings.as_written(),
             )
             last_evaluation = _train(settings, inputs, evaluate, context)
             with ranks.agreeing():  # the others wait: what fails here fails everywhere

@@ -6,7 +6,7 @@ Its `Session` is the hook that the loop calls after each step: it logs, evaluate
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,6 +70,7 @@ class RunContext:
         checkpoint: what the run continues from; None at its beginning.
         seed: of dropout; None: it draws from PyTorch's generators as they are.
         ranks: the processes that train together; the directory and the log are this one's.
+        recipe: of the run, as values of JSON, for its checkpoints.
     """
 
     what: str
@@ -80,6 +81,7 @@ class RunContext:
     checkpoint: Checkpoint | None = None
     seed: int | None = None
     ranks: Ranks = ALONE
+    recipe: Mapping[str, Any] | None = None
 
 
 def run_session(
@@ -356,6 +358,7 @@ class Session:
             rows = self.context.log.digest()
         with ranks.agreeing():
             if ranks.is_first:
-                self.writer.write(take_snapshot(module, optimizer.optimizer, optimizer.schedule, state, rows))
+                recipe = self.context.recipe
+                self.writer.write(take_snapshot(module, optimizer.optimizer, optimizer.schedule, state, rows, recipe))
             elif self.settings.shard:
                 give_parts(module, optimizer.optimizer)

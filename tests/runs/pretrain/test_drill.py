@@ -120,7 +120,7 @@ def test_a_file_system_that_has_become_read_only(unmask: Command, words: Words, 
 
 FLIPPED = {
     # the file and a text in it, one bit of whose last character is flipped; whether that is refused
-    "recipe.yaml": (b"hidden_size: 32", True),
+    "recipe.yaml": (b"hidden_size: 32", False),
     "data.json": (b'": "', True),
     "metrics.jsonl": (b'"loss": 5', True),
     "environment.json": (b'"sessions"', True),
@@ -132,7 +132,8 @@ FLIPPED = {
 
 @pytest.mark.parametrize("name", FLIPPED)
 def test_a_flipped_bit(unmask: Command, words: Words, whole: Path, tmp_path: Path, name: str) -> None:
-    """A damaged checkpoint is passed over; anything else is refused by its name until it is restored."""
+    """A damaged checkpoint is passed over, and a recipe written anew; anything else is refused by its name until it is
+    restored."""
     run, (text, is_refused) = tmp_path / "run", FLIPPED[name]
     interrupted(words, run)
     sound = (run / name).read_bytes()

@@ -10,6 +10,7 @@ import torch
 from support.commands import write_documents
 from support.corpora import contents
 from support.files import write
+from unmask.config import dump_settings
 from unmask.errors import InputError, ModelError, OutputError, SettingsError, StoreError, UserError
 from unmask.pretraining.inputs import check_tokenizer
 from unmask.pretraining.run import pretrain
@@ -158,6 +159,10 @@ def test_an_existing_run_needs_a_word(words: tuple[str, list[str]], tmp_path: Pa
         pretrain(recipe, [*overrides, "train.steps=1", "optimizer.learning_rate=1e-5"], out=run, resume=True)
     with pytest.raises(SettingsError, match="give one of them"):
         pretrain(*short, out=run, resume=True, overwrite=True)
+    (run / "recipe.yaml").write_text(dump_settings(load_pretrain_recipe(str(run / "recipe.yaml"), ["seed=77"])))
+    with pytest.raises(SettingsError, match=r"begun with other settings: seed=77 \(it was \d+\)\. "):
+        pretrain(str(run / "recipe.yaml"), out=run, resume=True)
+    (run / "recipe.yaml").write_bytes(before["run/recipe.yaml"])
     assert contents(tmp_path) == before
     pretrain(recipe, [*overrides, "train.steps=1", "seed=8"], out=run, overwrite=True)
     assert "seed: 8" in (run / "recipe.yaml").read_text()

@@ -38,7 +38,7 @@ def test_one_that_has_changed_is_named(data: DataSettings, tmp_path: Path, name:
     check_files(tmp_path, data)
     (tmp_path / name).write_text("else")
     key = f"data.{name.partition('/')[0].partition('.')[0]}"
-    with pytest.raises(CheckpointError, match=rf"{key}=\S+ holds something else than when this run was begun: restore"):
+    with pytest.raises(CheckpointError, match=rf"{key}=\S+ holds something else than when this run was begun, or data"):
         check_files(tmp_path, data)
 
 

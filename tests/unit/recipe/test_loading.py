@@ -27,7 +27,7 @@ def test_beside_a_store_no_other_tokenizer_is_stated(tmp_path: Path) -> None:
     read_back = load_pretrain_recipe(str(write(tmp_path / "recipe.yaml", dump_settings(with_store))))
     assert not changed_keys(read_back, with_store)
     other = load_pretrain_recipe("pretrain/gpt1_tiny", ["corpus=a.txt", "tokenizer.vocab_size=99"])
-    assert changed_keys(with_corpus, other) == ["tokenizer.vocab_size"]
+    assert list(changed_keys(with_corpus, other)) == ["tokenizer.vocab_size"]
 
 
 @pytest.mark.parametrize("tokenizer", ["{vocab_sise: 5}", "{vocab_size: banana}", "[a]"])

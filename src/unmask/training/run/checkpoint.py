@@ -7,8 +7,9 @@
         random.safetensors      the states of the generators that dropout draws from
         best.safetensors        the weights of the best evaluation so far, where the run may end early
         state.json              step, tokens, position, schedule, the newest step and the sums since the last logged
-                                row, recent losses, how large micro-batches may be, the newest evaluation, a checksum of
-                                the rows so far, sizes and checksums of the other files and a checksum of itself
+                                row, recent losses, how large micro-batches may be, the newest evaluation, the recipe, a
+                                checksum of the rows so far, sizes and checksums of the other files and a checksum of
+                                itself
 
 A checkpoint is written under another name and then renamed, and is used only if every checksum is right. It is written
 beside the steps that follow: they wait only until everything has been copied.
@@ -21,6 +22,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,12 +93,18 @@ class Snapshot:
 
 
 def take_snapshot(
-    module: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule, state: TrainState, metrics_sha256: str = ""
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    state: TrainState,
+    metrics_sha256: str = "",
+    recipe: Mapping[str, Any] | None = None,
 ) -> Snapshot:
     """Copies what a checkpoint of the step just done holds.
 
     Args:
         metrics_sha256: of the rows so far, see `unmask.training.run.log.RunLog.digest`.
+        recipe: of the run, as values of JSON.
     """
     files = {
         WEIGHTS: _copied(_once(module.state_dict(keep_vars=True))),
@@ -111,6 +119,7 @@ def take_snapshot(
         **{name: value for name, value in vars(state).items() if name != "best"},
         "position": state.position if isinstance(state.position, dict) else asdict(state.position),
         "metrics_sha256": metrics_sha256,
+        "recipe": recipe,
         "newest": None if state.newest is None else asdict(state.newest),
         "warmup_end": schedule.warmup_end,
         "stage": None if schedule.stage is None else asdict(schedule.stage),
@@ -146,6 +155,17 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
             "no checkpoint of this run can be used: restore one of them, or train it again, with --overwrite\n  "
             + "\n  ".join(damaged)
         )
+    return None
+
+
+def saved_recipe(checkpoints: Path) -> dict[str, Any] | None:
+    """The recipe in the newest `state.json` that is sound, whatever the other files are; None where none has one."""
+    for directory in newest_first(checkpoints):
+        with suppress(CheckpointError):
+            state = read_object(directory / STATE, CheckpointError)
+            digest, recipe = state.pop("sha256", None), state.get("recipe")
+            if state_digest(state) == digest:
+                return recipe if isinstance(recipe, dict) else None
     return None
 
 

@@ -36,7 +36,7 @@ from unmask.io.writing import (
 )
 from unmask.training.device import without_free_memory
 from unmask.training.run.budget import budget_change, check_budget
-from unmask.training.run.checkpoint import find_checkpoint, list_steps
+from unmask.training.run.checkpoint import STATE, find_checkpoint, list_steps, saved_recipe
 from unmask.training.run.environment import (
     ENVIRONMENT,
     budget_changes,
@@ -67,8 +67,9 @@ RESUMABLE_KEYS = frozenset(
         *BUDGETS,
         *("log_every", "eval_every", "eval_sequences", "save_every", "keep_last", "keep_every"),
         *("on_divergence", "spike_factor", "max_roll_backs", "rank_timeout_s", "shard", "recompute"),
+        "micro_batch_size",
     )
-) | {"store", "search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
+) | {"device", "precision", "store", "search.parallel", "search.ray", "eval.pairs", "eval.pairs_sample"}
 """What may change when a run is resumed; anything else would make it another run. A store may only be at another place:
 `check_unchanged` compares what it holds."""
 
@@ -84,10 +85,12 @@ class Changes(NamedTuple):
     Attributes:
         lines: each key, in words.
         budget: for `write_environment`; None where the rates are still those of one run.
+        cuts_otherwise: whether micro-batches have another size, and with them other elements are zeroed by dropout.
     """
 
     lines: list[str]
     budget: dict[str, Any] | None = None
+    cuts_otherwise: bool = False
 
 
 @contextmanager
@@ -112,9 +115,9 @@ def opening_run(
     Raises:
         OutputError: the directory exists and neither `resume` nor `overwrite` is given, or it holds anything
             that is no part of a run.
-        SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the budget is
-            changed to less than the run has done or so that a phase or stage has begun too soon, or both `resume` and
-            `overwrite` are given.
+        SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the run's is lost or
+            damaged and no checkpoint has it, the budget is changed to less than the run has done or so that a phase or
+            stage has begun too soon, or both `resume` and `overwrite` are given.
         CheckpointError: the budget is changed, and no checkpoint is sound.
         Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
         AnotherProcess: a run is under way there.
@@ -132,8 +135,9 @@ def opening_run(
         put_back(directory)
         for checkpoint in (directory / CHECKPOINTS).glob(f"{REPLACED}*"):
             put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
-        is_there = saved.is_file() or _holds_only(directory, keeps)
-        continues, replaces = resume and saved.is_file(), overwrite and is_there
+        is_run = saved.is_file() or bool(list_steps(directory / CHECKPOINTS))
+        is_there = is_run or _holds_only(directory, keeps)
+        continues, replaces = resume and is_run, overwrite and is_there
         if overwrite:
             _check_only_a_run(directory, keeps)
         elif not (resume and is_there):
@@ -238,8 +242,8 @@ def compare_inputs(directory: Path, found: Mapping[str, str], places: Mapping[st
     changed = [f"{name}={places[name]}" for name in found if before.get(name, found[name]) != found[name]]
     if changed:
         raise CheckpointError(
-            f"{directory}: {' and '.join(changed)} holds something else than when this run was begun: restore it, "
-            "or start again with --overwrite"
+            f"{directory}: {' and '.join(changed)} holds something else than when this run was begun, or {DATA} was "
+            "changed: restore it, or start again with --overwrite"
         )
     return before
 
@@ -274,7 +278,7 @@ def beginning_run(
             on = "the learning rate, and what else follows the budget, continues where the new one puts it by then"
             not_alike = "the result is not that of a run which had this budget from the beginning"
             logger.warning("the budget changes %s: %s, so %s", change, on, not_alike)
-        _warn_of_another_machine(directory, device)
+        _warn_of_another_machine(directory, device, changes.cuts_otherwise)
         write_environment(
             directory,
             recipe=name,
@@ -287,15 +291,17 @@ def beginning_run(
         yield
 
 
-def _warn_of_another_machine(directory: Path, device: str) -> None:
+def _warn_of_another_machine(directory: Path, device: str, cuts_otherwise: bool) -> None:
     """Warns where a run continues from a checkpoint elsewhere or otherwise than before: sums are then rounded anew."""
     sessions = read_sessions(directory / ENVIRONMENT)
     if not sessions or not list_steps(directory / CHECKPOINTS):
         return
-    before = sessions[-1].get("device")
+    before, not_alike = sessions[-1].get("device"), "not bit for bit as if it had never stopped"
     if before is not None and without_free_memory(before) != without_free_memory(device):
-        not_alike = "not bit for bit as if it had never stopped, for sums are rounded otherwise"
-        logger.warning("continues with %s, where it was %s: %s", device, before, not_alike)
+        machine = f"continues with {device}, where it was {before}"
+        logger.warning("%s: %s, for sums are rounded otherwise", machine, not_alike)
+    if cuts_otherwise:
+        logger.warning("continues with micro-batches of another size: %s, for dropout zeroes other elements", not_alike)
     if changed := code_differences(sessions[-1]):
         changes = ", ".join(f"{name} {now} (it was {then})" for name, (then, now) in changed.items())
         logger.warning("continues with %s: other code may compute otherwise", changes)
@@ -321,18 +327,29 @@ def _holds_only(directory: Path, names: Sequence[str]) -> bool:
 
 
 def _find_changes(saved: Path, recipe: Settings) -> Changes:
-    """What differs from the recipe that the run was begun with; refuses what cannot change."""
-    before = build_settings(type(recipe), read_settings_file(saved), str(saved))
+    """What differs from the recipe so far; refuses what cannot change since the newest checkpoint, or, where none says
+    with which recipe it was made, since `saved` was written."""
+    lines = []
+    begun = None
+    if (values := saved_recipe(saved.parent / CHECKPOINTS)) is not None:
+        try:
+            begun = build_settings(type(recipe), values, STATE)
+        except SettingsError as error:  # a key has another name by now
+            lines.append(f"is compared with {saved} only, for the checkpoint is of another version: {error}")
+    before = _read_recipe(saved, type(recipe), begun)
+    if begun is not None and not changed_keys(before, recipe):  # the run's own recipe, which people edit
+        before = begun
     changed = changed_keys(before, recipe)
     are_searches = all(getattr(getattr(each, "search", None), "is_wanted", False) for each in (before, recipe))
     resumable = RESUMABLE_KEYS | (_RESUMABLE_IN_SEARCH if are_searches else set())
-    fixed = [key for key in changed if key not in resumable]
+    compared = changed if begun is None else changed_keys(begun, recipe)
+    fixed = [f"{key}={now} (it was {then})" for key, (then, now) in compared.items() if key not in resumable]
     if fixed:
         raise SettingsError(
             f"{saved.parent} was begun with other settings: {', '.join(fixed)}. A resumed run may change its budget, "
-            "logging, saving, what it does when it diverges, how it is divided (train.*), where its store is, "
-            "eval.pairs, search.parallel and search.ray; a search also its restarts, rates, batch sizes and epochs: "
-            "give the same settings, or another --out"
+            "logging, saving, micro-batches, what it does when it diverges, how it is divided (train.*), device, "
+            "precision, where its store is, eval.pairs, search.parallel and search.ray; a search also its restarts, "
+            "rates, batch sizes and epochs: give the same settings, or another --out"
         )
     budget = None
     if {f"train.{name}" for name in BUDGETS}.intersection(changed):
@@ -340,12 +357,20 @@ def _find_changes(saved: Path, recipe: Settings) -> Changes:
         if checkpoint is not None:
             check_budget(saved.parent, before, recipe, checkpoint)
             budget = budget_change(before, recipe, checkpoint)
-    lines = [f"resumed with {key}={value_at(recipe, key)}, where it was {value_at(before, key)}" for key in changed]
-    return Changes(lines, budget)
+    lines += [f"resumed with {key}={now}, where it was {then}" for key, (then, now) in changed.items()]
+    return Changes(lines, budget, cuts_otherwise="train.micro_batch_size" in changed)
 
 
-def value_at(settings: Any, key: str) -> Any:
-    """The value of a dotted key."""
-    for name in key.split("."):
-        settings = getattr(settings, name)
-    return settings
+def _read_recipe(saved: Path, kind: type[Settings], begun: Settings | None) -> Settings:
+    """A run's recipe; what the checkpoint says of it, where the file is missing or damaged."""
+    try:
+        return build_settings(kind, read_settings_file(saved), str(saved))
+    except SettingsError as error:
+        if begun is not None:
+            return begun
+        if not (steps := list_steps(saved.parent / CHECKPOINTS)):
+            raise
+        raise SettingsError(
+            f"{saved} is missing or damaged, and checkpoints up to step {steps[-1]:,} are there: put it back, the "
+            f"recipe that the run was begun with ({error})"
+        ) from error

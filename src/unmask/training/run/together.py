@@ -13,7 +13,6 @@ from unmask.io.paths import CHECKPOINTS
 from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
 from unmask.training.run.checkpoint import find_shared_checkpoint
-from unmask.training.run.directory import value_at
 from unmask.training.run.environment import code_differences, code_here
 from unmask.yaml_text import parse_yaml
 
@@ -62,9 +61,9 @@ def check_same_run(settings: Settings, ranks: Ranks) -> None:
         return
     recipe, code = ranks.from_first((dump_settings(settings), code_here()))
     first = build_settings(type(settings), parse_yaml(recipe, "the first process"), "the first process")
-    changed = [key for key in changed_keys(first, settings) if key not in _OWN]
+    changed = {key: values for key, values in changed_keys(first, settings).items() if key not in _OWN}
     if changed:
-        here, there = (", ".join(f"{key}={value_at(each, key)}" for key in changed) for each in (settings, first))
+        there, here = (", ".join(f"{key}={values[of]}" for key, values in changed.items()) for of in (0, 1))
         raise SettingsError(f"this process has {here}, and the first one {there}: start all with the same recipe")
     for name, (expected, version) in code_differences(code).items():
         raise SettingsError(

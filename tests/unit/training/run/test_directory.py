@@ -113,11 +113,11 @@ def test_overwriting_removes_the_run(tmp_path: Path) -> None:
 def test_a_resumed_run_may_change_budget_logging_and_saving_and_says_so(tmp_path: Path) -> None:
     begin(tmp_path / "run")
     changed = recipe(train={"tokens": 5000, "log_every": 7, "save_every": None, "keep_last": 1})
-    lines, _ = open_run(tmp_path / "run", changed, resume=True, overwrite=False)
+    lines = open_run(tmp_path / "run", changed, resume=True, overwrite=False).lines
     assert "resumed with train.steps=None, where it was 20" in lines
     assert "resumed with train.log_every=7, where it was 50" in lines
     assert len(lines) == 5
-    assert open_run(tmp_path / "run", changed, resume=True, overwrite=False) == ([], None)  # it was recorded
+    assert open_run(tmp_path / "run", changed, resume=True, overwrite=False) == Changes([])  # it was recorded
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_budget_less_than_what_is_done_is_refused(tmp_path: Path, budget: dict
     with pytest.raises(SettingsError, match=message):
         open_run(tmp_path / "run", recipe(train=budget), resume=True, overwrite=False)
     assert contents(tmp_path) == before
-    lines, _ = open_run(tmp_path / "run", recipe(train={"steps": 7}), resume=True, overwrite=False)
+    lines = open_run(tmp_path / "run", recipe(train={"steps": 7}), resume=True, overwrite=False).lines
     assert lines == ["resumed with train.steps=7, where it was 20"]
 
 
@@ -220,14 +220,14 @@ def test_a_budget_under_which_a_phase_or_stage_would_have_begun_later_is_refused
 def test_a_budget_that_ends_such_a_run_sooner_is_not_refused(tmp_path: Path, part: str) -> None:
     changes = begin_in_part(tmp_path / "run", part)
     for steps in (15, 12):
-        lines, _ = open_run(tmp_path / "run", recipe(**changes, train={"steps": steps}), resume=True, overwrite=False)
-        assert len(lines) == 1
+        changed = open_run(tmp_path / "run", recipe(**changes, train={"steps": steps}), resume=True, overwrite=False)
+        assert len(changed.lines) == 1
 
 
 @pytest.mark.parametrize(("step", "phase"), [(4, 0), (5, 0), (3, 1)], ids=["within", "at its end", "rolled back to"])
 def test_in_its_first_phase_a_run_may_have_any_budget(tmp_path: Path, step: int, phase: int) -> None:
     changes = begin_in_part(tmp_path / "run", "phases", step, phase)
-    lines, _ = open_run(tmp_path / "run", recipe(**changes, train={"steps": 48}), resume=True, overwrite=False)
+    lines = open_run(tmp_path / "run", recipe(**changes, train={"steps": 48}), resume=True, overwrite=False).lines
     assert [line.partition(",")[0] for line in lines] == ["resumed with train.steps=48"]
     assert "steps: 48" in (tmp_path / "run" / "recipe.yaml").read_text()
 

@@ -1,0 +1,131 @@
+"""What a resume is compared with: the recipe in the newest checkpoint, and `recipe.yaml`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from support.checkpoints import save_checkpoint
+from support.corpora import contents
+from unmask.config import build_settings, dump_settings, read_settings_file
+from unmask.errors import OutputError, SettingsError
+from unmask.io.paths import CHECKPOINTS, RECIPE
+from unmask.recipe.tree import PretrainRecipe
+from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.run.checkpoint import STATE
+from unmask.training.run.directory import Changes, beginning_run, opening_run
+from unmask.training.settings import OptimizerSettings, ScheduleSettings
+from unmask.training.state import TrainState
+
+
+def recipe(**changes: Any) -> PretrainRecipe:
+    return PretrainRecipe.model_validate({"store": "a-store", "train": {"steps": 20}, **changes})
+
+
+def resume(run: Path, recipe: PretrainRecipe) -> Changes:
+    with opening_run(run, recipe, resume=True, overwrite=False) as changes:
+        return changes
+
+
+def save(run: Path, saved: dict[str, Any] | None) -> None:
+    module, optimizer = nn.Linear(1, 1), OptimizerSettings()
+    state, schedule = TrainState(step=7, tokens=700), Schedule(ScheduleSettings())
+    save_checkpoint(run / CHECKPOINTS, module, build_optimizer(module, optimizer), schedule, state, {}, 1, recipe=saved)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with a checkpoint of step 7."""
+    resume(tmp_path / "run", recipe())
+    save(tmp_path / "run", recipe().as_written())
+    return tmp_path / "run"
+
+
+def test_a_run_is_not_resumed_with_its_own_recipe_edited(run: Path) -> None:
+    edited = recipe(seed=7, optimizer={"learning_rate": 0.006})
+    (run / RECIPE).write_text(dump_settings(edited))
+    before = contents(run)
+    told = r"with other settings: seed=7 \(it was 0\), optimizer\.learning_rate=0\.006 \(it was 0\.0001\)\. A resumed"
+    with pytest.raises(SettingsError, match=told):
+        resume(run, edited)
+    assert contents(run) == before
+
+
+def test_a_budget_edited_there_is_a_changed_budget(run: Path) -> None:
+    follows = {"objective": {"target_prob": 0.3, "target_prob_end": 0.15}}
+    save(run, recipe(**follows).as_written())
+    edited = recipe(**follows, train={"steps": 30})
+    (run / RECIPE).write_text(dump_settings(edited))
+    lines, budget, _ = resume(run, edited)
+    assert lines == ["resumed with train.steps=30, where it was 20"]
+    assert budget == {"step": 7, "was": "train.steps=20", "now": "train.steps=30"}
+
+
+def test_a_checkpoint_without_a_recipe_is_taken_as_it_is(run: Path) -> None:
+    save(run, None)
+    (run / RECIPE).write_text(dump_settings(recipe(seed=7)))
+    assert resume(run, recipe(seed=7)).lines == []
+    with pytest.raises(SettingsError, match=r"begun with other settings: seed=0 \(it was 7\)"):
+        resume(run, recipe())
+
+
+def test_so_is_one_of_another_version_and_told(run: Path) -> None:
+    save(run, recipe().as_written() | {"seeds": 0})
+    [line] = resume(run, recipe()).lines
+    assert line.startswith(f"is compared with {run / RECIPE} only, for the checkpoint is of another version: ")
+    assert "unknown key seeds" in line
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"seed: [", b"\xff", b"a: recipe"], ids=str)
+def test_a_recipe_that_is_lost_or_damaged(run: Path, damage: bytes | None) -> None:
+    """It is written anew where a checkpoint has it; else nothing is done without it."""
+    (run / RECIPE).unlink()
+    if damage is not None:
+        (run / RECIPE).write_bytes(damage)
+    with pytest.raises(SettingsError, match=r"begun with other settings: seed=7 \(it was 0\)"):
+        resume(run, recipe(seed=7))
+    save(run, None)
+    before = contents(run)
+    told = r"recipe\.yaml is missing or damaged, and checkpoints up to step 7 are there: put it back, the recipe that"
+    with pytest.raises(SettingsError, match=told):
+        resume(run, recipe())
+    with pytest.raises(OutputError), opening_run(run, recipe(), resume=False, overwrite=False):
+        pass
+    assert contents(run) == before
+    save(run, recipe().as_written())
+    assert resume(run, recipe()).lines == []
+    assert build_settings(PretrainRecipe, read_settings_file(run / RECIPE), "the run's") == recipe()
+
+
+def test_a_damaged_state_says_nothing_of_the_recipe(run: Path) -> None:
+    path = run / CHECKPOINTS / "step-00000007" / STATE
+    state = json.loads(path.read_text())
+    state["recipe"]["seed"] = 7
+    path.write_text(json.dumps(state))
+    assert resume(run, recipe()).lines == []
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_run_may_move_to_another_device(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_checkpoint: bool
+) -> None:
+    run = tmp_path / "run"
+    on_gpu = recipe(device="cuda", precision="bf16", train={"steps": 20, "micro_batch_size": 8})
+    on_cpu = recipe(device="cpu", precision="fp32", train={"steps": 20, "micro_batch_size": 2})
+    for given in (on_gpu, on_cpu):
+        about: dict[str, Any] = {"name": "r", "command": [], "seed": 0, "device": given.device}
+        with beginning_run(run, given, **about, resume=True, overwrite=False):
+            pass
+        if has_checkpoint:
+            save(run, given.as_written())
+    assert "resumed with precision=fp32, where it was bf16" in caplog.messages
+    assert [line for line in caplog.messages if "not bit for bit as if it had never stopped" in line] == [
+        "continues with cpu, where it was cuda: not bit for bit as if it had never stopped, for sums are rounded "
+        "otherwise",
+        "continues with micro-batches of another size: not bit for bit as if it had never stopped, for dropout zeroes "
+        "other elements",
+    ] * has_checkpoint
