@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from unmask.errors import InputError, UserError
 from unmask.io.encodings import LFS_POINTER
 from unmask.io.rows import Row
+from unmask.io.writing import refuse_special
 
 if TYPE_CHECKING:
     from unmask.io.input_files import InputFiles
@@ -182,7 +183,8 @@ def no_object(value: Any) -> str:
 
 
 def check_size(path: Path, error: type[UserError] = InputError) -> None:
-    """Raises `error` if a file that is to be read whole has over `MOST_BYTES`."""
+    """Raises `error` if a file that is to be read whole has over `MOST_BYTES`, or is no file."""
+    refuse_special(path, error)
     if (size := path.stat().st_size) > MOST_BYTES:
         raise error(
             f"{path}: {size:,} bytes; expected at most {MOST_BYTES:,}: read whole, it would take several times that of "

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from unmask.errors import AnotherProcess, OutputError
+from unmask.errors import AnotherProcess, OutputError, UserError
 
 try:
     import fcntl
@@ -45,11 +45,12 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     """Opens a neighbour of `path` for binary writing, which replaces `path` when the block ends without error.
 
     Raises:
-        OutputError: the disk is full, or the place cannot be written.
+        OutputError: the disk is full, the place cannot be written, or a device or the like is there.
     """
     path = own_place(path)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     with as_output_error(path):
+        refuse_special(path)
         try:
             with open(unfinished, "wb") as file:
                 yield file
@@ -183,6 +184,13 @@ def refuse_foreign(path: Path, own: Sequence[str], kind: str, mark: str | None =
         raise OutputError(f"{path} holds {foreign[0]}, which is no part of {kind}, {advice}")
     if entries and mark is not None and not (path / mark).is_file():
         raise OutputError(f"{path} is not {kind} ({mark} is missing), {advice}")
+
+
+def refuse_special(path: Path, error: type[UserError] = OutputError) -> None:
+    """Raises `error` for a device, a pipe or a socket: to read or open it may take for ever, and no other file may take
+    its place."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise error(f"{path} is a device, a pipe or a socket: expected a file")
 
 
 @contextmanager

@@ -371,11 +371,11 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
             store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_START_TIMEOUT)
     except (RuntimeError, ValueError, OSError) as error:
-        address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
-        raise UserError(
-            f"rank {rank} of {size} cannot join the others at {address} ({str(error).splitlines()[0]}): start all of "
-            "them with torchrun and the same --rdzv-endpoint, which every machine can reach"
-        ) from error
+        advice = "start all of them with torchrun and the same --rdzv-endpoint, which every machine can reach"
+        if "EADDRINUSE" in str(error):
+            advice = "another program has this port: take another one (MASTER_PORT, or torchrun's --master-port)"
+        place = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} ({str(error).splitlines()[0]})"
+        raise UserError(f"rank {rank} of {size} cannot join the others at {place}: {advice}") from error
     try:
         yield Ranks(rank, size, local_rank)
     finally:

@@ -60,6 +60,19 @@ def test_sha256_is_the_known_one(tmp_path: Path) -> None:
     assert sha256(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_never_takes_the_place_of_a_device_or_a_pipe(tmp_path: Path, is_link: bool) -> None:
+    path = special = tmp_path / "pipe"
+    os.mkfifo(special)
+    if is_link:
+        path = tmp_path / "link"
+        path.symlink_to(special)
+    with pytest.raises(OutputError, match="pipe is a device, a pipe or a socket: expected a file"):
+        write_text(path, "x")
+    assert special.is_fifo()
+
+
 # ------------------------------------------------------------------------------------------------------ directories
 
 

@@ -38,13 +38,12 @@ from unmask.io.writing import sha256
 from unmask.training.distributed import Ranks
 from unmask.training.optimizers.optimizer import Schedule, Stage
 from unmask.training.run.best import Best
+from unmask.training.run.saved_state import field_at_fault
 from unmask.training.sharding import divided_like, whole
 from unmask.training.state import StepResult, TrainState
 
 WEIGHTS, OPTIMIZER, RANDOM, STATE = "weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
 BEST = "best.safetensors"
-_NUMBERS, _OBJECTS = ("step", "tokens", "epochs", "seconds"), ("position", "files")
-"""What every state has."""
 
 Place = TypeVar("Place")
 
@@ -142,8 +141,12 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
         save_every: checkpoints at steps that are not multiples of this are used only if there is no other.
 
     Raises:
-        CheckpointError: there are checkpoints, but none is sound; each is named with what is wrong.
+        CheckpointError: there are checkpoints, but none is sound; each is named with what is wrong. Or their folder is
+            a link that leads nowhere.
     """
+    if checkpoints.is_symlink() and not checkpoints.exists():
+        place = checkpoints.readlink()
+        raise CheckpointError(f"{checkpoints} is a link to {place}, which is not there: is its disk mounted?")
     damaged: list[str] = []
     for directory in sorted(newest_first(checkpoints), key=lambda each: step_of(each) % save_every != 0):
         try:
@@ -185,7 +188,7 @@ def find_shared_checkpoint(checkpoints: Path, ranks: Ranks, save_every: int = 1)
         return None
     directory = checkpoints / Path(there[0]).name
     if not ranks.is_first:
-        _remove(directory)  # of an earlier time
+        remove(directory)  # of an earlier time
         found = _link(directory, Path(there[0]), there[1])
     ranks.copy_directory(directory, is_here=found is not None)
     return found or open_checkpoint(checkpoints, step_of(directory))
@@ -204,12 +207,12 @@ def _link(directory: Path, first: Path, digest: str) -> Checkpoint | None:
     return Checkpoint(directory, state)
 
 
-def _remove(directory: Path) -> None:
-    """Removes a checkpoint, or the link to one; it may be missing."""
-    if directory.is_symlink():
-        directory.unlink()
-    elif directory.exists():
+def remove(directory: Path) -> None:
+    """Removes a checkpoint, or the link or file that has its name; it may be missing."""
+    if directory.is_dir() and not directory.is_symlink():
         shutil.rmtree(directory)
+    else:
+        directory.unlink(missing_ok=True)
 
 
 def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:
@@ -256,7 +259,7 @@ def remove_later(checkpoints: Path, step: int) -> None:
     """Removes the checkpoints of later steps, which a run that has gone back will take anew."""
     for directory in newest_first(checkpoints):
         if step_of(directory) > step:
-            _remove(directory)
+            remove(directory)
 
 
 def newest_first(checkpoints: Path) -> list[Path]:
@@ -305,13 +308,10 @@ def _read_state(directory: Path) -> dict[str, Any]:
     digest = state.pop("sha256", None)
     if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
-    for name in (*_NUMBERS, *_OBJECTS):
-        if not isinstance(state.get(name), dict if name in _OBJECTS else int | float):
-            raise CheckpointError(f"{directory / STATE}: no {name}, or not what a checkpoint has under it")
+    if field := field_at_fault(state):
+        raise CheckpointError(f"{directory / STATE}: no {field}, or not what a checkpoint has under it")
     for name, expected in state["files"].items():
         file = directory / name
-        if not isinstance(expected, dict) or not {"bytes", "sha256"} <= expected.keys():
-            raise CheckpointError(f"{directory / STATE}: of {name} neither size nor checksum")
         try:
             if Path(name).name != name or not file.is_file():
                 raise CheckpointError(f"{file}: missing")

@@ -55,7 +55,7 @@ DATA = "data.json"
 _WORTH_KEEPING = (CHECKPOINTS, MODEL, TRIALS)
 """What a run's directory holds once it is worth keeping."""
 _OWN = (
-    *(RECIPE, DATA, ENVIRONMENT, METRICS, LOG, TENSORBOARD, "report.html", RESULTS, SAMPLES),
+    *(RECIPE, DATA, ENVIRONMENT, f"{METRICS}*", LOG, TENSORBOARD, "report.html", RESULTS, SAMPLES),
     *(CHECKPOINTS, "divergence", "features", "store", "tokenizer", MODEL),
     *(TRIALS, SUMMARY, "ensemble", f"{UNFINISHED}*"),
 )

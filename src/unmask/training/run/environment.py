@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from unmask.io.writing import write_json
 
 ENVIRONMENT = "environment.json"
 
-_COMMIT = "the commit of unmask"
+_CODE = {"git_commit": "the commit of unmask", "source_sha256": "the code of unmask"}
+"""What `code_here` says besides versions, in words."""
 
 
 def write_environment(
@@ -92,22 +95,29 @@ def installed_versions() -> dict[str, str | None]:
 
 
 def code_differences(before: Mapping[str, Any]) -> dict[str, tuple[str | None, str | None]]:
-    """The versions, and the commit of a checkout of `unmask`, that are not those of a session: by name, before and now.
+    """The versions, the commit of a checkout of `unmask` and the checksum of its source that are not those of a
+    session: by name, before and now.
 
     What the session does not say is not compared, nor are commits unless both are known.
     """
+    here = code_here()
     versions = before.get("versions")
     known = dict(versions) if isinstance(versions, dict) else {}
-    now = installed_versions()
-    commits = before.get("git_commit"), _git_commit(Path(__file__))
-    if all(commits):
-        known[_COMMIT], now[_COMMIT] = commits
+    now = here["versions"]
+    for key, name in _CODE.items():
+        if before.get(key) and here[key]:
+            known[name], now[name] = before[key], here[key]
     return {name: (known[name], now[name]) for name in now if name in known and known[name] != now[name]}
 
 
 def code_here() -> dict[str, Any]:
     """What `code_differences` compares, of this process."""
-    return {"git_commit": _git_commit(Path(__file__)), "versions": installed_versions()}
+    source = Path(__file__)
+    return {
+        "git_commit": _git_commit(source),
+        "source_sha256": _source_sha256(source.parents[2]),
+        "versions": installed_versions(),
+    }
 
 
 def _version(package: str) -> str | None:
@@ -115,6 +125,15 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+@cache
+def _source_sha256(package: Path) -> str:
+    """The first digits of a checksum of all modules of a package and their names."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _processor() -> str:

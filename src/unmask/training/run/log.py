@@ -18,14 +18,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from unmask.errors import InputError, Interrupted, OutputError, UnmaskError
+from unmask.errors import CheckpointError, InputError, Interrupted, OutputError, UnmaskError
+from unmask.io.paths import CHECKPOINTS
 from unmask.io.progress import Progress
-from unmask.io.writing import as_output_error, sha256, writing
+from unmask.io.writing import as_output_error, refuse_special, sha256, writing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 METRICS = "metrics.jsonl"
+METRICS_BEFORE = f"{METRICS}.before"
+"""The rows of an attempt that has left no checkpoint."""
 LOG = "log.txt"
 TENSORBOARD = "tensorboard"
 
@@ -87,8 +90,10 @@ class RunLog:
         self._events: SummaryWriter | None = None
         _end_whole(self._path)
         self._metrics = _open_to_append(self._path)
-        self._messages = ExitStack()
-        self._echo = self._messages.enter_context(logging_messages(directory, echo))
+        with ExitStack() as opened:
+            opened.callback(lambda: self._metrics.close())
+            self._echo = opened.enter_context(logging_messages(directory, echo))
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -112,8 +117,7 @@ class RunLog:
 
     def close(self) -> None:
         """Flushes and closes everything; the logger `unmask` is left as it was found."""
-        self._messages.close()
-        self._metrics.close()
+        self._opened.close()
         self._close_events()
 
     def _close_events(self) -> None:
@@ -156,6 +160,24 @@ class RunLog:
         """Adds an evaluation row; `metrics` by name without `eval/`."""
         self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
 
+    def begin(self, save_every: int | None) -> None:
+        """Puts the rows of an earlier attempt aside: there is no checkpoint, so the run begins again.
+
+        Raises:
+            CheckpointError: there are so many rows that there has been a checkpoint.
+        """
+        if rows := read_metrics(self._path):
+            newest = max(row["step"] for row in rows)
+            has_rows = f"{self._path} has rows up to step {newest:,}, but there is no checkpoint"
+            if save_every is not None and newest > 2 * save_every:  # the first one is whole before the second is begun
+                where = self._directory / CHECKPOINTS
+                raise CheckpointError(f"{has_rows} in {where}: is its disk mounted? To begin again, give --overwrite")
+            logger.warning("%s: the run begins again, and these rows are in %s", has_rows, METRICS_BEFORE)
+            with as_output_error(self._path):
+                os.replace(self._path, self._directory / METRICS_BEFORE)
+            self._reopen()
+        self._purge_step = 1
+
     def rewind(self, step: int, *, is_open: bool = False, is_evaluated: bool = True) -> None:
         """Removes, atomically, the rows after `step`, which a run that continues from there writes again.
 
@@ -165,18 +187,27 @@ class RunLog:
             is_evaluated: False removes the evaluation of `step` itself: the checkpoint does not know of it.
         """
         self._close_events()
-        rows = _rows(self._path)
-        kept = [
-            line
-            for line, row in rows
-            if row["step"] < step or (row["step"] == step and (not is_open if is_of_training(row) else is_evaluated))
-        ]
-        if len(kept) < len(rows):
+        kept: list[bytes] = []
+        fault: InputError | None = None
+        has_more = False
+        for line, row in _lines(self._path):
+            if isinstance(row, InputError):
+                fault, has_more = fault or row, True
+            elif row["step"] > step or (row["step"] == step and (is_open if is_of_training(row) else not is_evaluated)):
+                has_more = True
+            elif fault is not None:
+                raise fault
+            else:
+                kept.append(line)
+        if has_more:
             with writing(self._path) as file:
                 file.writelines(kept)
-            self._metrics.close()
-            self._metrics = _open_to_append(self._path)
+            self._reopen()
         self._purge_step = step + 1
+
+    def _reopen(self) -> None:
+        self._metrics.close()
+        self._metrics = _open_to_append(self._path)
 
     def digest(self) -> str:
         """The SHA-256 of the rows so far, which are then on the disk: no checkpoint that names it outlives them."""
@@ -185,8 +216,13 @@ class RunLog:
         return sha256(self._path)
 
     def check_rows(self, digest: str, step: int) -> None:
-        """Raises InputError if there are rows, and not those whose `digest` the checkpoint of `step` names."""
-        if self._path.stat().st_size and sha256(self._path) != digest:
+        """Raises InputError if there are rows, and not those whose `digest` the checkpoint of `step` names; warns if
+        there are none any more."""
+        if sha256(self._path) == digest:
+            return
+        if not self._path.stat().st_size:
+            logger.warning("%s is empty: the figures up to step %s are gone", self._path, f"{step:,}")
+        else:
             raise InputError(
                 f"{self._path}: its rows up to step {step:,} are not those that the run has written: restore the file, "
                 "or move it away, and the run continues without its earlier figures"
@@ -241,6 +277,7 @@ class _Echo(logging.Handler):
 
 def _open_to_append(path: Path) -> FileIO:
     with as_output_error(path):
+        refuse_special(path)
         return open(path, "ab", buffering=0)
 
 
@@ -259,19 +296,26 @@ def is_of_training(row: Mapping[str, Any]) -> bool:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a `metrics.jsonl`, in order; a last line that was cut short is left out. Raises InputError if the
     file is missing, or a line before the last is not a row."""
-    return [row for _, row in _rows(path)]
+    rows = []
+    for _, row in _lines(path):
+        if isinstance(row, InputError):
+            raise row
+        rows.append(row)
+    return rows
 
 
-def _rows(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
-    """The whole lines of a metrics file, each with its line end, and the row that each holds."""
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | InputError]]:
+    """The whole lines of a metrics file, each with its line end, and the row that it holds, or what is wrong with it;
+    a last line that was cut short is left out."""
+    refuse_special(path, InputError)
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: a run directory holds its figures there") from None
-    rows = []
     for number, line in enumerate(lines, start=1):
+        row: dict[str, Any] | InputError
         try:
-            row = json.loads(line)
+            row = json.loads(line.decode("utf-8"))
             if not (isinstance(row, dict) and isinstance(row.get("step"), int)):
                 raise ValueError('expected an object with a whole number as "step"')
             if not all(value is None or isinstance(value, int | float) for value in row.values()):
@@ -279,14 +323,13 @@ def _rows(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             if number == len(lines) and not line.endswith(b"\n"):
                 break
-            raise InputError(f"{path}, line {number}, is not a row of metrics ({error}): take the line out") from error
-        rows.append((line.rstrip(b"\n") + b"\n", row))
-    return rows
+            row = InputError(f"{path}, line {number}, is not a row of metrics ({error}): take the line out")
+        yield line.rstrip(b"\n") + b"\n", row
 
 
 def _end_whole(path: Path) -> None:
     """Rewrites a metrics file whose last line has no end, cut short by a kill: the next row would be glued to it."""
     if path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
-        lines = [line for line, _ in _rows(path)]
+        lines = [line for line, _ in _lines(path)]
         with writing(path) as file:
             file.writelines(lines)

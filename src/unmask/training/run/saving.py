@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import logging
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +16,10 @@ from torch import Tensor
 
 from unmask.errors import OutputError
 from unmask.io.writing import UNFINISHED, sha256, write_json, writing_directory
-from unmask.training.run.checkpoint import STATE, Snapshot, newest_first, state_digest, step_of
+from unmask.training.run.checkpoint import STATE, Snapshot, newest_first, remove, state_digest, step_of
 from unmask.training.settings import TrainSettings
+
+logger = logging.getLogger("unmask")
 
 
 class CheckpointWriter:
@@ -72,7 +74,7 @@ def write_checkpoint(
     keep_every: int | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """Writes a checkpoint and removes the oldest ones beyond `keep_last`.
+    """Writes a checkpoint and removes the oldest ones beyond `keep_last`; warns of one that cannot be removed.
 
     Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
 
@@ -88,6 +90,8 @@ def write_checkpoint(
         CancelledError: it was given up.
     """
     target = checkpoints / f"step-{snapshot.state['step']:08d}"
+    if not target.is_dir():
+        _remove_if_possible(target)  # a file that has its name
     with writing_directory(target, overwrite=True) as directory:
         for name, tensors in snapshot.files.items():
             _write_tensors(directory / name, tensors)
@@ -102,10 +106,17 @@ def write_checkpoint(
     due = [path for path in saved_steps if save_every is not None and step_of(path) % save_every == 0]
     for old in saved_steps[keep_last:]:
         if old not in due[:1] and (keep_every is None or step_of(old) % keep_every):
-            shutil.rmtree(old)
+            _remove_if_possible(old)
     for left in checkpoints.glob(f"{UNFINISHED}*"):  # left by a kill in the middle of a save
-        shutil.rmtree(left)
+        _remove_if_possible(left)
     return target
+
+
+def _remove_if_possible(path: Path) -> None:
+    try:
+        remove(path)
+    except OSError as error:
+        logger.warning("%s cannot be removed (%s)", path, error.strerror)
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.files import write
 from unmask.errors import InputError
 from unmask.training.run import environment
 from unmask.training.run.environment import budget_changes, read_sessions, write_environment
@@ -83,3 +84,13 @@ def test_the_git_commit_is_that_of_a_tracked_source_only(tmp_path: Path) -> None
     assert environment._git_commit(foreign) is None
     tracked.write_text("2\n")
     assert environment._git_commit(tracked) == f"{commit}-dirty"
+
+
+def test_the_checksum_of_a_package_is_of_all_its_modules_and_their_names(tmp_path: Path) -> None:
+    found = []
+    for name, text in (("a/b.py", "1"), ("a/b.py", "2"), ("a/note.txt", "1"), ("c.py", "")):
+        write(tmp_path / name, text)
+        environment._source_sha256.cache_clear()
+        found.append(environment._source_sha256(tmp_path))
+    assert found[1] == found[2]
+    assert len(set(found)) == 3

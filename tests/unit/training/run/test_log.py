@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import math
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from unmask.errors import InputError, OutputError
+from unmask.errors import CheckpointError, InputError, OutputError
 from unmask.io.progress import Progress
 from unmask.training.run.log import RunLog, read_metrics
 
@@ -122,6 +123,43 @@ def test_rewinding_takes_out_later_rows_and_hides_their_events(tmp_path: Path) -
     assert (third, fourth) == ((3, pytest.approx(10 / 3, rel=1e-6)), (4, 0.25))  # events hold float32
 
 
+def test_rewinding_takes_out_what_is_no_row_after_those_that_it_keeps(tmp_path: Path) -> None:
+    write_steps(tmp_path, range(1, 4))
+    path = tmp_path / "metrics.jsonl"
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second + b"\0\0\xff\n" + third + b"[\n")
+    with RunLog(tmp_path) as log:
+        with pytest.raises(InputError, match=r"line 3, is not a row of metrics \('utf-8'"):
+            log.rewind(3)
+        log.rewind(2)
+    assert path.read_bytes() == first + second
+
+
+def test_the_rows_of_an_attempt_without_a_checkpoint_are_put_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint of step 2 may have been under way still at step 4, but not later."""
+    path = tmp_path / "metrics.jsonl"
+    with RunLog(tmp_path) as log:
+        log.begin(2)
+        for step in (1, 4):
+            write_training(log, step)
+    rows = path.read_bytes()
+    with RunLog(tmp_path) as log:
+        log.begin(2)
+        write_training(log, 5)
+    assert (tmp_path / "metrics.jsonl.before").read_bytes() == rows
+    assert [row["step"] for row in read_metrics(path)] == [5]
+    assert [message.partition("metrics.jsonl ")[2] for message in caplog.messages] == [
+        "has rows up to step 4, but there is no checkpoint: the run begins again, and these rows are in "
+        "metrics.jsonl.before"
+    ]
+    with RunLog(tmp_path) as log:
+        with pytest.raises(CheckpointError, match=r"rows up to step 5, but there is no checkpoint in .*--overwrite"):
+            log.begin(2)
+        log.begin(None)
+
+
 def test_the_row_that_a_stop_has_written_is_taken_out_where_its_steps_continue(tmp_path: Path) -> None:
     write_steps(tmp_path, range(1, 5))
     with RunLog(tmp_path) as log:
@@ -162,7 +200,9 @@ def test_rewinding_to_the_last_step_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").stat().st_ino == before.st_ino
 
 
-def test_rows_that_are_not_those_of_the_checkpoint_are_refused(tmp_path: Path) -> None:
+def test_rows_that_are_not_those_of_the_checkpoint_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A flipped bit of a digit makes another row that is as sound; without any rows, a run may go on."""
     with RunLog(tmp_path) as log:
         write_training(log, 1)
@@ -172,8 +212,12 @@ def test_rows_that_are_not_those_of_the_checkpoint_are_refused(tmp_path: Path) -
         path.write_bytes(path.read_bytes().replace(b"1", b"3", 1))
         with pytest.raises(InputError, match=r"metrics\.jsonl: its rows up to step 1 are not .* or move it away"):
             log.check_rows(digest, 1)
+        assert not caplog.messages
         path.write_bytes(b"")
         log.check_rows(digest, 1)
+        assert caplog.messages == [f"{path} is empty: the figures up to step 1 are gone"]
+        log.check_rows(log.digest(), 1)
+        assert len(caplog.messages) == 1
 
 
 def test_log_text_has_a_time_and_the_logger_is_left_as_it_was_found(
@@ -215,7 +259,8 @@ def test_echo_goes_to_standard_error_and_then_above_the_bar(tmp_path: Path, caps
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to stand in for a full disk")
-def test_a_full_disk_is_reported_as_such(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.training.run.log.refuse_special", lambda *arguments: None)
     for name in ("metrics.jsonl", "log.txt"):
         (tmp_path / name).symlink_to("/dev/full")
     with RunLog(tmp_path) as log:
@@ -223,3 +268,14 @@ def test_a_full_disk_is_reported_as_such(tmp_path: Path) -> None:
             write_training(log, 1)
         with pytest.raises(OutputError, match=r"disk is full.*log\.txt"):
             logger.info("a line")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+@pytest.mark.parametrize("name", ["metrics.jsonl", "log.txt"])
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OutputError, match=rf"{name} is a device, a pipe or a socket: expected a file"):
+        RunLog(tmp_path)
+    if name == "metrics.jsonl":
+        with pytest.raises(InputError, match="expected a file"):
+            read_metrics(tmp_path / name)

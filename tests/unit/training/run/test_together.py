@@ -35,6 +35,7 @@ RECIPE = PretrainRecipe(store="s", train=TrainSettings(steps=1))
     ("code", "told"),
     [
         ({"versions": {"numpy": "1.0"}}, r"runs numpy \S+, and the first one 1\.0: install the same"),
+        ({"source_sha256": "ab"}, r"runs the code of unmask \w{12}, and the first one ab: install the same"),
         ({"git_commit": "ab"}, r"runs the commit of unmask cd, and the first one ab: install the same"),
     ],
 )

@@ -1,0 +1,24 @@
+"""How processes find each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from unmask.errors import UserError
+from unmask.training.distributed import joined_ranks
+
+
+def test_a_port_that_another_program_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        for name, value in place.items():
+            monkeypatch.setenv(name, value)
+        told = rf"cannot join the others at 127\.0\.0\.1:{port} .*: another program has this port: take another one"
+        with pytest.raises(UserError, match=told), joined_ranks(os.environ):
+            pass
