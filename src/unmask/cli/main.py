@@ -54,7 +54,8 @@ def main() -> None:
     if is_one_of_several() and os.environ["RANK"] != "0" and sys.argv[1:2] in (["pretrain"], ["finetune"]):
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as above)
     # PyTorch's threads spin while they wait, which beside other work costs most of the speed. Here they spin for some
-    # ten microseconds, as long as the next kernel is away, and then sleep; longer in a server, whose machine is its own.
+    # ten microseconds, as long as the next kernel is away, and then sleep; in a server, which has its machine for
+    # itself, for some fifty.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "passive"
         os.environ.setdefault("GOMP_SPINCOUNT", "5000" if sys.argv[1:2] == ["serve"] else "1000")

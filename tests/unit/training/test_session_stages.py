@@ -122,7 +122,7 @@ def test_a_run_whose_checkpoints_are_lost_is_refused_and_keeps_its_rows(tmp_path
     run(tmp_path, steps=10, save_every=4)
     (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
     rows = (tmp_path / "metrics.jsonl").read_bytes()
-    with pytest.raises(CheckpointError, match="rows up to step 10, but there is no checkpoint in .*checkpoints"):
+    with pytest.raises(CheckpointError, match=r"rows up to step 10, but there is no checkpoint in .*checkpoints"):
         run(tmp_path, steps=10, save_every=4)
     assert (tmp_path / "metrics.jsonl").read_bytes() == rows
     assert not (tmp_path / "checkpoints").exists()
