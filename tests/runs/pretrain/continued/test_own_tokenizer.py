@@ -22,6 +22,7 @@ from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
+from unmask.training.run.checkpoint import state_digest
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -82,6 +83,9 @@ def test_a_run_that_had_trained_a_tokenizer_goes_on_with_it(
     shutil.copytree(tmp_path / "wider", run / "tokenizer")
     settings = load_pretrain_recipe(recipe, [*words, "tokenizer.vocab_size=201"])
     (run / "recipe.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json")))
+    for path in run.glob("checkpoints/*/state.json"):  # which had no recipe then
+        state = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("recipe", "sha256")}
+        path.write_text(json.dumps(state | {"sha256": state_digest(state)}))
     pretrain(recipe, [*words, "tokenizer.vocab_size=201"], out=run, resume=True)
     assert weight_bytes(run / "model") == finished
     assert load_tokenizer(run / "model").vocab_size == 201
