@@ -150,7 +150,7 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
     damaged: list[str] = []
     for directory in sorted(newest_first(checkpoints), key=lambda each: step_of(each) % save_every != 0):
         try:
-            return Checkpoint(directory, _read_state(directory), tuple(damaged))
+            return Checkpoint(directory, _read_sound_state(directory), tuple(damaged))
         except CheckpointError as error:
             damaged.append(str(error))
     if damaged:
@@ -165,10 +165,8 @@ def saved_recipe(checkpoints: Path) -> dict[str, Any] | None:
     """The recipe in the newest `state.json` that is sound, whatever the other files are; None where none has one."""
     for directory in newest_first(checkpoints):
         with suppress(CheckpointError):
-            state = read_object(directory / STATE, CheckpointError)
-            digest, recipe = state.pop("sha256", None), state.get("recipe")
-            if state_digest(state) == digest:
-                return recipe if isinstance(recipe, dict) else None
+            recipe: dict[str, Any] | None = _read_state(directory).get("recipe")
+            return recipe
     return None
 
 
@@ -197,7 +195,7 @@ def find_shared_checkpoint(checkpoints: Path, ranks: Ranks, save_every: int = 1)
 def _link(directory: Path, first: Path, digest: str) -> Checkpoint | None:
     """Makes `directory` a link to the first process's checkpoint, where that is seen, sound and of this digest."""
     try:
-        state = _read_state(first)
+        state = _read_sound_state(first)
         if state_digest(state) != digest:
             return None
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -218,7 +216,7 @@ def remove(directory: Path) -> None:
 def open_checkpoint(checkpoints: Path, step: int) -> Checkpoint:
     """The checkpoint of one step. Raises CheckpointError if it is missing or damaged."""
     directory = checkpoints / f"step-{step:08d}"
-    return Checkpoint(directory, _read_state(directory))
+    return Checkpoint(directory, _read_sound_state(directory))
 
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
@@ -304,12 +302,19 @@ def state_digest(state: dict[str, Any]) -> str:
 
 
 def _read_state(directory: Path) -> dict[str, Any]:
+    """What `state.json` says; it is sound, whatever the other files are."""
     state = read_object(directory / STATE, CheckpointError)
     digest = state.pop("sha256", None)
     if state_digest(state) != digest:
         raise CheckpointError(f"{directory / STATE}: its checksum is not the one it was written with")
     if field := field_at_fault(state):
         raise CheckpointError(f"{directory / STATE}: no {field}, or not what a checkpoint has under it")
+    return state
+
+
+def _read_sound_state(directory: Path) -> dict[str, Any]:
+    """The same of a checkpoint whose other files are sound too."""
+    state = _read_state(directory)
     for name, expected in state["files"].items():
         file = directory / name
         try:

@@ -329,14 +329,14 @@ def _holds_only(directory: Path, names: Sequence[str]) -> bool:
 def _find_changes(saved: Path, recipe: Settings) -> Changes:
     """What differs from the recipe so far; refuses what cannot change since the newest checkpoint, or, where none says
     with which recipe it was made, since `saved` was written."""
-    lines = []
+    lines: list[str] = []
     begun = None
     if (values := saved_recipe(saved.parent / CHECKPOINTS)) is not None:
         try:
             begun = build_settings(type(recipe), values, STATE)
         except SettingsError as error:  # a key has another name by now
             lines.append(f"is compared with {saved} only, for the checkpoint is of another version: {error}")
-    before = _read_recipe(saved, type(recipe), begun)
+    before = _read_recipe(saved, type(recipe), begun, lines)
     if begun is not None and not changed_keys(before, recipe):  # the run's own recipe, which people edit
         before = begun
     changed = changed_keys(before, recipe)
@@ -361,12 +361,13 @@ def _find_changes(saved: Path, recipe: Settings) -> Changes:
     return Changes(lines, budget, cuts_otherwise="train.micro_batch_size" in changed)
 
 
-def _read_recipe(saved: Path, kind: type[Settings], begun: Settings | None) -> Settings:
-    """A run's recipe; what the checkpoint says of it, where the file is missing or damaged."""
+def _read_recipe(saved: Path, kind: type[Settings], begun: Settings | None, lines: list[str]) -> Settings:
+    """A run's recipe; where its file is missing or damaged, what the checkpoint says of it, and a note in `lines`."""
     try:
         return build_settings(kind, read_settings_file(saved), str(saved))
     except SettingsError as error:
         if begun is not None:
+            lines.append(f"{saved} was missing or damaged: written anew")
             return begun
         if not (steps := list_steps(saved.parent / CHECKPOINTS)):
             raise

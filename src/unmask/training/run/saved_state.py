@@ -54,6 +54,7 @@ class _State(_Strict):
     evaluated_step: Count | None = None
     best: _Best | None = None
     metrics_sha256: str = ""
+    recipe: dict[str, Any] | None = None
 
 
 def field_at_fault(state: Mapping[str, Any]) -> str | None:

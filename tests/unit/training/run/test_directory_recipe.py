@@ -97,7 +97,7 @@ def test_a_recipe_that_is_lost_or_damaged(run: Path, damage: bytes | None) -> No
         pass
     assert contents(run) == before
     save(run, recipe().as_written())
-    assert resume(run, recipe()).lines == []
+    assert resume(run, recipe()).lines == [f"{run / RECIPE} was missing or damaged: written anew"]
     assert build_settings(PretrainRecipe, read_settings_file(run / RECIPE), "the run's") == recipe()
 
 
