@@ -210,7 +210,7 @@ def _train(
                 run.checkpoint,
                 settings.seed,
                 in_steps,
-                settings.as_written(),
+                recipe=settings.as_written(),
             ),
             evaluate=dev,
         )

@@ -112,7 +112,7 @@ def pretrain(
                 inputs.checkpoint,
                 settings.seed,
                 in_steps,
-                settings.as_written(),
+                recipe=settings.as_written(),
             )
             last_evaluation = _train(settings, inputs, evaluate, context)
             with ranks.agreeing():  # the others wait: what fails here fails everywhere
