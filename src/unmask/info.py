@@ -248,6 +248,7 @@ def _describe_tokenizer(path: Path) -> dict[str, Any]:
         "vocab_size": tokenizer.vocab_size,
         "special_tokens": [tokenizer.token_strings[index] for index in tokenizer.special_ids],
         "kind_of_tokenizer": tokenizer.kind,
+        **({} if tokenizer.reads_words else {"case": "uncased" if tokenizer.lowercases else "cased"}),
         **({"continuations": int(tokenizer.continuation.sum())} if tokenizer.marks_words else {}),
         **({"segmenter": _describe_segmenter(tokenizer.segmenter)} if tokenizer.segmenter != "none" else {}),
         "fingerprint": tokenizer.fingerprint(),

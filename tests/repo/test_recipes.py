@@ -105,6 +105,27 @@ def test_recipes_to_compare_have_one_budget(path: Path) -> None:
     assert load_pretrain_recipe(str(path), ["store=any", "train.epochs=0.1"]).train.epochs == 0.1
 
 
+@recipes("pretrain/*.yaml")
+def test_stated_tokens_and_operations_are_those_of_plan(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from unmask.doctor.recipe.checks import steps_of
+    from unmask.experiments.plan import workload
+    from unmask.training.device import Compute
+
+    stated = re.search(r"([\d.]+e\d+) tokens, ([\d.]+e\d+) FLOPs", header_of(path)["time"])
+    if stated is None:
+        return
+    monkeypatch.setattr(workload, "_measure_kept", lambda *_: None)  # of the memory, which takes a pass of the model
+    settings, names_text = workload.open_recipe(str(path), [])
+    device = Compute(torch.device("cuda"), torch.bfloat16, "of a test")
+    phases = workload.open_workload(path.stem, settings, names_text, device).workload.phases
+    steps = [steps_of(settings.train, phase.tokens, None, None) for phase in phases]
+    tokens = [phase.share * each * phase.tokens for phase, each in zip(phases, steps, strict=True) if each is not None]
+    operations = [phase.operations * each for phase, each in zip(phases, tokens, strict=True)]
+    assert [float(figure) for figure in stated.groups()] == pytest.approx([sum(tokens), sum(operations)], rel=0.05)
+
+
 def test_lambs_phases_have_the_steps_that_its_header_states() -> None:
     """A phase has the steps before the first one whose share of the budget is `until`, as `data.phases` counts."""
     from bisect import bisect_right

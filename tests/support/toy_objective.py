@@ -15,6 +15,7 @@ from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
+from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.cross_entropy import summed_cross_entropy
 from unmask.models.settings import EncoderSettings
@@ -59,7 +60,8 @@ class PreviousToken:
     def restore_heads(
         self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
     ) -> None:
-        pass
+        assert isinstance(module, PreviousTokenModule)
+        module.masked_lm_head = load_model(source).masked_lm_head or module.masked_lm_head
 
     def floors(
         self,
@@ -93,7 +95,10 @@ class PreviousTokenModule(ObjectiveModule):
 
     def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
         logits, labels = self.logits(batch)
-        return {"previous_loss": (summed_cross_entropy(logits, labels), len(labels))}
+        return {
+            "previous_loss": (summed_cross_entropy(logits, labels), len(labels)),
+            "previous_accuracy": ((logits.argmax(-1) == labels).sum(), len(labels)),
+        }
 
     def saved(self) -> dict[str, Saved]:
         return {"": Saved(self.encoder, {"masked_lm_head": self.masked_lm_head})}

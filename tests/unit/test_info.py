@@ -33,6 +33,7 @@ def test_a_sample_encoder_is_a_model_although_its_recipe_is_beside_it(name: str)
     description = describe(Path(__file__).parents[2] / "samples" / "models" / name)
     assert description["kind"] == "model"
     assert description["architectures"] == ["ModernBertForMaskedLM"]
+    assert description["tokenizer"]["case"] == "cased"
 
 
 def test_a_store_and_an_unfinished_one(tiny_model: Path, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def _write_mean(directories: Sequence[Path], out: Path, extra_config: Mapping[st
     for source in sources[1:]:
         for what, value in _kinds(source).items():
             if value != alike[what]:
-                raise _differs(source, what, first)
+                raise _differs(source, what, first, f" ({value} and {alike[what]})" if what == "class" else "")
     weights = _mean(sources, [source.weights() for source in sources])
     head = None
     if (first.directory / HEAD_WEIGHTS).is_file():
@@ -107,9 +107,10 @@ def _mean(sources: Sequence[ModelSource], weights: Sequence[dict[str, Tensor]]) 
     }
 
 
-def _differs(source: ModelSource, what: str, first: ModelSource) -> ModelError:
+def _differs(source: ModelSource, what: str, first: ModelSource, values: str = "") -> ModelError:
     return ModelError(
-        f"{source.directory} and {first.directory} differ in {what}: expected models that differ in weights alone"
+        f"{source.directory} and {first.directory} differ in {what}{values}: expected models that differ in weights "
+        "alone, as one objective trains them"
     )
 
 

@@ -89,7 +89,9 @@ class Progress:
         if elapsed >= FIRST_SHOWN_S:
             fraction = self._fraction_done()
             done = "done" if kind is None else "stopped" if fraction is None else f"stopped at {_percent(fraction)}"
-            amount, rate = self._amount(self._count), self._amount((self._count - self._start_count) / elapsed)
+            own = self._count - self._start_count
+            of_session = f", {self._number(own)} of them in this session" if self._start_count else ""
+            amount, rate = self._amount(self._count) + of_session, self._amount(own / elapsed)
             self.note(f"{self._what}: {done} · {amount} · {human_duration(elapsed)} · {rate}/s")
 
     def advance(self, count: float = 1) -> None:
@@ -137,7 +139,10 @@ class Progress:
         first, last = self._samples[0], self._samples[-1]
         seconds = last.at - first.at
         of_total = "" if self._total is None else f" of {self._number(self._total)}"
-        parts = [self._amount(self._count, of_total), f"{self._amount((last.units - first.units) / seconds)}/s"]
+        parts = [
+            self._amount(math.floor(self._count), of_total),
+            f"{self._amount((last.units - first.units) / seconds)}/s",
+        ]
         if (fraction := self._fraction_done()) is not None:
             parts.insert(0, _percent(fraction))
         if last.fraction > first.fraction:

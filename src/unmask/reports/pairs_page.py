@@ -42,7 +42,7 @@ def write_pairs_page(path: Path, model: str, pairs: str, results: Sequence[Mappi
         above=None,
         tiles=[
             ("Mean of all paradigms", f"{mean['accuracy']:.1f} %"),
-            ("95 % interval", f"{mean['low']:.1f} to {mean['high']:.1f}"),
+            ("95 % interval", f"{mean['low']:.1f}–{mean['high']:.1f}"),
             ("Pairs", f"{last['n']:,}"),
             ("Paradigms", f"{len(last['paradigms']):,}"),
         ],

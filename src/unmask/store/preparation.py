@@ -43,6 +43,9 @@ from unmask.tokenization.opening import Tokenizer, open_tokenizer
 SHARD_BYTES = 128 << 20
 """A shard ends after the document with which it reaches this many bytes of UTF-8 text."""
 
+_MOST_SHOWN = 0.99
+"""The most of the progress while tokens are still being written: how many there will be is an estimate."""
+
 
 def prepare(
     text: Sequence[str | Path],
@@ -113,8 +116,8 @@ def prepare(
         moved_aside(out) if replaces else nullcontext(),
         unfinished_store(out, keeps_shards=not replaces),
     ):
-        _report_and_check_disk(job, encoder)
-        return _prepare(job, text_tokenizer, encoder, workers, ray_address, interruption)
+        expected_tokens = _report_and_check_disk(job, encoder)
+        return _prepare(job, text_tokenizer, encoder, workers, ray_address, interruption, expected_tokens)
 
 
 def describe_annotations(store: TokenStore) -> str:
@@ -129,19 +132,21 @@ def describe_annotations(store: TokenStore) -> str:
     return "; ".join([f"annotations: {kept}", *(f"{count:,} {why}" for why, count in lost.items() if count)])
 
 
-def _report_and_check_disk(job: Job, encoder: Encoder) -> None:
+def _report_and_check_disk(job: Job, encoder: Encoder) -> int | None:
+    """Says how large the store will be; returns about how many tokens it will have, where that is known of all files."""
     estimates = [estimate_store(corpus.files, encoder, job.reading, job.cleaning) for corpus in job.corpora]
     known = [each.times(corpus.times) for each, corpus in zip(estimates, job.corpora, strict=True) if each is not None]
     if not known:
-        return
+        return None
     whole = sum(known[1:], known[0])
     if not whole.tokens:
-        return  # reading all of it will show what is wrong
+        return None  # reading all of it will show what is wrong
     print(check_free_space(job.out, whole), file=sys.stderr)
     if job.cleaning.near_duplicates is not None:
         memory = estimate_memory(whole.documents, job.cleaning.near_duplicates)
         documents = human_count(whole.documents)
         print(f"near-duplicates: about {human_bytes(memory)} of memory for {documents} documents", file=sys.stderr)
+    return whole.tokens if len(known) == len(estimates) else None
 
 
 def _check_complete(store: TokenStore, job: Job) -> None:
@@ -164,12 +169,17 @@ def _check_complete(store: TokenStore, job: Job) -> None:
 
 
 def _prepare(
-    job: Job, tokenizer: Tokenizer, encoder: Encoder, workers: int, ray_address: str | None, interruption: Interruption
+    job: Job,
+    tokenizer: Tokenizer,
+    encoder: Encoder,
+    workers: int,
+    ray_address: str | None,
+    interruption: Interruption,
+    expected_tokens: int | None,
 ) -> TokenStore:
     out = job.out
     counts = CorpusCounts()
     documents_of: Counter[str] = Counter()  # by file
-    total_bytes = max(1, sum(map(_size, job.files)))
     with ExitStack() as stack:
         progress = stack.enter_context(Progress("preparing", unit="tokens"))
         stack.enter_context(listing_skipped(out, counts))
@@ -178,7 +188,10 @@ def _prepare(
         def advance(num_tokens: int) -> None:
             nonlocal tokens_done
             tokens_done += num_tokens
-            progress.update(min(1.0, counts.file_bytes / total_bytes), tokens_done)
+            if expected_tokens is None:
+                progress.advance(num_tokens)
+            else:  # it is an estimate: the end is where nothing is left
+                progress.update(min(_MOST_SHOWN, tokens_done / expected_tokens), tokens_done)
             interruption.check()
 
         def watched(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

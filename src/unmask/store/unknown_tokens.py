@@ -35,13 +35,12 @@ def unknown_warning(store: TokenStore, *, is_own: bool = False, is_continued: bo
         more = "" if store.has_words else "add words, `unmask tokenizer extend MODEL --words FILE --out DIR`, or "
         advice = f"the model's entries stay: {more}take a model of such text"
     elif is_own:
-        advice = f"give more text, or set a larger tokenizer.{'vocab_size' if store.has_words else 'alphabet_size'}"
+        larger = "tokenizer.vocab_size, where it is used up" if store.has_words else "tokenizer.alphabet_size"
+        advice = f"give more text, or raise {larger}"
     else:
         advice = (
             f"train one on this very text with a larger {larger}, `unmask tokenizer train TEXT{kind} --out DIR`, and "
             "prepare the text with it, `unmask prepare TEXT --tokenizer DIR --out STORE`"
         )
-    return (
-        f"{share:.1%} of the {what.format(store.directory)} all that is learnt of them: {advice}; `unmask tokenizer "
-        "report` shows what is missing"
-    )
+    shown = "" if store.has_words else "; `unmask tokenizer report` shows what is missing"
+    return f"{share:.1%} of the {what.format(store.directory)} all that is learnt of them: {advice}{shown}"

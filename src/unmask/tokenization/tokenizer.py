@@ -116,6 +116,12 @@ class TextTokenizer:
         return np.zeros(self.vocab_size, dtype=np.bool_)
 
     @property
+    def lowercases(self) -> bool:
+        """Whether it makes no difference between upper and lower case ("uncased")."""
+        normalizer = self.backend.normalizer
+        return normalizer is not None and normalizer.normalize_str("A") == normalizer.normalize_str("a")
+
+    @property
     def cls_id(self) -> int:
         """The token that represents the whole text: the first, or GPT-1's last."""
         return self._role("cls_token")

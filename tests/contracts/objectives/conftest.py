@@ -104,6 +104,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """What differs from the recipe in `case`; every entry must stand here (`test_every_entry_is_tested`)."""
 
+NEXT_TOKEN = ("causal_lm", "bilm")
+"""Objectives that mask nothing: preparing a batch draws nothing, but for a sampled softmax."""
+
 SIZES = sizes_of(preset="tiny", width=32, heads=2, positions=32, dropout=0)
 
 SIZES_OF_ELMO: dict[str, Any] = {
@@ -150,7 +153,7 @@ class Case:
     @property
     def masks(self) -> bool:
         """Whether targets are masked, not what comes next."""
-        return self.recipe.objective.name not in ("causal_lm", "bilm")
+        return self.recipe.objective.name not in NEXT_TOKEN
 
     @property
     def samples_words(self) -> bool:

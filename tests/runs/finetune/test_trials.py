@@ -109,7 +109,7 @@ def test_an_interrupted_search_ends_as_one_that_never_stopped(
         after_step(session, *arguments)
 
     monkeypatch.setattr(Session, "__call__", stopping)
-    with pytest.raises(Interrupted, match=r"the same command with --resume continues"):
+    with pytest.raises(Interrupted, match=r"out: stopped in trial 2 of 2, .* --resume continues the search"):
         finetune(recipe, given, out=tmp_path / "out")
     finetune(recipe, given, out=tmp_path / "out", resume=True)
     assert seen == 30  # fifteen steps a trial, none of them twice

@@ -19,6 +19,7 @@ from support.corpora import contents, names
 from unmask.corpus.documents import Document
 from unmask.corpus.sentences.rules import split_sentences
 from unmask.errors import AnotherProcess, InputError, OutputError
+from unmask.io.progress import Progress
 from unmask.io.writing import alone_in
 from unmask.packing.split import Split
 from unmask.store import encoding
@@ -278,3 +279,15 @@ def test_memory_stays_bounded(folder: Path, tmp_path: Path, kind: str) -> None:
     num_tokens, peak_kib = map(int, done.stdout.split())
     assert num_tokens > 1_000_000
     assert peak_kib < 500 << 10
+
+
+def test_progress_is_that_of_encoding(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the text is read before the second of the chunks is encoded."""
+    shown: list[float] = []
+    monkeypatch.setattr(encoding, "CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(Progress, "update", lambda _, fraction, count: shown.append(fraction))
+    prepare_here(folder, tmp_path / "store")
+    assert shown == sorted(shown)
+    assert shown[0] == 0
+    assert any(0.3 < fraction < 0.7 for fraction in shown)
+    assert 0.9 < shown[-1] < 1

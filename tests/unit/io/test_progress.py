@@ -72,8 +72,16 @@ def test_a_resumed_task_shows_the_rate_of_this_session_only(clock: Clock) -> Non
         progress.update(0.6, 5_002_000)
     assert stream.getvalue().splitlines() == [
         "pre-training: 60 % · 5M tokens · 500 tokens/s · 16 s left",
-        "pre-training: done · 5M tokens · 4.0 s · 500 tokens/s",
+        "pre-training: done · 5M tokens, 2k of them in this session · 4.0 s · 500 tokens/s",
     ]
+
+
+def test_halves_are_not_counted(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress("pairs", 80, "pairs", stream=stream, clock=clock) as progress:
+        clock.now += 4.0
+        progress.advance(6.97)
+    assert stream.getvalue().splitlines()[0].startswith("pairs: 8 % · 6 of 80 pairs · 1.74 pairs/s")
 
 
 def test_the_rate_forgets_a_slow_start(clock: Clock) -> None:

@@ -49,12 +49,12 @@ def test_what_to_do_depends_on_whose_tokenizer_it_is() -> None:
     own, words = unknown_warning(Counted(329), is_own=True), unknown_warning(Counted(329, words=True), is_own=True)
     assert own is not None
     assert words is not None
-    assert "give more text, or set a larger tokenizer.alphabet_size;" in own
-    assert "give more text, or set a larger tokenizer.vocab_size;" in words
+    assert "give more text, or raise tokenizer.alphabet_size; `unmask tokenizer report` shows" in own
+    assert words.endswith("give more text, or raise tokenizer.vocab_size, where it is used up")
     for is_own in (False, True):
         for of_words in (False, True):  # words are not added to a tokenizer of words
             line = unknown_warning(Counted(329, of_words), is_own=is_own, is_continued=True)
             assert line is not None
             assert ("`unmask tokenizer extend MODEL --words FILE --out DIR`" in line) != of_words
-            assert "take a model of such text;" in line
+            assert "take a model of such text" in line
             assert "train TEXT" not in line

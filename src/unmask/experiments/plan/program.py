@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -147,6 +148,7 @@ def plan(recipe: str, overrides: Sequence[str] = (), asked: Asked = Asked()) -> 
     _check(asked)
     settings, names_text = open_recipe(recipe, overrides)
     compute = _compute(settings, asked.gpu)
+    print("working out the memory of a step, by a pass of the model on the processor", file=sys.stderr, flush=True)
     opened = open_workload(recipe, settings, names_text, compute)
     given = _cpu(opened, compute, asked.rate) if asked.gpu == CPU else _gpu(opened.workload, asked)
     device, products, figures = given

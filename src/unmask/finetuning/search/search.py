@@ -289,7 +289,12 @@ def _run_one_after_another(
         left = f", {human_duration(spent_s / spent_cost * cost_left)} left" if spent_cost else ""
         _log(runs.directory, f"trial {numbers[trial.name]}{left}: {trial.name}")
         began = time.monotonic()
-        failure = attempt(trial, runs)
+        try:
+            failure = attempt(trial, runs)
+        except Interrupted as error:
+            where = f"stopped in trial {numbers[trial.name]}, which has saved where it is"
+            message = f"{runs.directory}: {where}; the same command with --resume continues the search"
+            raise Interrupted(message, error.signal_number) from error
         spent_s, spent_cost = spent_s + time.monotonic() - began, spent_cost + trial.cost
         _log(runs.directory, note_end(trial, failure))
 

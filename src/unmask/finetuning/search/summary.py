@@ -125,7 +125,7 @@ def _run(outcome: TrialOutcome) -> dict[str, Any]:
 
 
 def _spreads(outcomes: Sequence[TrialOutcome]) -> dict[str, Any]:
-    """Mean and sample standard deviation of every figure."""
+    """Mean and sample standard deviation of every figure that all runs have."""
     return {
         "n": len(outcomes),
         "dev": _spread([outcome.dev for outcome in outcomes]),
@@ -134,10 +134,10 @@ def _spreads(outcomes: Sequence[TrialOutcome]) -> dict[str, Any]:
 
 
 def _spread(figures: Sequence[Figures]) -> dict[str, dict[str, float | None]]:
-    names = dict.fromkeys(name for of_run in figures for name in of_run)
+    names = [name for name in (figures[0] if figures else {}) if all(name in of_run for of_run in figures)]
     spreads = {}
     for name in names:
-        values = [of_run[name] for of_run in figures if name in of_run]
+        values = [of_run[name] for of_run in figures]
         is_finite = all(map(math.isfinite, values))  # else there is no mean
         spreads[name] = {
             "mean": fmean(values) if is_finite else None,

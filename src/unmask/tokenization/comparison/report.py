@@ -274,7 +274,7 @@ def _measure(
         name=name,
         path=str(path),
         kind=tokenizer.kind,
-        lowercase=_lowercases(tokenizer),
+        lowercase=tokenizer.lowercases,
         segmenter=tokenizer.segmenter,
         vocab_size=tokenizer.vocab_size,
         num_entries_used=int(is_used.sum()),
@@ -333,12 +333,6 @@ def _pieces(tokenizer: TextTokenizer, word: str) -> tuple[str, ...]:
     if tokenizer.kind == "byte_bpe":  # its entries are written in stand-ins for bytes
         return tuple(tokenizer.decode([index]).strip() for index in ids)
     return tuple(tokenizer.tokens(ids))
-
-
-def _lowercases(tokenizer: TextTokenizer) -> bool:
-    alphabet = " a b c d e f g h i j k l m n o p q r s t u v w x y z"
-    lower, upper = tokenizer.encode_batch([alphabet, alphabet.upper()])
-    return lower == upper
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -13,8 +13,8 @@ WIDTH = 100
 LONGEST_SHOWN = 60
 MOST_UNKNOWN = 0.05
 """From this share of unknown words on, lengths flatter too much to be compared."""
-UNREADABLE = "\ufffd"
-"""How a piece that is only part of a character is shown."""
+UNREADABLE = ("\ufffd", "<unk>")
+"""In pieces that say nothing: part of a character, and an unknown character of `bpe`."""
 MOST_SCRIPTS = 5
 
 Column = tuple[str, Callable[[TokenizerFigures], str]]
@@ -51,9 +51,9 @@ def shown(text: str) -> str:
 
 
 def readable(word: CutWord) -> str:
-    """A word's pieces; the word itself if they are parts of characters."""
+    """A word's pieces; the word itself where they say nothing."""
     pieces = "·".join(word.pieces)
-    return word.word if UNREADABLE in pieces else pieces
+    return word.word if any(sign in pieces for sign in UNREADABLE) else pieces
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def describe_text(report: TokenizersReport) -> str:
 
 
 def misled(report: TokenizersReport) -> str:
-    """A warning if lengths cannot be compared."""
-    names = [its.name for its in report.tokenizers if its.unknown_word_share > MOST_UNKNOWN]
+    """A warning if lengths cannot be compared. (`bpe` makes a token of each unknown character, so they can be.)"""
+    names = [its.name for its in report.tokenizers if its.kind == "wordpiece" and its.unknown_word_share > MOST_UNKNOWN]
     if not names:
         return ""
     return f"An unknown word is a single token, so the lengths of {', '.join(names)} say nothing."

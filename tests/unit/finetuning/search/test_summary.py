@@ -122,6 +122,14 @@ def test_a_figure_that_is_not_a_number_is_null(tmp_path: Path) -> None:
     assert summary["trials"][0]["dev"]["pearson"] is None
 
 
+def test_a_figure_that_not_all_runs_have_has_no_mean() -> None:
+    """Of a search that was resumed by a version with another metric."""
+    figures = [{"accuracy": 0.5}, {"accuracy": 0.6, "f1": 0.7}]
+    outcomes = [TrialOutcome(f"a_seed{n}", "a", "a", {"seed": n}, dev=dev, test={}) for n, dev in enumerate(figures)]
+    for order in (outcomes, outcomes[::-1]):
+        assert summarise(order, "accuracy", 2)["combinations"][0]["dev"].keys() == {"accuracy"}
+
+
 def test_one_run_has_no_spread() -> None:
     outcome = TrialOutcome("a_seed0", "a", "a", {"seed": 0}, dev={"accuracy": 0.5}, test={})
     assert summarise([outcome], "accuracy", 1)["combinations"][0]["dev"]["accuracy"] == {"mean": 0.5, "sd": None}

@@ -135,6 +135,9 @@ def test_unknown_characters_of_bpe_are_lost_one_by_one(tmp_path: Path) -> None:
     its = figures_of(tmp_path, "lowЖr", tmp_path / "bpe")
     assert its.lost_letters == {"Cyrillic": 1}
     assert its.num_unknown_words == 1
+    told = format_report(compare(tmp_path, "lowЖr lowЖr ЖЖЖ ЖЖЖ", tmp_path / "bpe"))
+    assert "ЖЖЖ ×2" in told, "its pieces, <unk> three times, would say nothing"
+    assert "say nothing" not in told, "an unknown word is as long as it has characters"
 
 
 # ---- Every kind
