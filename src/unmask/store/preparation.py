@@ -133,7 +133,7 @@ def describe_annotations(store: TokenStore) -> str:
 
 
 def _report_and_check_disk(job: Job, encoder: Encoder) -> int | None:
-    """Says how large the store will be; returns about how many tokens it will have, where that is known of all files."""
+    """Says how large the store will be; returns about how many tokens it will have, if that is known of all files."""
     estimates = [estimate_store(corpus.files, encoder, job.reading, job.cleaning) for corpus in job.corpora]
     known = [each.times(corpus.times) for each, corpus in zip(estimates, job.corpora, strict=True) if each is not None]
     if not known:

@@ -148,7 +148,8 @@ def plan(recipe: str, overrides: Sequence[str] = (), asked: Asked = Asked()) -> 
     _check(asked)
     settings, names_text = open_recipe(recipe, overrides)
     compute = _compute(settings, asked.gpu)
-    print("working out the memory of a step, by a pass of the model on the processor", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("measuring the memory of a step, by a pass of the model on the processor", file=sys.stderr)
     opened = open_workload(recipe, settings, names_text, compute)
     given = _cpu(opened, compute, asked.rate) if asked.gpu == CPU else _gpu(opened.workload, asked)
     device, products, figures = given
