@@ -128,6 +128,9 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     use = use_of(config)
     opens_there = _opens_there(directory, config) and not export
     tokenizer = description.get("tokenizer", {})
+    reads_windows = task is not None and (
+        kind_of(task) in ("qa", "tagging") or config["unmask_task"].get("long_text") == "windows"
+    )
     segmenter = tokenizer.get("segmenter")
     pipeline = (
         FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
@@ -172,6 +175,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         versions=sessions[-1].get("versions", {}) if sessions else {},
         trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},
         settings=None if recipe is None else _own_settings(recipe) | _thresholds(config),
+        reads_windows=reads_windows,
         max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
         positive_label=content.get("positive_label"),
         degenerate=content.get("degenerate"),

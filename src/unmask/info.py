@@ -190,7 +190,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         **{name: config[name] for name in SIZES if name in config},
         **{name: config[its_name] for name, its_name in _renamed_sizes(config).items() if its_name in config},
     }
-    if isinstance(labels := config.get("id2label"), dict):
+    if isinstance(labels := config.get("id2label"), dict) and config.get("problem_type") != "regression":
         description["labels"] = list(labels.values())
     if "unmask_task" in config:
         description["task"] = config["unmask_task"]

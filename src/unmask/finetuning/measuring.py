@@ -14,6 +14,7 @@ from unmask.tasks.base import Score, Task, TaskModule
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.text.metrics import LabelScore, LabelSetScore
 from unmask.training.device import Compute
+from unmask.training.run.log import RunLog
 
 logger = logging.getLogger("unmask")
 
@@ -28,6 +29,7 @@ class Measurement:
 
     Attributes:
         name: what the log calls the examples.
+        log: the run's, which shows how far an evaluation is.
         figures: the newest, by name.
         score: what the figures were computed from.
         calibration: the temperature that was chosen, and the expected calibration error before it.
@@ -38,14 +40,19 @@ class Measurement:
     module: TaskModule
     sets: list[ExampleSet]
     compute: Compute
+    log: RunLog
     figures: dict[str, float] = field(default_factory=dict)
     score: Score[Any] | None = None
     calibration: dict[str, float] = field(default_factory=dict)
 
     def __call__(self) -> dict[str, float]:
         """The module's loss and the task's metrics."""
-        with self.module.rescaled() if isinstance(self.module, SequenceModule) else nullcontext():
-            loss, self.score = measure(self.task, self.module, self.sets, self.compute)
+        num_examples = sum(len(each.examples) for each in self.sets)
+        with (
+            self.module.rescaled() if isinstance(self.module, SequenceModule) else nullcontext(),
+            self.log.measuring(self.name, num_examples) as progress,
+        ):
+            loss, self.score = measure(self.task, self.module, self.sets, self.compute, progress.advance)
         warn_if_degenerate(self.score, self.name)
         self.figures = {"loss": loss, **self.score.metrics()}
         return self.figures

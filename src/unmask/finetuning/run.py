@@ -194,7 +194,7 @@ def _train(
     logger.info("%s parameters, from %s%s", human_count(module.num_parameters), origin, labels)
     log_compute(compute, run.module.encoder.settings)
     plain = compute.for_figures()
-    dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain)
+    dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain, log)
     in_steps = ranks.during_steps(settings.train.rank_timeout_s)
     with Interruption() as interruption:
         last_evaluation = run_session(
@@ -216,11 +216,16 @@ def _train(
         )
         with ranks.agreeing():  # the others wait: what fails here fails everywhere
             if ranks.is_first:
-                _write_results(run, dev, last_evaluation, directory, plain)
+                _write_results(run, dev, last_evaluation, directory, plain, log)
 
 
 def _write_results(
-    run: TaskInputs, dev: Measurement | None, last_evaluation: dict[str, float], directory: Path, compute: Compute
+    run: TaskInputs,
+    dev: Measurement | None,
+    last_evaluation: dict[str, float],
+    directory: Path,
+    compute: Compute,
+    log: RunLog,
 ) -> None:
     """Chooses what is chosen on dev, measures test, and writes the model with its figures."""
     task, module = run.task, run.module
@@ -238,7 +243,7 @@ def _write_results(
         results["floors"] |= _floors(task, run.loader.examples, run.dev, ("eval/", "dev."))
         write_json(directory / SAMPLES, _samples(task, run, compute))
     if run.test is not None:
-        test = Measurement("test", task, run.module, run.test, compute)
+        test = Measurement("test", task, run.module, run.test, compute, log)
         results["test"] = test()
         logger.info("test: %s", figures_in_a_line(test.figures))
         results["floors"] |= _floors(task, run.loader.examples, run.test, ("test.",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -12,6 +13,8 @@ from typing import Any
 from unmask.errors import SettingsError
 from unmask.tasks.base import Task
 from unmask.tasks.kinds import FACTS
+
+logger = logging.getLogger("unmask")
 
 
 def certainty(prediction: dict[str, Any], thresholds: Mapping[str, float] = MappingProxyType({})) -> float:
@@ -75,13 +78,18 @@ class Deciding:
         predictions = ({**each, "certainty": certainty(each, thresholds)} for each in predictions)
         if self.most_uncertain is not None:
             predictions = heapq.nsmallest(self.most_uncertain, predictions, key=itemgetter("certainty"))
+        num_predictions = num_abstained = 0
         for prediction in predictions:
             if self.abstain_below is None:
                 yield prediction
                 continue
             has_abstained = prediction["certainty"] < self.abstain_below
+            num_predictions, num_abstained = num_predictions + 1, num_abstained + has_abstained
             named = [name for name in FACTS[task.kind].decision if name in prediction and has_abstained]
             yield {**prediction, **dict.fromkeys(named), "abstained": has_abstained}
+        if num_abstained:
+            of_all = f"{num_abstained:,} of {num_predictions:,} inputs"
+            logger.warning("the model abstained on %s, being under %g certain", of_all, self.abstain_below)
 
 
 ALWAYS = Deciding()

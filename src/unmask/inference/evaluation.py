@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import SettingsError
-from unmask.inference.example_sets import encode_sets
+from unmask.inference.example_sets import counted_in, encode_sets
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, naming_columns
 from unmask.io.input_files import DataPath, as_files
@@ -63,8 +63,7 @@ def evaluate(
         for part in encode_sets(
             its_task, examples, tokenizer, counts, num_segments, str(data), predictor.compute.device
         ):
-            score.add(part.examples, predictor.decode(part))
-            progress.advance(len(part.examples))
+            score.add(part.examples, predictor.decode(part, counted_in(len(part.examples), progress.advance)))
     counts.log(data)
     warn_if_degenerate(score, str(data))
     return named_figures(its_task, score)

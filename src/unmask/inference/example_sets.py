@@ -33,6 +33,9 @@ _TOKENS = 100
 
 _CPU = torch.device("cpu")
 
+Advance = Callable[[float], None]
+"""Given the share of a set that has been computed since the last call."""
+
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
@@ -141,26 +144,49 @@ def encode_sets(
     coverage.note(counts)
 
 
+def not_shown(share: float) -> None:
+    """Shows no progress."""
+
+
+def counted_in(number: float, advance: Callable[[float], None]) -> Advance:
+    """Shows shares of a set in examples, of which it has `number`."""
+    return lambda share: advance(share * number)
+
+
 @torch.inference_mode()
 def predict_set(
-    task: Task[Any], module: TaskModule, part: ExampleSet, compute: Compute, losses: Losses | None = None
+    task: Task[Any],
+    module: TaskModule,
+    part: ExampleSet,
+    compute: Compute,
+    losses: Losses | None = None,
+    advance: Advance = not_shown,
 ) -> list[Prediction]:
     """One prediction for each example of a set.
 
     Args:
         module: in eval mode, on the device.
         losses: these are added to it; None computes no loss, and needs no labels.
+        advance: see `run_module`.
     """
-    return task.decode(part.examples, part.encoded, run_module(task, module, part.encoded, compute, losses))
+    return task.decode(part.examples, part.encoded, run_module(task, module, part.encoded, compute, losses, advance))
 
 
 def run_module(
-    task: Task[Any], module: TaskModule, encoded: EncodedExamples, compute: Compute, losses: Losses | None = None
+    task: Task[Any],
+    module: TaskModule,
+    encoded: EncodedExamples,
+    compute: Compute,
+    losses: Losses | None = None,
+    advance: Advance = not_shown,
 ) -> Tensor:
     """The outputs for all units or tokens, in order; float32 on the CPU.
 
     Units may have outputs of different widths, such as questions with more or fewer choices: narrower ones are padded
     with minus infinity.
+
+    Args:
+        advance: called after each batch, with its share of the units.
 
     Raises:
         ModelError: what the model computes is not finite.
@@ -174,6 +200,7 @@ def run_module(
             outputs = module.outputs(batch)
             terms += [] if losses is None else [(term, counts[term.name]) for term in module.loss(outputs, batch)]
         parts.append((encoded.token_numbers(units) if task.per_token else units, outputs.float()))
+        advance(len(units) / len(encoded))
     for term, count in terms:  # reading a figure waits for the device: not before all work is queued
         assert losses is not None
         losses.totals[term.name] = losses.totals.get(term.name, 0.0) + float(term.total)
@@ -194,18 +221,26 @@ def run_module(
 
 
 def measure(
-    task: Task[Any], module: TaskModule, sets: Iterable[ExampleSet], compute: Compute
+    task: Task[Any],
+    module: TaskModule,
+    sets: Iterable[ExampleSet],
+    compute: Compute,
+    advance: Callable[[float], None] = not_shown,
 ) -> tuple[float, Score[Any]]:
     """Runs a module, in eval mode, over labelled examples.
 
     Memory does not grow with their number, except for what some scores keep: 16 bytes per example for correlations, 40
     for the threshold of questions without answer.
 
+    Args:
+        advance: called after each batch, with its number of examples, in fractions.
+
     Returns:
         The loss, and the score.
     """
     losses, score = Losses(), task.score()
     for part in sets:
-        predictions: Sequence[Mapping[str, Any]] = predict_set(task, module, part, compute, losses)
+        shown = counted_in(len(part.examples), advance)
+        predictions: Sequence[Mapping[str, Any]] = predict_set(task, module, part, compute, losses, shown)
         score.add(part.examples, predictions)
     return losses.loss, score

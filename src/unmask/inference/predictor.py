@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,17 @@ from unmask.errors import InputError, ModelError, OutputError
 from unmask.inference.answer_table import table_lines
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_members, read_null_threshold
-from unmask.inference.example_sets import MOST_EXAMPLES, STREAMED, ExampleSet, attach_tokenizer, encode_sets, run_module
+from unmask.inference.example_sets import (
+    MOST_EXAMPLES,
+    STREAMED,
+    Advance,
+    ExampleSet,
+    attach_tokenizer,
+    counted_in,
+    encode_sets,
+    not_shown,
+    run_module,
+)
 from unmask.inference.inputs import having_field, read_task_inputs
 from unmask.inference.onnx_model import OnnxModule, on_processor
 from unmask.inference.precision import freeze, inference_compute
@@ -70,8 +80,12 @@ class Predictor:
         """Whether the same example is not the same ids and segments to both."""
         return (self.tokenizer.fingerprint(), self.num_segments) != (other.tokenizer.fingerprint(), other.num_segments)
 
-    def __call__(self, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-        """Predictions for rows that hold the texts the model reads; see `predict`."""
+    def __call__(self, rows: Iterable[Row], advance: Callable[[float], None] = not_shown) -> Iterator[dict[str, Any]]:
+        """Predictions for rows that hold the texts the model reads; see `predict`.
+
+        Args:
+            advance: called after each batch, with its number of inputs, in fractions.
+        """
         counts = ExampleCounts()
         with naming_columns():
             examples = self.task.read_all(rows)
@@ -81,32 +95,33 @@ class Predictor:
                 self.task, examples, self.tokenizer, counts, self.num_segments, device=device, most=most
             )
             for part in encoded:
-                yield from self.answer(part)
+                yield from self.answer(part, counted_in(len(part.examples), advance))
         counts.log("inputs")
 
-    def answer(self, part: ExampleSet) -> list[dict[str, Any]]:
+    def answer(self, part: ExampleSet, advance: Advance = not_shown) -> list[dict[str, Any]]:
         """For each example of a set that was encoded with `tokenizer`, what `predict` yields."""
         answers = []
-        for example, prediction in zip(part.examples, self.decode(part), strict=True):
+        for example, prediction in zip(part.examples, self.decode(part, advance), strict=True):
             given_id = find_field(example.fields, self.task.id_column)
             answer = {"id": given_id, "input": dict(example.fields), **prediction}
             answers.append({name: value for name, value in answer.items() if name != "id" or value is not None})
         return answers
 
-    def decode(self, part: ExampleSet) -> list[Prediction]:
+    def decode(self, part: ExampleSet, advance: Advance = not_shown) -> list[Prediction]:
         """One prediction for each example of a set that was encoded with `tokenizer`."""
-        return self.task.decode(part.examples, part.encoded, self.outputs(part))
+        return self.task.decode(part.examples, part.encoded, self.outputs(part, advance))
 
     @torch.inference_mode()
-    def outputs(self, part: ExampleSet) -> Tensor:
+    def outputs(self, part: ExampleSet, advance: Advance = not_shown) -> Tensor:
         """See `run_module`, of a set that was encoded with `tokenizer`; an ensemble's are combined as its task
         says."""
-        outputs = [run_module(self.task, self.module, part.encoded, self.compute)]
+        advance = counted_in(1 / (1 + len(self.others)), advance)
+        outputs = [run_module(self.task, self.module, part.encoded, self.compute, advance=advance)]
         for member in self.others:
             read = part.encoded
             if member.tokenizer is not self.tokenizer:
                 read = member.task.encode(part.examples, member.tokenizer, ExampleCounts(), member.num_segments)
-            outputs.append(run_module(member.task, member.module, read, member.compute))
+            outputs.append(run_module(member.task, member.module, read, member.compute, advance=advance))
         return self.task.combine(outputs) if self.others else outputs[0]
 
     def with_options(
@@ -279,18 +294,13 @@ def predict_file(
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
     rows = read_task_inputs(path, predictor.task, format)
-    predictions = predictor(rows if columns.id is None else having_field(rows, columns.id))
-    if shows_progress:
-        predictions = _counted(predictions)
-    return deciding(predictions, predictor.task)
+    rows = rows if columns.id is None else having_field(rows, columns.id)
+    return deciding(_showing_progress(predictor, rows) if shows_progress else predictor(rows), predictor.task)
 
 
-def _counted(predictions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The predictions, whose number is shown on standard error while they come."""
+def _showing_progress(predictor: Predictor, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     with Progress("predicting", unit="inputs") as progress:
-        for each in predictions:
-            yield each
-            progress.advance()
+        yield from predictor(rows, progress.advance)
 
 
 def write_predictions(

@@ -9,7 +9,8 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
 
@@ -109,6 +110,21 @@ class Progress:
         self._fraction = fraction
         self._count = count
         self._show_if_due()
+
+    @contextmanager
+    def aside(self, what: str, total: float, unit: str) -> Iterator[Progress]:
+        """Other work in the middle of the task, which is shown in its place; its time is no part of the task's rate."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        began = self._clock()
+        try:
+            with Progress(what, total, unit, stream=self._stream, clock=self._clock) as other:
+                yield other
+        finally:
+            spent = self._clock() - began
+            self._started += spent
+            self._samples = deque(sample._replace(at=sample.at + spent) for sample in self._samples)
 
     def note(self, text: str) -> None:
         """Writes a separate line at once, above the bar if there is one."""

@@ -110,7 +110,8 @@ def _answer_errors(app: FastAPI) -> None:
             return _failure(400, f"the body is not JSON: at character {first['loc'][-1] + 1:,}, {what}")
         if first["type"] == "too_many":
             return _failure(413, _sentence(first["loc"][:2], first["msg"]), "too_large")
-        return _failure(422, _sentence(first["loc"], first["msg"].removeprefix("Value error, ")))
+        what = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        return _failure(422, _sentence(first["loc"], what))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
@@ -145,7 +146,16 @@ def _plain(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+_IN_WORDS = {
+    "missing": "missing, and expected",
+    "list_type": "expected a list",
+    "too_short": "expected at least one, and there is none",
+    "extra_forbidden": "no key of this address: /docs lists those that exist",
+}
+"""What is wrong with a body, by pydantic's name for it."""
+
+
 def _sentence(place: Sequence[Any], what: str) -> str:
-    """`inputs.0.text: Field required`, where a place is inside the body."""
+    """`inputs.0.text: missing`, where a place is inside the body."""
     parts = [str(part) for part in place if part != "body"]
     return f"{'.'.join(parts)}: {what}" if parts else f"the body: {what}"

@@ -6,6 +6,7 @@ import logging
 import re
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,12 +46,14 @@ class ServedModel:
         name: in addresses.
         directory: where it is.
         endpoints: what it can be asked, the main one first.
+        created: when it was loaded, in seconds since 1970.
     """
 
     name: str
     directory: Path
     precision: str
     endpoints: tuple[str, ...] = ()
+    created: int = field(default_factory=lambda: int(time.time()))
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     @cached_property
@@ -119,7 +122,8 @@ class ServedModel:
 
     def describe(self) -> dict[str, Any]:
         """For `/v1/models`."""
-        entry: dict[str, Any] = {"id": self.name, "object": "model", "owned_by": "unmask", "uses": list(self.endpoints)}
+        entry: dict[str, Any] = {"id": self.name, "object": "model", "created": self.created, "owned_by": "unmask"}
+        entry["uses"] = list(self.endpoints)
         if self.endpoints[0] in (facts.endpoint for facts in FACTS.values()):
             entry["task"] = self.task.kind
             entry["labels"] = list(self.task.labels)

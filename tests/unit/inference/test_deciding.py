@@ -41,6 +41,14 @@ def test_below_the_threshold_there_is_no_decision() -> None:
     assert list(Deciding()([label(0.5)], CLASSIFICATION)) == [label(0.5)]
 
 
+def test_how_often_it_abstained_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    list(Deciding(abstain_below=0.8)([label(0.9), label(0.7), label(0.6)], CLASSIFICATION))
+    assert "the model abstained on 2 of 3 inputs, being under 0.8 certain" in caplog.text
+    caplog.clear()
+    list(Deciding(abstain_below=0.5)([label(0.9)], CLASSIFICATION))
+    assert not caplog.text
+
+
 def test_the_least_certain_come_first_and_of_equals_the_earlier() -> None:
     given = [label(each, number=number) for number, each in enumerate([0.9, 0.6, 0.6, 0.55, 0.99])]
     kept = list(Deciding(most_uncertain=3)(given, CLASSIFICATION))

@@ -120,7 +120,9 @@ def test_outputs_are_in_the_order_of_the_units_whatever_their_lengths() -> None:
     units = encoded([[number + 1] * length for number, length in enumerate(lengths)], lengths)
     losses = Losses()
     module: Any = Echo()
-    outputs = run_module(opened("choice"), module, units, CPU, losses)
+    shown: list[float] = []
+    outputs = run_module(opened("choice"), module, units, CPU, losses, shown.append)
+    assert shown == [1 / 3] * 3
     missing = -torch.inf
     assert outputs.tolist() == [[1.0, missing, missing], [2.0, 2.0, missing], [3.0, 3.0, 3.0]]
     assert (losses.totals, losses.counts) == ({"task": 6.0, "lm": 9.0}, {"task": 3, "lm": 6})

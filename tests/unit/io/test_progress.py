@@ -76,6 +76,26 @@ def test_a_resumed_task_shows_the_rate_of_this_session_only(clock: Clock) -> Non
     ]
 
 
+def test_the_time_of_other_work_is_no_part_of_the_rate(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress("fine-tuning", 1000, stream=stream, clock=clock) as progress:
+        clock.now += 4.0
+        progress.advance(400)
+        with progress.aside("evaluating dev", 30, "examples") as other:
+            clock.now += 60.0
+            other.advance(15)
+            other.advance(15)
+        clock.now += 6.0
+        progress.advance(600)
+    assert stream.getvalue().splitlines() == [
+        "fine-tuning: 40 % · 400 of 1k tokens · 100 tokens/s · 6.0 s left",
+        "evaluating dev: 50 % · 15 of 30 examples · 0.25 examples/s · 1 min left",
+        "evaluating dev: done · 30 examples · 1 min · 0.5 examples/s",
+        "fine-tuning: 100 % · 1k of 1k tokens · 100 tokens/s · 0 ms left",
+        "fine-tuning: done · 1k tokens · 10 s · 100 tokens/s",
+    ]
+
+
 def test_halves_are_not_counted(clock: Clock) -> None:
     stream = io.StringIO()
     with Progress("pairs", 80, "pairs", stream=stream, clock=clock) as progress:

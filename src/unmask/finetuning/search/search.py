@@ -355,7 +355,8 @@ def _answer_together(runs: Sequence[TrialOutcome], settings: FinetuneRecipe, dir
     }
     for name, metrics in figures.items():
         shown = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
-        _log(directory, f"{len(runs)} together on {name}: {shown}")
+        _log(directory, f"ensemble, {len(runs)} runs of {runs[0].point} together on {name}: {shown}")
+    _log(directory, f"the ensemble is {place}: `unmask predict`, `evaluate` and `serve` take it")
     return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
 
 

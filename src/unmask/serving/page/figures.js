@@ -19,6 +19,18 @@ function fit(value, wide, size = 15) {
   return `${kept}…`;
 }
 
+/** A text, cut in its middle to a width: long answers often begin alike. */
+function fitEnds(value, wide, size = 15) {
+  if (widthOf(value, size) <= wide) return value;
+  const characters = [...value];
+  for (let kept = characters.length - 1; kept > 0; kept--) {
+    const begin = Math.ceil(kept / 2);
+    const cut = `${characters.slice(0, begin).join("")}…${characters.slice(characters.length - kept + begin).join("")}`;
+    if (widthOf(cut, size) <= wide) return cut;
+  }
+  return "…";
+}
+
 export function percent(share) {
   if (share && share < 1e-5) return "< 0.001 %";
   return `${share >= 0.0995 ? Math.round(share * 100) : (share * 100).toPrecision(2)} %`;
@@ -52,7 +64,7 @@ export function bars(rows, width, label, names = []) {
     : "";
   const drawn = rows.map((row, number) => {
     const y = top + number * step;
-    return html`<g><title>${row.label}</title>${text(left - 10, y + step / 2 + 4, fit(row.label, left - 14), { "text-anchor": "end" })}
+    return html`<g><title>${row.label}</title>${text(left - 10, y + step / 2 + 4, fitEnds(row.label, left - 14), { "text-anchor": "end" })}
       ${row.values.map((value, place) => typeof value === "string"
         ? text(left, y + 4 + place * (thick + 2) + thick / 2 + 5, value, { "font-size": 12, fill: "var(--muted)" })
         : html`<rect x=${left} y=${y + 5 + place * (thick + 2)} height=${thick} width=${Math.max(1, value * scale)} rx="2" fill=${inks[place]} />

@@ -117,7 +117,7 @@ def read_example(
         raise ColumnError(
             f"{row.source}: no column {columns.tokens[0]!r} (a list of words) and none {columns.text[0]!r}: there is "
             f"{', '.join(row.fields) or 'nothing'}.{similar_columns((*columns.tokens, *columns.text), row)}",
-            "Name it with data.columns.tokens=...",
+            "Name it with data.columns.text=... or, for lists of words, data.columns.tokens=...",
         )
     tags_name = _first(row, columns.tags)
     if labelled and tags_name is not None and tags_name == (tokens_name or text_name):
@@ -271,18 +271,27 @@ def _entities_of(row: Row, tags_name: str | None) -> Any:
         tags_name: the column of its tags, which may hold entities too; None if there is none.
     """
     if tags_name is not None:
-        value = row[tags_name]
+        value = _perhaps_list(row, tags_name)
         return value if isinstance(value, list) and value and isinstance(value[0], list | Mapping) else None
     if row.fields.get("entities") is not None:
-        return row.fields["entities"]
-    return next((row.fields[name] for name in _ENTITIES if isinstance(row.fields.get(name), list)), None)
+        return _perhaps_list(row, "entities")
+    lists = (_perhaps_list(row, name) for name in _ENTITIES)
+    return next((value for value in lists if isinstance(value, list)), None)
+
+
+def _perhaps_list(row: Row, name: str) -> Any:
+    """The value of a field, decoded where the cell of a table holds a list; None where it is missing."""
+    value = row.fields.get(name)
+    decoded = list_in_cell(value, name, row.source) if isinstance(value, str) else None
+    return value if decoded is None else decoded
 
 
 def _tags_of_entities(entities: Any, text: str, units: Sequence[Span], source: str) -> list[str]:
     """BIO tags of units from entities given by character offsets."""
     tags = [OUTSIDE] * len(units)
     if not isinstance(entities, list):
-        raise InputError(f"{source}: entities is {shown(entities)}: expected a list of [start, end, label]")
+        wanted = "expected a list of [start, end, label], in the cell of a table as JSON (json.dumps writes it)"
+        raise InputError(f"{source}: entities is {shown(entities)}: {wanted}")
     for entity in entities:
         start, end, label = _checked_entity(entity, len(text), source)
         inside = [place for place, unit in enumerate(units) if unit[0] < end and start < unit[1]]

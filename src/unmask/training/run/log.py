@@ -130,6 +130,17 @@ class RunLog:
         """Shows log messages above the bar of `progress` from now on, where they are shown at all."""
         self._echo.progress = progress
 
+    @contextmanager
+    def measuring(self, name: str, num_examples: int) -> Iterator[Progress]:
+        """The progress of an evaluation, beside that of the run."""
+        of_run = self._echo.progress
+        with (of_run or Progress("")).aside(f"evaluating {name}", num_examples, "examples") as shown:
+            self._echo.progress = shown
+            try:
+                yield shown
+            finally:
+                self._echo.progress = of_run
+
     def write_training(
         self,
         *,

@@ -121,6 +121,14 @@ def test_entities_that_point_into_a_text() -> None:
     assert read({"text": "파리에", "entities": [[0, 2, "LOC"]]}, characters=True).tags == ("B-LOC", "I-LOC", "O")
 
 
+@pytest.mark.parametrize("column", ["entities", "tags"])
+def test_entities_in_the_cell_of_a_table(column: str) -> None:
+    assert read({"text": "in Rome", column: '[[3, 7, "LOC"]]'}).tags == ("O", "B-LOC")
+    assert read({"text": "in Rome", "entities": "[]"}).tags == ("O", "O")
+    with pytest.raises(InputError, match=r"x:7: entities is .*: expected a list of .* as JSON"):
+        read({"text": "in Rome", "entities": "[[3, 7, 'LOC']]"})
+
+
 @pytest.mark.parametrize(
     ("text", "entity", "told"),
     [
