@@ -19,7 +19,7 @@ from torch.nn.functional import cosine_similarity
 from unmask.batch import Batch
 from unmask.errors import InputError
 from unmask.inference.coverage import Coverage
-from unmask.inference.example_sets import ExampleSet, encode_sets, run_module
+from unmask.inference.example_sets import Advance, ExampleSet, counted_in, encode_sets, not_shown, run_module
 from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
 from unmask.inference.features.extraction import log_inputs, read_file
 from unmask.inference.features.inputs import PLACE
@@ -84,12 +84,12 @@ def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> 
     timed: list[ExampleSet] = []
     with Progress("checking", unit="examples") as progress:
         for part in sets:
-            outputs = [_outputs(predictor, part) for predictor in (before, after)]
+            advance = counted_in(len(part.examples) / 2, progress.advance)
+            outputs = [_outputs(predictor, part, advance) for predictor in (before, after)]
             known = outputs[0].isfinite()  # questions with fewer choices are filled with minus infinity
             largest = max(largest, float((outputs[0] - outputs[1])[known].abs().max()))
             for score, predictor, its in zip(scores, (before, after), outputs, strict=True):
                 score.add(part.examples, predictor.task.decode(part.examples, part.encoded, its))
-            progress.advance(len(part.examples))
             timed += _single(before, part, _TIMED - len(timed))
     metrics = [score.metrics() for score in scores]
     # Question answering's first may be `best_f1`, which chooses a threshold anew; the exported model keeps its own.
@@ -185,8 +185,8 @@ def _outputs_of_texts(model: FeatureModel, head: Any, batch: Batch) -> dict[str,
 
 
 @torch.inference_mode()
-def _outputs(predictor: Predictor, part: ExampleSet) -> Tensor:
-    return run_module(predictor.task, predictor.module, part.encoded, predictor.compute)
+def _outputs(predictor: Predictor, part: ExampleSet, advance: Advance = not_shown) -> Tensor:
+    return run_module(predictor.task, predictor.module, part.encoded, predictor.compute, advance=advance)
 
 
 def _single(predictor: Predictor, part: ExampleSet, most: int) -> list[ExampleSet]:
