@@ -55,7 +55,7 @@ async def _look(request: Request, name: str, endpoint: str, use: str, read: Call
     model = service.model(name, endpoint)
 
     def work() -> Work:
-        num_tokens, look = read(model.use(use))  # loaded in this thread: the one that computes waits for no file
+        num_tokens, look = read(model.use(use))  # loaded here: the thread that computes waits for no file
         return Work(_LOOKING, look, None, num_tokens, [])
 
     result, _ = await service.compute(request, work)

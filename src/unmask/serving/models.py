@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -111,12 +112,16 @@ class ServedModel:
         return found
 
     def use(self, name: str) -> Any:
-        """The attribute of that name, loaded by one thread alone, for which others wait; raises `Unloadable`."""
+        """The attribute of that name, loaded once, while others wait; raises `Unloadable`.
+
+        It is loaded in a thread that then ends, and with it PyTorch's helper threads for it: while there are more of
+        these than cores, none waits awake, and every answer takes longer.
+        """
         if name in vars(self):
             return vars(self)[name]
-        with self._locks.setdefault(name, threading.Lock()):
+        with self._locks.setdefault(name, threading.Lock()), ThreadPoolExecutor(1) as pool:
             try:
-                return getattr(self, name)
+                return pool.submit(getattr, self, name).result()
             except ModelError as error:
                 raise Unloadable(str(error)) from error
 
@@ -144,7 +149,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     """
     if (Path(path) / ENSEMBLE).is_file():
         model = ServedModel(name, Path(path), precision)
-        model.endpoints = (FACTS[model.task.kind].endpoint,)
+        model.endpoints = (FACTS[model.use("task").kind].endpoint,)
         return model
     directory = model_directory(path)
     model = ServedModel(name, directory, precision)
@@ -154,7 +159,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
     rest = ["features", "similarity", "tokenize"]
     if is_onnx(directory):
         if "predict" in commands:
-            model.endpoints = (FACTS[model.task.kind].endpoint, "tokenize")
+            model.endpoints = (FACTS[model.use("task").kind].endpoint, "tokenize")
         elif "fill-mask" in commands:
             model.use("masks")
             model.endpoints = ("fill-mask", *rest)
@@ -163,7 +168,7 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
             model.endpoints = (*rest,)
         return model
     if "predict" in commands:
-        model.endpoints = (FACTS[model.task.kind].endpoint, *rest)
+        model.endpoints = (FACTS[model.use("task").kind].endpoint, *rest)
     elif "generate" in commands:
         model.use("generation")
         model.endpoints = ("generate", "score", "pairs", *rest)

@@ -11,7 +11,6 @@ import math
 import socket
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import uvicorn
@@ -84,9 +83,7 @@ def serve(
     """
     limits = Limits()
     with _listen(host, port) as listener:
-        # PyTorch's helper threads end with the thread that used them. While there are more than cores, none spins.
-        with ThreadPoolExecutor(1) as pool:
-            models = pool.submit(load).result()
+        models = load()
         app = build_app(models, limits, token, hosts_of(host, token))
         gc.collect()
         gc.freeze()  # what is there now stays: to look through it for garbage makes every answer wait, .2 s at a time

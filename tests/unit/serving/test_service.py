@@ -28,6 +28,7 @@ class Slow(ServedModel):
 
     @cached_property
     def masks(self) -> Any:
+        self.loaded_by = threading.current_thread()
         return "masks"
 
     @cached_property
@@ -69,6 +70,14 @@ def test_what_is_loaded_is_used_while_something_else_is_loaded() -> None:
         assert threads.submit(model.use, "masks").result(5) == "masks"
         model.gate.set()
         assert loading.result(5) == "checkpoints"
+
+
+def test_no_thread_stays_that_has_loaded_a_model() -> None:
+    """PyTorch's helpers end with the thread that used them; with too many, each answer took twice as long."""
+    model = Slow("m", Path("model"), "fp32")
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(model.use, "masks").result(5) == "masks"
+        assert not model.loaded_by.is_alive()
 
 
 @pytest.mark.parametrize("what", ["read", "computed"])
