@@ -110,7 +110,7 @@ def _mean(sources: Sequence[ModelSource], weights: Sequence[dict[str, Tensor]]) 
 def _differs(source: ModelSource, what: str, first: ModelSource, values: str = "") -> ModelError:
     return ModelError(
         f"{source.directory} and {first.directory} differ in {what}{values}: expected models that differ in weights "
-        "alone, as one objective trains them"
+        "alone, as runs of one recipe give"
     )
 
 

@@ -12,18 +12,20 @@ from unmask.finetuning.measuring import Measurement
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.text.examples import TextExample
 from unmask.training.device import choose_compute
+from unmask.training.run.log import RunLog
 
 
 def test_a_dev_file_without_a_mistake_leaves_the_logits_as_they_are(
-    tiny_model: Path, caplog: pytest.LogCaptureFixture
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = new_task(labels=["a", "b"], calibration="temperature")
     module = task.module(load_encoder(tiny_model).encoder)
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
-    dev = Measurement("dev", task, module, [], choose_compute("cpu", "fp32"), score=task.score())
-    right = {"label": "a", "score": 0.7, "probabilities": {"a": 0.7, "b": 0.3}}
-    dev.score.add([TextExample("t", None, "a", {}, "dev.tsv:1")] * 200, [right] * 200)
-    dev.tune({})
+    score, right = task.score(), {"label": "a", "score": 0.7, "probabilities": {"a": 0.7, "b": 0.3}}
+    score.add([TextExample("t", None, "a", {}, "dev.tsv:1")] * 200, [right] * 200)
+    with RunLog(tmp_path) as log:
+        dev = Measurement("dev", task, module, [], choose_compute("cpu", "fp32"), log, score=score)
+        dev.tune({})
     assert all(torch.equal(weight, before[name]) for name, weight in module.state_dict().items())
     assert dev.calibration == {}
     assert "no decision on dev is wrong" in caplog.text
