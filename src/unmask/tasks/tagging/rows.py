@@ -290,7 +290,7 @@ def _tags_of_entities(entities: Any, text: str, units: Sequence[Span], source: s
     """BIO tags of units from entities given by character offsets."""
     tags = [OUTSIDE] * len(units)
     if not isinstance(entities, list):
-        wanted = "expected a list of [start, end, label], in the cell of a table as JSON (json.dumps writes it)"
+        wanted = "expected a list of [start, end, label], [] for none, in the cell of a table as JSON"
         raise InputError(f"{source}: entities is {shown(entities)}: {wanted}")
     for entity in entities:
         start, end, label = _checked_entity(entity, len(text), source)

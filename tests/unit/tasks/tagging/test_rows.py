@@ -127,6 +127,8 @@ def test_entities_in_the_cell_of_a_table(column: str) -> None:
     assert read({"text": "in Rome", "entities": "[]"}).tags == ("O", "O")
     with pytest.raises(InputError, match=r"x:7: entities is .*: expected a list of .* as JSON"):
         read({"text": "in Rome", "entities": "[[3, 7, 'LOC']]"})
+    with pytest.raises(InputError, match=r'x:7: entities is "": expected .*, \[\] for none'):
+        read({"text": "at home", "entities": ""})
 
 
 @pytest.mark.parametrize(
