@@ -201,8 +201,11 @@ def describe_model(path: Path) -> dict[str, Any]:
     if _is_model(path / GENERATOR):
         generator = describe_model(path / GENERATOR)
         description[GENERATOR] = {name: generator[name] for name in generator if name not in ("tokenizer", "commands")}
-    if has_tokenizer(path):
+    try:
         description["tokenizer"] = _describe_tokenizer(path)
+    except ModelError as error:
+        description["tokenizer"] = {"does_not_load": str(error)}
+        description.pop("commands", None)
     return description
 
 

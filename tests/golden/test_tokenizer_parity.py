@@ -22,6 +22,7 @@ import pytest
 import zstandard
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, RobertaTokenizer
 
+from unmask.tokenization.definition import bert_normalizer
 from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
@@ -155,6 +156,33 @@ def test_what_transformers_saved_again_is_the_same_here(family: str, tmp_path: P
     assert opened.fingerprint() == ours.fingerprint()
     assert opened.special_ids == ours.special_ids
     assert_equal(opened.encode_batch(some_lines()), ours.encode_batch(some_lines()))
+
+
+@pytest.mark.parametrize(("model_type", "said"), [
+    ("bert", {"tokenizer_class": "BertTokenizer", "do_lower_case": False}),
+    ("bert", {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False}),
+    ("electra", {"tokenizer_class": "ElectraTokenizer", "do_lower_case": False}),
+    ("bert", {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": False}),
+    ("bert", {"do_lower_case": False}),
+    ("bert", {"tokenizer_class": "BertTokenizer"}),
+    ("bert", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}),
+    ("roberta", {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}),
+])  # fmt: skip
+def test_keys_beside_the_definition_count_as_in_transformers(
+    model_type: str, said: dict[str, Any], tmp_path: Path
+) -> None:
+    trained("byte_bpe" if model_type == "roberta" else "wordpiece").save(tmp_path)
+    definition = json.loads((tmp_path / "tokenizer.json").read_bytes())
+    if model_type != "roberta":  # as released: `transformers` breaks ours under its own classes
+        definition["normalizer"] = bert_normalizer(lowercase=True, compose=False)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition), "utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said), "utf-8")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}), "utf-8")
+    ours, texts = load_tokenizer(tmp_path), ["Alice Café ran", " a Rabbit", "RAN"]
+    (tmp_path / "again").mkdir()
+    ours.save(tmp_path / "again")
+    expected = AutoTokenizer.from_pretrained(tmp_path)(texts, add_special_tokens=False)["input_ids"]
+    assert ours.encode_batch(texts) == load_tokenizer(tmp_path / "again").encode_batch(texts) == expected
 
 
 def test_a_segmented_text_encodes_the_same_in_transformers(tmp_path: Path) -> None:

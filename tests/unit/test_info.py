@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,17 @@ def test_weights_that_are_none_are_refused(tmp_path: Path, tensor: Any) -> None:
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(ModelError, match=r"model\.safetensors: cut short or damaged"):
         describe(tmp_path)
+
+
+def test_a_model_whose_tokenizer_does_not_open(tiny_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    (model / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}', "utf-8")
+    described = describe(model)
+    assert "the model's type is 'Unigram'" in described["tokenizer"]["does_not_load"]
+    assert (described["model_type"], "commands" in described) == ("bert", False)
+    for file in ("tokenizer.json", "vocab.txt"):
+        (model / file).unlink()
+    assert "holds no tokenizer" in describe(model)["tokenizer"]["does_not_load"]
 
 
 def test_refused(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class Predictor:
         others: the other members of an ensemble. One that has the very same `tokenizer` reads what the first one does;
             any other reads the examples in its own tokens.
         trained_length: the longest sequence that the model has seen; None: as long as it has positions.
+        ignores_segments: True: every token is segment 0, as `transformers` reads a model that it has fine-tuned with a
+            tokenizer that gives none.
     """
 
     task: Task[Any]
@@ -70,11 +72,13 @@ class Predictor:
     compute: Compute
     others: tuple[Predictor, ...] = ()
     trained_length: int | None = None
+    ignores_segments: bool = False
 
     @property
     def num_segments(self) -> int:
-        """How many segments the encoder distinguishes."""
-        return self.module.encoder.settings.type_vocab_size
+        """How many segments its inputs have."""
+        known = self.module.encoder.settings.type_vocab_size
+        return min(known, 1) if self.ignores_segments else known
 
     def reads_other_tokens_than(self, other: Predictor) -> bool:
         """Whether the same example is not the same ids and segments to both."""
@@ -218,17 +222,23 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     tokenizer = open_tokenizer(directory)
     attach_tokenizer(loaded.encoder, tokenizer, directory)
     module: Any = recalled.module(loaded.encoder, loaded.head)
+    config = loaded.config or {}
+    is_foreign = "unmask_task" not in config
+    ignores_segments = is_foreign and not tokenizer.reads_words and not tokenizer.gives_segments
     if in_onnx:
-        return Predictor(recalled, OnnxModule(module, directory), tokenizer, on_processor(directory, compute))
+        in_runtime = OnnxModule(module, directory)
+        where = on_processor(directory, compute)
+        return Predictor(recalled, in_runtime, tokenizer, where, ignores_segments=ignores_segments)
     if loaded.head_weights is not None:
         module.head.load_state_dict(loaded.head_weights)
-    trained = (loaded.config or {}).get(TRAINED_LENGTH)
+    trained = config.get(TRAINED_LENGTH)
     return Predictor(
         recalled,
         module.to(compute.device).eval(),
         tokenizer,
         compute,
         trained_length=trained if type(trained) is int else None,
+        ignores_segments=ignores_segments,
     )
 
 

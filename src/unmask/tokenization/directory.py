@@ -7,6 +7,7 @@ builds), `encoder_bpe_40000.json` and `vocab_40000.bpe` (GPT-1).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
 SEGMENTER_KEY = "unmask_segmenter"
 """The key in `tokenizer_config.json` of the segmenter that is applied to texts first; `transformers` ignores it."""
+
+INPUT_NAMES, SEGMENTS = "model_input_names", "token_type_ids"
+"""The key in `tokenizer_config.json` of what `transformers` gives a model, and the name of segments there."""
 
 VOCABULARY_AND_MERGES = (
     ("vocab.json", "merges.txt"),
@@ -70,8 +74,8 @@ def new_files(
         config: entries of `tokenizer_config.json` besides the special tokens: `tokenizer_class` ...
         has_segments: True if the model takes `token_type_ids`.
     """
-    inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_segments else ["input_ids", "attention_mask"]
-    full_config = {"model_input_names": inputs, "clean_up_tokenization_spaces": False, **special_tokens, **config}
+    inputs = ["input_ids", SEGMENTS, "attention_mask"] if has_segments else ["input_ids", "attention_mask"]
+    full_config = {INPUT_NAMES: inputs, "clean_up_tokenization_spaces": False, **special_tokens, **config}
     if segmenter != "none":
         full_config[SEGMENTER_KEY] = segmenter
     files = {
@@ -114,13 +118,36 @@ def read_directory(path: Path) -> OpenedDirectory:
 
 def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirectory:
     path = directory / "tokenizer.json"
-    definition = _read_json(path)
+    definition = _as_configured(_read_json(path), config)
     facts = read_facts(definition, path)
     entries = {entry: index for index, entry in enumerate(facts.entries)}
     usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else _usual_roles(facts)
     special_tokens = _special_tokens(path, entries, config, usual)
     files = {name: (directory / name).read_bytes() for name in KEPT_FILES if (directory / name).is_file()}
+    if definition != json.loads(files["tokenizer.json"]):
+        files["tokenizer.json"] = json_bytes(definition)
     return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
+
+
+_NORMALIZER_KEYS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+
+
+def _as_configured(definition: Definition, config: Mapping[str, Any]) -> Definition:
+    """What `tokenizer.json` says as `transformers` reads it: keys in `tokenizer_config.json` come first, where that
+    names a class that has them."""
+    name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
+    normalizer, splitter = (definition.get(step) or {} for step in ("normalizer", "pre_tokenizer"))
+    if name in ("BertTokenizer", "ElectraTokenizer") and normalizer.get("type") == "BertNormalizer":
+        said = {its: config[key] for key, its in _NORMALIZER_KEYS.items() if isinstance(config.get(key), bool)}
+        return {**definition, "normalizer": {**normalizer, **said}}
+    space = config.get("add_prefix_space")
+    if name == "RobertaTokenizer" and splitter.get("type") == "ByteLevel" and isinstance(space, bool):
+        return {**definition, "pre_tokenizer": {**splitter, "add_prefix_space": space}}
+    return definition
 
 
 def _usual_roles(facts: Facts) -> dict[str, str]:

@@ -24,7 +24,7 @@ from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import model_in
 from unmask.io.writing import writing
 from unmask.tokenization.definition import SENTENCEPIECE_SPACE, SPACE, Definition, TextTemplate, json_bytes, read_facts
-from unmask.tokenization.directory import SEGMENTER_KEY, read_directory
+from unmask.tokenization.directory import INPUT_NAMES, SEGMENTER_KEY, SEGMENTS, read_directory
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder
 from unmask.tokenization.library import open_definition
 from unmask.tokenization.vocabulary import Vocabulary
@@ -120,6 +120,15 @@ class TextTokenizer:
         """Whether it makes no difference between upper and lower case ("uncased")."""
         normalizer = self.backend.normalizer
         return normalizer is not None and normalizer.normalize_str("A") == normalizer.normalize_str("a")
+
+    @property
+    def gives_segments(self) -> bool:
+        """Whether `transformers` gives a model the segments of a pair, as far as `tokenizer_config.json` says it."""
+        config = json.loads(self._files.get("tokenizer_config.json", b"{}"))
+        names = config.get(INPUT_NAMES)
+        if isinstance(names, list):
+            return SEGMENTS in names
+        return bool(config.get("tokenizer_class") != "TokenizersBackend")  # version 5's, which gives none
 
     @property
     def cls_id(self) -> int:

@@ -41,6 +41,20 @@ def test_what_we_save_opens_there(bases: dict[str, Path], tmp_path: Path, family
     assert_equal(name, directory, model)
 
 
+@pytest.mark.usefixtures("without_reports")
+def test_a_tokenizer_of_theirs_gives_the_segments_that_were_learnt(bases: dict[str, Path], tmp_path: Path) -> None:
+    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+    config = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
+    config = {**config, "truncation_side": "left"}
+    del config["model_input_names"]
+    (base / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    kind, data = KINDS["pairs"], write_rows(tmp_path / "train.jsonl", *KINDS["pairs"].rows)
+    words = [f"init_from={base}", f"data.train={data}", *kind.settings, "train.steps=2", "device=cpu"]
+    directory = finetune(f"finetune/{kind.recipe}", words, out=tmp_path / "run")
+    assert_equal("pairs", directory, load_whole(kind, directory))
+    assert AutoTokenizer.from_pretrained(directory).truncation_side == "right", "as `unmask predict` cuts"
+
+
 @pytest.fixture(scope="module")
 def gpt1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-1 that `pretrain` saved."""

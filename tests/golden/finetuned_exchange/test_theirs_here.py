@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +50,19 @@ def finetune_there(name: str, base: Path, directory: Path) -> Any:
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return model.eval()
+
+
+@pytest.mark.parametrize("name", ["pairs", "choice"])
+@pytest.mark.parametrize("family", ["bert", "electra"])
+def test_a_tokenizer_that_gives_no_segments(bases: dict[str, Path], tmp_path: Path, family: str, name: str) -> None:
+    """What `transformers` makes of a tokenizer of the library `tokenizers`."""
+    base = Path(shutil.copytree(bases[family], tmp_path / "base"))
+    config = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
+    del config["model_input_names"]
+    (base / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    assert "token_type_ids" not in AutoTokenizer.from_pretrained(base)("a", "b")
+    model = finetune_there(name, base, tmp_path / "theirs")
+    assert_equal(name, tmp_path / "theirs", model)
 
 
 def test_what_they_save_answers_here(bases: dict[str, Path], tmp_path: Path, family: str, name: str) -> None:

@@ -196,12 +196,17 @@ def elmo_settings_of(path: Path, config: Mapping[str, Any]) -> ElmoSettings:
 
 
 def labels_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The labels in the order of the logits; two unnamed ones if there are none, as in `transformers`. Raises
-    ModelError if `id2label` does not name a label for each of 0, 1 ..."""
-    named = config.get("id2label", {str(number): f"LABEL_{number}" for number in range(2)})
-    if not isinstance(named, dict) or sorted(named) != sorted(str(number) for number in range(len(named))):
+    """The labels in the order of the logits; if there are none, `num_labels` unnamed ones, or two, as in
+    `transformers`. Raises ModelError if `id2label` does not name a label of its own for each of 0, 1 ..."""
+    number = config.get("num_labels", 2)
+    unnamed = {str(place): f"LABEL_{place}" for place in range(number if isinstance(number, int) else 2)}
+    named = config.get("id2label", unnamed)
+    if not isinstance(named, dict) or sorted(named) != sorted(str(place) for place in range(len(named))):
         raise ModelError(f'{path}: id2label is {named!r}; expected a label for each of "0", "1" ...')
-    return tuple(str(named[str(number)]) for number in range(len(named)))
+    labels = tuple(str(named[str(place)]) for place in range(len(named)))
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise ModelError(f"{path}: id2label names {twice!r} twice; expected a name of its own for each label")
+    return labels
 
 
 def problem_type_of(path: Path, config: Mapping[str, Any]) -> ProblemType | None:

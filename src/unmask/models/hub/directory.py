@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.errors import ModelError
 from unmask.io.paths import MODEL
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
@@ -81,7 +82,7 @@ class TunedHead:
 
 def save_model(
     directory: Path,
-    encoder: Encoder,
+    encoder: Encoder | LoadedModel,
     heads: Mapping[Part, nn.Module] = {},
     *,
     causal_lm: bool = False,
@@ -92,6 +93,7 @@ def save_model(
     """Writes `config.json` and the weights, each file whole or not at all; `model.safetensors` comes last.
 
     Args:
+        encoder: or what `load_model` gave: then all of it is saved, and nothing else is given.
         heads: those of pre-training, by part.
         causal_lm: True: a left-to-right language model, its decoder tied to the word embeddings; BERT's needs a
             `masked_lm_head` as well.
@@ -100,8 +102,12 @@ def save_model(
         extra_config: further keys of `config.json`.
 
     Raises:
+        ModelError: a loaded model has a head that its task alone builds.
         OutputError: the disk is full, or the place cannot be written.
     """
+    if isinstance(encoder, LoadedModel):
+        _save_loaded(directory, encoder)
+        return
     assert heads.keys() <= PRETRAINING_HEADS.keys(), "a head of fine-tuning is `tuned`"
     settings = encoder.settings
     inside, apart = dict(heads), None
@@ -134,6 +140,25 @@ def save_model(
         (directory / HEAD_WEIGHTS).unlink(missing_ok=True)
     write_span_boundary(directory, span_boundary_head)
     write_weights(directory / WEIGHTS, weights)
+
+
+def _save_loaded(directory: Path, loaded: LoadedModel) -> None:
+    if loaded.head_weights is not None:
+        raise ModelError(
+            f"the head of this {loaded.architecture} is one that its task builds, and is not saved by itself: copy its "
+            "directory"
+        )
+    tuned = None
+    if loaded.head is not None and loaded.head_kind is not None:
+        tuned = TunedHead(loaded.head, loaded.head_kind, loaded.labels, loaded.problem_type)
+    save_model(
+        directory,
+        loaded.encoder,
+        {part: head for part, head in loaded.heads.items() if part in PRETRAINING_HEADS},
+        causal_lm=loaded.is_causal_lm,
+        tuned=tuned,
+        extra_config={key: value for key, value in (loaded.config or {}).items() if key.startswith("unmask_")},
+    )
 
 
 def _head_config(tuned: TunedHead, its: ModelClass) -> dict[str, Any]:

@@ -55,7 +55,13 @@ class ModelSource:
     def check_kind(self, wanted: str | None) -> None:
         """Raises ModelError for a model of another kind; None takes any."""
         if wanted is not None:
-            check_kind(self.directory, self.class_name, use_of_class(self.model_class, self.config), wanted)
+            use = use_of_class(self.model_class, self.config)
+            named = (
+                self.class_name
+                if self.config.get("architectures")
+                else f"{self.class_name}: config.json names no architectures"
+            )
+            check_kind(self.directory, named, use, wanted)
 
     def weights(self) -> dict[str, Tensor]:
         """All weights, their names modernised, without the second copies of tied ones. Raises ModelError if a file is

@@ -226,6 +226,7 @@ def test_a_config_that_is_not_supported_is_told(pretrained: Path, changes: dict[
     ("changes", "message"),
     [
         ({"id2label": {"0": "a", "2": "b"}}, "id2label"),
+        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "config.json: id2label names 'a' twice"),
         ({"id2label": {"0": "a", "1": "b"}}, r"classifier.weight has the shape \(3, 12\), expected \(2, 12\)"),
         ({"problem_type": "ranking"}, "ranking"),
         ({"classifier_dropout": "much"}, "classifier_dropout"),
@@ -243,6 +244,9 @@ def test_labels_left_out_are_numbered(tmp_path: Path) -> None:
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if "label" not in k}))
     assert load_model(tmp_path / "model", FINE_TUNED).labels == ("LABEL_0", "LABEL_1")
+    edit_config(tmp_path / "model", num_labels=3)
+    with pytest.raises(ModelError, match=r"classifier.weight has the shape \(2, 12\), expected \(3, 12\)"):
+        load_model(tmp_path / "model", FINE_TUNED)
 
 
 def test_a_directory_without_the_wanted_head_is_refused(classifier: Path) -> None:

@@ -81,6 +81,10 @@ def test_a_finetuned_model_comes_back(tmp_path: Path, family: Architecture, kind
     assert_equal(loaded.head.state_dict(), head.state_dict())
     files = {"config.json", "model.safetensors"} | (set() if ARCHITECTURES[family].has(kind) else {"head.safetensors"})
     assert {path.name for path in tmp_path.iterdir()} == files
+    save_model(tmp_path / "again", loaded)
+    again = load_model(tmp_path / "again", FINE_TUNED)
+    assert_equal(again.head.state_dict(), head.state_dict())
+    assert (again.labels, again.encoder.settings) == (loaded.labels, loaded.encoder.settings)
 
 
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
@@ -110,6 +114,8 @@ def test_the_weights_of_a_head_of_ones_own_are_handed_back(tmp_path: Path, famil
     expected = weights_of(encoder)
     assert load_file(tmp_path / "model.safetensors").keys() == expected.keys()
     assert load_encoder(tmp_path, head="token_classification").unused == ("head.safetensors",)
+    with pytest.raises(ModelError, match="is not saved by itself: copy its directory"):
+        save_model(tmp_path / "again", loaded)
 
 
 def test_the_head_of_an_earlier_model_does_not_stay(tmp_path: Path) -> None:
