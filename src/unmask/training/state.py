@@ -171,4 +171,5 @@ def log_shortfalls(state: TrainState, settings: TrainSettings, schedule: Schedul
         taken = f"the run took {state.step:,} steps and schedule.warmup_steps is {schedule.warmup_steps:,}"
         logger.warning("%s: its learning rate was never reached", taken)
     if state.roll_backs:
-        logger.warning("the run has rolled back %s time(s); what it left out is in divergence/", state.roll_backs)
+        times = "once" if state.roll_backs == 1 else f"{state.roll_backs} times"
+        logger.warning("the run has rolled back %s; what it left out is in divergence/", times)

@@ -147,7 +147,7 @@ def test_a_run_that_rolls_back_leaves_the_batch_out(
     log = (run / "log.txt").read_text()
     assert told_by(factor) in log
     assert "back to the weights of step 20, with the text after the step (1 of at most 3 times)" in log
-    assert "the run has rolled back 1 time(s); what it left out is in divergence/" in log
+    assert "the run has rolled back once; what it left out is in divergence/" in log
     assert (run / "divergence" / f"step-{BAD_STEP:08d}" / "batches.safetensors").exists()
     assert (run / "model" / "model.safetensors").exists()
 

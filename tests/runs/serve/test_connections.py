@@ -10,7 +10,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
+from support.ranks import wait_until
 from unmask.serving.app import build_app
 from unmask.serving.batching import Work
 from unmask.serving.models import ServedModel, open_models
@@ -285,13 +286,6 @@ def score(served: Served) -> socket.socket:
     connection = served.connect()
     connection.sendall(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
     return connection
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def service_of(served: Served) -> Any:

@@ -170,7 +170,7 @@ def test_rolled_back_a_run_is_one_without_the_batches_between(tmp_path: Path, ca
     [message, summary] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "back to the weights of step 4, with the text after the step (1 of at most 3 times)" in message
     assert str(tmp_path / "rolled" / "divergence" / "step-00000007") in message
-    assert "the run has rolled back 1 time(s)" in summary
+    assert "the run has rolled back once" in summary
     rolled, plain = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("rolled", "plain"))
     assert [row["step"] for row in rolled] == list(range(1, 13))  # each step once
     assert [row["loss"] for row in rolled] == [row["loss"] for row in plain]

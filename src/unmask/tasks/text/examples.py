@@ -217,7 +217,8 @@ def encode_texts(
                 f"{example.source}: the text holds no token, and the model's tokenizer puts none around it: take the "
                 "row out"
             )
-    single, pair = (len(nothing.input_ids) for nothing in tokenizer.encode_inputs([("", None), ("", "")]))
+    template = tokenizer.template
+    single, pair = (sum(len(piece.ids) for piece in pieces) for pieces in (template.single, template.pair))
     counts.examples += len(examples)
     counts.truncated += sum(encoded_input.truncated for encoded_input in inputs)
     counts.num_cut += sum(encoded_input.num_cut for encoded_input in inputs)
