@@ -66,6 +66,15 @@ class Stated:
                 raise SettingsError(f"{what!r}: expected one line of text, without characters that cannot be seen")
 
 
+@dataclass(frozen=True)
+class Exported:
+    """What is to be said of the ONNX file that was made of a model: a sentence, and its own metrics on a file."""
+
+    sentence: str
+    check: str
+    metrics: Mapping[str, Any]
+
+
 def stated_in(directory: Path) -> Stated:
     """What the card of a model directory states; nothing where there is none, or it cannot be read."""
     try:
@@ -104,11 +113,11 @@ def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool 
     return path
 
 
-def card_of(directory: Path, stated: Stated = Stated(), export: str | None = None) -> str:
+def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None = None) -> str:
     """The card of a model directory, as Markdown.
 
     Args:
-        export: what is to be said of the ONNX file that was made of the model; None: it is the model itself.
+        export: the ONNX file that the card is of; None: it is of the model itself.
     """
     config = read_any_config(directory)
     run = directory.parent
@@ -123,6 +132,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
     best = read_object(run / SUMMARY)["best_on_dev"] if made_here and (run / SUMMARY).is_file() else None
     content = _content(run, best) if made_here else {}
     results = _results(run, content, best) if made_here else []
+    measured = _figures(export.check, export.metrics, {}) if export else []
     description = describe_model(directory)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else _made_of_others(config)
     use = use_of(config)
@@ -144,7 +154,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         "library_name": "transformers" if opens_there else None,
         "pipeline_tag": pipeline,
         "tags": ["unmask", *(["onnx"] if export else [])],
-        "model-index": _model_index(name, recipe, pipeline, results),
+        "model-index": _model_index(name, task, pipeline, *((measured, None) if export else (results, recipe))),
     }
     text: str = _template().render(
         front=yaml.safe_dump(
@@ -152,7 +162,8 @@ def card_of(directory: Path, stated: Stated = Stated(), export: str | None = Non
         ),
         name=name,
         architecture=(description["architectures"] or ["model"])[0],
-        export=export,
+        export=export and export.sentence,
+        measured=measured,
         num_parameters=number(description["num_parameters"]),
         sizes=_sizes(description),
         pipeline=pipeline,
@@ -302,15 +313,7 @@ def _results(run: Path, content: Mapping[str, Any], best: Mapping[str, Any] | No
         ]
     if not (run / RESULTS).is_file():
         return []
-    found = []
-    for split in ("dev", "test"):
-        for metric, value in content.get(split, {}).items():
-            if metric not in _NOT_METRICS and isinstance(value, int | float):
-                its_floors = floors.get(f"{split}.{metric}", {})
-                found.append(
-                    {"split": split, "metric": metric, "value": value, "sd": None, "n": 1, "floors": its_floors}
-                )
-    if found:
+    if found := [row for split in ("dev", "test") for row in _figures(split, content.get(split, {}), floors)]:
         return found
     rows = read_metrics(run / METRICS) if (run / METRICS).is_file() else []
     number_of_pairs = f"{content['num_pairs']:,} " if "num_pairs" in content else ""
@@ -329,25 +332,33 @@ def _results(run: Path, content: Mapping[str, Any], best: Mapping[str, Any] | No
     ]
 
 
+def _figures(split: str, metrics: Mapping[str, Any], floors: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"split": split, "metric": metric, "value": value, "sd": None, "n": 1}
+        | {"floors": floors.get(f"{split}.{metric}", {})}
+        for metric, value in metrics.items()
+        if metric not in _NOT_METRICS and isinstance(value, int | float)
+    ]
+
+
 def _model_index(
     name: str,
-    recipe: PretrainRecipe | FinetuneRecipe | None,
+    task: str | None,
     pipeline: str | None,
     results: Sequence[Mapping[str, Any]],
+    recipe: PretrainRecipe | FinetuneRecipe | None,
 ) -> list[dict[str, Any]] | None:
-    """The results as the Hub reads them, one entry for each file that was measured."""
-    if not isinstance(recipe, FinetuneRecipe) or pipeline is None or not results:
+    """The results as the Hub reads them, one entry for each file that was measured; a recipe names those of splits."""
+    if task is None or pipeline is None or not results:
         return None
     entries = []
-    for split in dict.fromkeys(each["split"] for each in results):
-        file = getattr(recipe.data, split)
-        shown = _shown(file if isinstance(file, str) else file[0])
-        metrics = [
-            {"type": each["metric"], "value": round(float(each["value"]), 4)}
-            for each in results
-            if each["split"] == split
-        ]
-        dataset = {"name": shown, "type": recipe.task.name, "split": "validation" if split == "dev" else split}
+    for split, its in groupby(results, lambda each: str(each["split"])):
+        metrics = [{"type": each["metric"], "value": round(float(each["value"]), 4)} for each in its]
+        dataset = {"name": split, "type": task}
+        if isinstance(recipe, FinetuneRecipe):
+            file = getattr(recipe.data, split)
+            dataset["name"] = _shown(file if isinstance(file, str) else file[0])
+            dataset["split"] = "validation" if split == "dev" else split
         entries.append({"task": {"type": pipeline}, "dataset": dataset, "metrics": metrics})
     return [{"name": name, "results": entries}]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from unmask.card import Stated, stated_in, write_card
+from unmask.card import Exported, Stated, card_of, stated_in, write_card
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.store.preparation import prepare
@@ -96,6 +96,23 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
         assert told in text, told
     assert "'data.train=[a.csv,b.csv]' x=c.csv" in text
     assert not {"/srv", "~/", "../"} & set(re.findall(r"/srv|~/|\.\./", text)), "where things were is nobody's business"
+
+
+def test_an_exported_model_states_its_own_scores(run: Path) -> None:
+    measured = {"accuracy": 0.75, "f1": 0.7, "confusion": {}}
+    card = ModelCard(card_of(run / "model", STATED, Exported("ONNX, int8.", "check|a.tsv", measured)))
+    [accuracy, f1] = card.data.eval_results
+    assert (accuracy.dataset_name, accuracy.dataset_split, accuracy.dataset_type) == (
+        "check|a.tsv",
+        None,
+        "classification",
+    )
+    assert (accuracy.metric_value, f1.metric_value) == (0.75, 0.7)
+    results = card.text.split("## Results")[1].split("## Limits")[0]
+    own, of_the_original = results.split("\n\nOf the model that it was made from:\n\n")
+    assert r"| check\|a.tsv | accuracy | 0.75 | |" in own
+    assert "| dev | accuracy | 0.8765 |" in of_the_original
+    assert "error on dev 0.031" in of_the_original
 
 
 def test_it_has_every_command_that_made_the_model_as_it_is(run: Path) -> None:

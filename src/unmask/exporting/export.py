@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from unmask.card import card_of, stated_in
+from unmask.card import Exported, card_of, stated_in
 from unmask.errors import ModelError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts, size_of
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
@@ -145,7 +145,8 @@ def export(
             "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         }
         write_json(place / CERTIFICATE, certificate)
-        write_text(place / CARD, card_of(directory, stated_in(directory), export=_sentence(certificate)))
+        exported = Exported(_sentence(certificate), files.path.name, result["metrics"]["after"])
+        write_text(place / CARD, card_of(directory, stated_in(directory), exported))
     return certificate
 
 

@@ -75,6 +75,8 @@ def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, 
     card = Path("onnx/README.md").read_text("utf-8")
     assert "## Export" in card
     assert card.startswith("---\nlicense: mit\n"), "as the model's own card states"
+    assert f"    dataset:\n      name: {kind}.jsonl\n" in card
+    assert f"| {kind}.jsonl | {certificate['metric']}" in card
     before, after = (
         unmask("evaluate", model, "--data", data, "--json"),
         unmask("evaluate", "onnx", "--data", data, "--json"),
