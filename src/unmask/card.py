@@ -20,13 +20,13 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from unmask.corpus.statistics import describe_losses
-from unmask.errors import OutputError, SettingsError
+from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.info import describe_model
 from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
 from unmask.io.writing import write_text
 from unmask.models.hub.config import HEAD_KIND, MADE_BY, TRAINED_LENGTH, family_in, read_any_config
-from unmask.models.hub.uses import MASKED, use_of
+from unmask.models.hub.uses import FINE_TUNED, pipeline_of, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.reports.run_page import flatten, number
@@ -37,8 +37,6 @@ from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
 from unmask.training.run.model_place import CARD, marked
-
-_NOT_METRICS = ("loss",)
 
 
 @dataclass(frozen=True)
@@ -133,67 +131,69 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
     content = _content(run, best) if made_here else {}
     results = _results(run, content, best) if made_here else []
     measured = _figures(export.check, export.metrics, {}) if export else []
-    description = describe_model(directory)
+    description, use = describe_model(directory), use_of(config)
+    if use is None and "does_not_load" in description:
+        raise ModelError(description["does_not_load"])
+    is_ours = recipe is not None or any(key.startswith("unmask_") for key in config)
     sessions = read_sessions(run / ENVIRONMENT) if made_here else _made_of_others(config)
-    use = use_of(config)
     opens_there = _opens_there(directory, config) and not export
     tokenizer = description.get("tokenizer", {})
     reads_windows = task is not None and (
         kind_of(task) in ("qa", "tagging") or config["unmask_task"].get("long_text") == "windows"
     )
     segmenter = tokenizer.get("segmenter")
-    pipeline = (
-        FACTS[kind_of(task)].hub_task if task else "fill-mask" if use is not None and use.kind == MASKED else None
-    )
+    pipeline = FACTS[kind_of(task)].hub_task if task else pipeline_of(config, use)
     own_ways = _own_ways(config)
-    code = "encoder" if pipeline is None else "pipeline"
     front = {
         "license": stated.license,
         "language": list(stated.languages),
         "datasets": list(stated.datasets),
         "library_name": "transformers" if opens_there else None,
         "pipeline_tag": pipeline,
-        "tags": ["unmask", *(["onnx"] if export else [])],
+        "tags": [*(["unmask"] if is_ours else []), *(["onnx"] if export else [])],
         "model-index": _model_index(name, task, pipeline, *((measured, None) if export else (results, recipe))),
     }
-    text: str = _template().render(
-        front=yaml.safe_dump(
-            {key: value for key, value in front.items() if value}, sort_keys=False, allow_unicode=True
-        ),
-        name=name,
-        architecture=(description["architectures"] or ["model"])[0],
-        export=export and export.sentence,
-        measured=measured,
-        num_parameters=number(description["num_parameters"]),
-        sizes=_sizes(description),
-        pipeline=pipeline,
-        code=code if opens_there and not own_ways and segmenter is None else None,
-        segmenter=segmenter,
-        mask_token="<mask>" if "<mask>" in tokenizer.get("special_tokens", ()) else "[MASK]",
-        own_ways=own_ways,
-        task=task,
-        is_pair="text_b" in config.get("unmask_task", {}).get("columns", {}),
-        is_number=task is not None and kind_of(task) == "regression",
-        labels=description.get("labels") if task and kind_of(task) in FIELDS_OF_KINDS["labels"] else None,
-        init_from=_origin(recipe),
-        from_scratch=getattr(recipe, "from_scratch", False),
-        data=list(_data(recipe)),
-        results=results,
-        best=best,
-        commands=_commands(sessions),
-        budget_changes=budget_changes(sessions),
-        machine=sessions[-1].get("device") if sessions else None,
-        versions=sessions[-1].get("versions", {}) if sessions else {},
-        trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},
-        settings=None if recipe is None else _own_settings(recipe) | _thresholds(config),
-        reads_windows=reads_windows,
-        max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
-        positive_label=content.get("positive_label"),
-        degenerate=content.get("degenerate"),
-        calibration=content.get("calibration"),
-        stated=stated,
+    return str(
+        _template().render(
+            front=yaml.safe_dump(
+                {key: value for key, value in front.items() if value}, sort_keys=False, allow_unicode=True
+            ),
+            name=name,
+            architecture=(description["architectures"] or ["model"])[0],
+            export=export and export.sentence,
+            measured=measured,
+            num_parameters=number(description["num_parameters"]),
+            sizes=_sizes(description),
+            pipeline=pipeline,
+            code=None if not opens_there or own_ways or segmenter else "pipeline" if pipeline else "encoder",
+            segmenter=segmenter,
+            mask_token="<mask>" if "<mask>" in tokenizer.get("special_tokens", ()) else "[MASK]",
+            own_ways=own_ways,
+            task=task,
+            is_tuned=use is not None and use.kind == FINE_TUNED,
+            is_ours=is_ours,
+            is_pair="text_b" in config.get("unmask_task", {}).get("columns", {}),
+            is_number=task is not None and kind_of(task) == "regression",
+            labels=description.get("labels") if task and kind_of(task) in FIELDS_OF_KINDS["labels"] else None,
+            init_from=_origin(recipe),
+            from_scratch=getattr(recipe, "from_scratch", False),
+            data=list(_data(recipe)),
+            results=results,
+            best=best,
+            commands=_commands(sessions),
+            budget_changes=budget_changes(sessions),
+            machine=sessions[-1].get("device") if sessions else None,
+            versions=sessions[-1].get("versions", {}) if sessions else {},
+            trained=_trained(run / METRICS) if made_here else {"step": 0, "tokens": 0},
+            settings=None if recipe is None else _own_settings(recipe) | _thresholds(config),
+            reads_windows=reads_windows,
+            max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
+            positive_label=content.get("positive_label"),
+            degenerate=content.get("degenerate"),
+            calibration=content.get("calibration"),
+            stated=stated,
+        )
     )
-    return text
 
 
 def _opens_there(directory: Path, config: Mapping[str, Any]) -> bool:
@@ -309,7 +309,7 @@ def _results(run: Path, content: Mapping[str, Any], best: Mapping[str, Any] | No
             | {"floors": floors.get(f"{split}.{metric}", {})}
             for split in ("dev", "test")
             for metric, each in every.get(split, {}).items()
-            if metric not in _NOT_METRICS and each["mean"] is not None
+            if metric != "loss" and each["mean"] is not None
         ]
     if not (run / RESULTS).is_file():
         return []
@@ -337,7 +337,7 @@ def _figures(split: str, metrics: Mapping[str, Any], floors: Mapping[str, Any]) 
         {"split": split, "metric": metric, "value": value, "sd": None, "n": 1}
         | {"floors": floors.get(f"{split}.{metric}", {})}
         for metric, value in metrics.items()
-        if metric not in _NOT_METRICS and isinstance(value, int | float)
+        if metric != "loss" and isinstance(value, int | float)
     ]
 
 

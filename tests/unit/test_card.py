@@ -51,6 +51,23 @@ def a_run(place: Path, model: Path, **results: Any) -> Path:
     return place
 
 
+def test_a_model_made_elsewhere(tmp_path: Path, tiny_model: Path) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "theirs"))
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    config = {key: value for key, value in config.items() if not key.startswith("unmask_")}
+    config["architectures"] = ["BertForSequenceClassification"]
+    (model / "config.json").write_text(json.dumps(config), "utf-8")
+    card = card_of(model)
+    assert "Made by" not in card
+    assert "unmask predict DIRECTORY FILE" in card
+    assert 'pipeline("text-classification", model="DIRECTORY")' in card
+    assert ModelCard(card).data.pipeline_tag == "text-classification"
+    assert not ModelCard(card).data.tags
+    (model / "config.json").write_text(json.dumps({"model_type": "t5", "architectures": ["T5Model"]}), "utf-8")
+    with pytest.raises(ModelError, match="models of this family do not load here"):
+        card_of(model)
+
+
 @pytest.fixture
 def run(tmp_path: Path, tiny_model: Path) -> Path:
     return a_run(

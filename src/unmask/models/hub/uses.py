@@ -11,7 +11,7 @@ from typing import Any, get_args
 from unmask.errors import ModelError
 from unmask.io.paths import GENERATOR, is_onnx
 from unmask.models.family import HeadKind, ModelClass, Part
-from unmask.models.hub.config import HEAD_KIND, class_in
+from unmask.models.hub.config import HEAD_KIND, class_in, head_kind_in
 from unmask.models.settings import Sizes
 
 logger = logging.getLogger("unmask")
@@ -65,6 +65,17 @@ def use_of_class(its: ModelClass, config: Mapping[str, Any]) -> Use:
     if HEAD_KIND in config:
         return _FINE_TUNED
     return next((use for part, use in _OF_PARTS.items() if part in its.parts), _WITHOUT_HEAD)
+
+
+def pipeline_of(config: Mapping[str, Any], use: Use | None) -> str | None:
+    """The Hub's name for what a model does that has no record of a task; None where there is none, or ours answers
+    otherwise."""
+    if use is not None and use.kind == MASKED:
+        return "fill-mask"
+    found = class_in(config)
+    kind = None if found is None else head_kind_in(found[1].parts)
+    names = {"sequence_classification": "text-classification", "token_classification": "token-classification"}
+    return None if kind is None else names.get(kind)
 
 
 def commands_for(directory: Path, use: Use | None) -> tuple[str, ...]:
