@@ -202,10 +202,12 @@ def _latency(answer: Callable[[Any], object], examples: Sequence[Any]) -> float:
     """The median time of one example, tokenization left out, in milliseconds."""
     answer(examples[0])
     times = []
-    for example in examples:
-        started = time.perf_counter()
-        answer(example)
-        times.append(1000 * (time.perf_counter() - started))
+    with Progress("timing", unit="examples") as progress:
+        for example in examples:
+            started = time.perf_counter()
+            answer(example)
+            times.append(1000 * (time.perf_counter() - started))
+            progress.advance(1)
     return median(times)
 
 

@@ -118,8 +118,10 @@ def export(
             shutil.copy(path, place / path.name)
         # Google's have none, and in others the class may be left out that the weights show.
         write_json(place / CONFIG, {**(loaded.config or {}), "architectures": [loaded.architecture]})
+        logger.info("writing the graph")
         write_graph(padded, place / ONNX)
         if format == "onnx-int8":
+            logger.info("quantizing it")
             _quantize(place / ONNX)
         if is_tuned:
             result = compare(before, load_predictor(place, device="cpu"), examples)
@@ -214,6 +216,7 @@ def _sentence(certificate: dict[str, Any]) -> str:
         f"{before:.4g} before, {after:.4g} after; the largest difference is "
         f"{' and '.join(f'{value:.2g} of {name}' for name, value in certificate['largest_difference'].items())}. "
         f"{human_bytes(size['before'])} before, "
-        f"{human_bytes(size['after'])} after; one example {latency['before']:.2g} ms before, {latency['after']:.2g} ms "
-        f"after, {certificate['threads']} thread{'' if certificate['threads'] == 1 else 's'}."
+        f"{human_bytes(size['after'])} after; one example {latency['before']:,.4g} ms before, "
+        f"{latency['after']:,.4g} ms after, "
+        f"{certificate['threads']} thread{'' if certificate['threads'] == 1 else 's'}."
     )

@@ -124,6 +124,7 @@ class Batcher:
         self._tokens = 0  # of those that wait
         self._rate = 0.0  # tokens a second, of late
         self._began: float | None = None  # that is, what is computed
+        self._under_way = 0  # its tokens
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="unmask-models", daemon=True)
         self._thread.start()
@@ -143,8 +144,10 @@ class Batcher:
                 raise Refused(503, "the server is being stopped", "stopping", headers={"Connection": "close"})
             wait_s = self._tokens / self._rate if self._rate else 0.0
             began = self._began  # the thread that computes may change it at any moment
-            if began is not None:  # it is taken to last as long again as it has lasted
-                wait_s += time.monotonic() - began
+            if began is not None:
+                lasted_s, expected_s = time.monotonic() - began, self._under_way / self._rate if self._rate else 0.0
+                # What takes longer than its tokens would is taken to last as long again as it has lasted.
+                wait_s += expected_s - lasted_s if lasted_s < expected_s else lasted_s
             if self._tokens + work.tokens > most or wait_s > self._limits.timeout_s / 2:
                 after_s = max(1, round(wait_s))
                 message = f"too many requests are waiting: try again in {after_s} s"
@@ -219,6 +222,7 @@ class Batcher:
         work = batch[0].work
         # Called before each part of a model, so that a text of minutes ends with the wait for it.
         hook = register_module_forward_pre_hook(stop_if_abandoned)
+        self._under_way = sum(job.work.tokens for job in batch)
         self._began, _computing.jobs = time.monotonic(), batch
         try:
             results = list(work.use.compute(work.options, [job.work.payload for job in batch]))

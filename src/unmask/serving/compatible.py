@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unmask.inference.features.similarity import unit_length
 from unmask.serving.batching import Refused, Work
 from unmask.serving.endpoints import FAILURES, example, service_of
+from unmask.serving.models import ServedModel
 from unmask.serving.schemas import EmbedRequest, OpenAIEmbeddings, PredictRequest, TeiSimilarityRequest, TokenizeRequest
 from unmask.serving.service import Service
 from unmask.serving.uses import Reading
@@ -74,6 +75,7 @@ async def predict(request: Request, body: Annotated[PredictRequest, example(inpu
     service.check_number(len(given))
     rows = [_fields([each] if isinstance(each, str) else list(each)) for each in given]
     model = service.model(_reader(service, rows) if body.model is None else body.model, *labelling_endpoints())
+    _check_texts(model, rows)
     answers, work = await service.compute(request, lambda: model.use("task").read(rows))
     if not body.truncate and (left_out := sum(work.left_out)):
         raise Refused(422, f"{left_out:,} tokens would not be read: send shorter inputs, or truncate=true", "too_long")
@@ -91,6 +93,19 @@ def _reader(service: Service, rows: list[dict[str, str]]) -> str | None:
     labelling = (each for each in service.models.values() if not endpoints.isdisjoint(each.endpoints))
     reading = (each.name for each in labelling if lengths <= {len(texts) for texts in each.task.columns})
     return next(reading, None)
+
+
+def _check_texts(model: ServedModel, rows: list[dict[str, str]]) -> None:
+    """Refuses pairs for a model of single texts, and single texts for one of pairs."""
+    lengths = {len(texts) for texts in model.task.columns}
+    if wrong := {len(row) for row in rows} - lengths:
+        if 2 in wrong:
+            what = (
+                f'a list of two texts is one pair, and {model.name} reads single texts: send several as [["a"], ["b"]]'
+            )
+        else:
+            what = f'{model.name} reads pairs: send one as ["a", "b"], several as [["a", "b"], ["c", "d"]]'
+        raise Refused(422, what)
 
 
 def _by_score(scored: dict[str, Any]) -> float:

@@ -32,6 +32,7 @@ FAILURES: dict[int | str, dict[str, Any]] = {
         404: "no such model",
         409: "the model is for something else; the message says for what",
         413: "too much in one request",
+        415: "the body is compressed",
         422: "the request cannot be used; the message says why",
         429: "too many requests wait: try again after Retry-After seconds",
         503: "not answered in time, or the server is being stopped",

@@ -56,6 +56,7 @@ class ServedModel:
     endpoints: tuple[str, ...] = ()
     created: int = field(default_factory=lambda: int(time.time()))
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
+    _files: Sequence[tuple[str, int, int]] | None = None  # of the directory, when the model was loaded
 
     @cached_property
     def task(self) -> TaskUse:
@@ -112,7 +113,8 @@ class ServedModel:
         return found
 
     def use(self, name: str) -> Any:
-        """The attribute of that name, loaded once, while others wait; raises `Unloadable`.
+        """The attribute of that name, loaded once, while others wait; raises `Unloadable`, also where the directory
+        holds another model by now: one name never answers from two.
 
         It is loaded in a thread that then ends, and with it PyTorch's helper threads for it: while there are more of
         these than cores, none waits awake, and every answer takes longer.
@@ -120,10 +122,15 @@ class ServedModel:
         if name in vars(self):
             return vars(self)[name]
         with self._locks.setdefault(name, threading.Lock()), ThreadPoolExecutor(1) as pool:
+            self._files = self._files or _files_of(self.directory)
             try:
-                return pool.submit(getattr, self, name).result()
+                found = pool.submit(getattr, self, name).result()
             except ModelError as error:
                 raise Unloadable(str(error)) from error
+            if _files_of(self.directory) != self._files:
+                del vars(self)[name]
+                raise Unloadable(f"{self.directory} has been changed since it was loaded: restart the server")
+            return found
 
     def describe(self) -> dict[str, Any]:
         """For `/v1/models`."""
@@ -132,6 +139,8 @@ class ServedModel:
         if self.endpoints[0] in (facts.endpoint for facts in FACTS.values()):
             entry["task"] = self.task.kind
             entry["labels"] = list(self.task.labels)
+            if (thresholds := self.task.thresholds) is not None:
+                entry |= {"multi_label": True, "thresholds": thresholds}
             if self.task.columns:
                 entry["columns"] = self.task.columns
         if "fill-mask" in self.endpoints:
@@ -139,6 +148,13 @@ class ServedModel:
         if "checkpoints" in self.endpoints:
             entry["steps"] = self.steps
         return entry
+
+
+def _files_of(directory: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of what a model is read from; its card may change."""
+    found = (path for path in directory.glob("*") if path.suffix in (".json", ".safetensors", ".onnx", ".txt"))
+    stats = ((path.name, path.stat()) for path in found if path.is_file())
+    return sorted((name, its.st_size, its.st_mtime_ns) for name, its in stats)
 
 
 def open_model(name: str, path: str | Path, precision: str) -> ServedModel:

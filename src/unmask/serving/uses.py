@@ -33,6 +33,7 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.minimal_pairs.scorers import MaskedScorer, Sentence, SentenceScorer, score_sentences
+from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tasks.text.text_task import TextTask
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -61,6 +62,12 @@ class TaskUse:
     def labels(self) -> tuple[str, ...]:
         """Of the task; empty if it has none."""
         return tuple(self.predictor.task.labels)
+
+    @property
+    def thresholds(self) -> dict[str, float] | None:
+        """From which probability on each label is given, if a text may have any number; None if it has one."""
+        task = self.predictor.task
+        return task.label_thresholds if isinstance(task, MultiLabelClassification) else None
 
     @property
     def columns(self) -> list[list[str]]:

@@ -279,7 +279,8 @@ def test_predict_takes_the_first_model_that_reads_as_many_texts(order: Any, labe
             assert ask(client, "/predict", inputs=inputs) == expected
         refused = client.post("/predict", json={"inputs": [["a"], ["a", "b"]]})
         assert refused.status_code == 422
-        assert "no column" in refused.json()["error"]["message"]
+        message = "single reads single texts" if order[0] == "single" else "pair reads pairs"
+        assert message in refused.json()["error"]["message"]
     app.service.batcher.close()
 
 

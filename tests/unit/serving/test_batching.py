@@ -116,6 +116,27 @@ def test_over_the_limit_a_request_is_turned_away_at_once() -> None:
     assert int(answers[1].headers["Retry-After"]) >= 1
 
 
+def test_when_to_come_back_counts_what_is_left_of_the_batch_under_way() -> None:
+    use = Doubling()
+
+    async def crowd(batcher: Batcher) -> Refused:
+        batcher._rate = 10
+        use.gate.clear()
+        under_way = asyncio.ensure_future(batcher.compute(use.work(1, 100)))
+        assert await asyncio.to_thread(use.began.wait, 10)
+        waiting = asyncio.ensure_future(batcher.compute(use.work(2, 60)))
+        await asyncio.sleep(0)
+        with pytest.raises(Refused) as refused:
+            await batcher.compute(use.work(3, 60))
+        use.gate.set()
+        await asyncio.gather(under_way, waiting)
+        return refused.value
+
+    with batching(queue_tokens=100, timeout_s=60) as batcher:
+        headers = asyncio.run(crowd(batcher)).headers or {}
+    assert 15 <= int(headers["Retry-After"]) <= 16, "ten seconds under way, of which little has passed, and six waiting"
+
+
 def test_who_would_be_answered_too_late_is_turned_away() -> None:
     """A batch takes a microsecond at least, so a thousand million tokens take a thousand seconds."""
     use = Doubling()

@@ -42,3 +42,12 @@ def test_every_address_that_is_posted_to_is_counted_by_its_name() -> None:
     app.service.batcher.close()
     assert set(counted) == {*(path.rpartition("/")[2] for path in paths), "other"}
     assert {"classify", "score", "token-scores", "embed"} < set(counted)
+
+
+def test_a_compressed_body_is_named() -> None:
+    app = build_app({})
+    with TestClient(app) as client:
+        refused = client.post("/embed", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+    app.service.batcher.close()
+    assert refused.status_code == 415
+    assert refused.json()["error"]["message"] == "the body is in the content-encoding 'gzip': send it as it is"

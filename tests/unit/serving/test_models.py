@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+
+import pytest
 
 from support.untrained import save_discriminator, save_masked_lm
 from unmask.info import describe
 from unmask.io.paths import GENERATOR
-from unmask.serving.models import open_model
+from unmask.serving.models import Unloadable, open_model
 
 GOOGLE = Path(__file__).parents[2] / "golden" / "tensorflow_checkpoint"
 
@@ -28,3 +31,18 @@ def test_a_discriminator_says_how_likely_texts_are_by_its_generator_alone(tmp_pa
     assert {"score", "pairs", "token-scores"} <= set(both.endpoints)
     assert both.likelihoods.scorer
     assert describe(directory)["commands"][0] == "evaluate --pairs"
+
+
+def test_one_name_is_never_two_models(tiny_model: Path, tmp_path: Path) -> None:
+    texts = ["the sky is blue and the sea is green"] * 20
+    directory = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    model = open_model("its", directory, "fp32")
+    assert model.use("masks")
+    (directory / "README.md").write_text("a card", "utf-8")
+    assert model.use("tokens")
+    shutil.rmtree(directory)
+    save_masked_lm(directory, "bert", texts)
+    for _ in range(2):
+        with pytest.raises(Unloadable, match="has been changed since it was loaded: restart the server"):
+            model.use("vectors")
+    assert model.use("masks"), "which was loaded before"

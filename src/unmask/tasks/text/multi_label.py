@@ -125,14 +125,19 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
         return new_sequence_module(encoder, head, len(self.labels), multi_label_loss, self.settings)
 
+    @property
+    def label_thresholds(self) -> dict[str, float]:
+        """From which probability on each label is given: .5 where none was set or tuned."""
+        given = self.settings.thresholds
+        return {label: given.get(label, 0.5) if isinstance(given, dict) else 0.5 for label in self.labels}
+
     def decode(self, examples: Sequence[ManyLabelled], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """`labels`, those whose probability reaches its threshold, most likely first, and `probabilities` by label."""
-        given = self.settings.thresholds
-        thresholds = given if isinstance(given, dict) else {}
+        thresholds = self.label_thresholds
         decoded = []
         for row in torch.sigmoid(outputs.double()).tolist():
             probabilities = dict(zip(self.labels, row, strict=True))
-            chosen = [label for label, p in probabilities.items() if p >= thresholds.get(label, 0.5)]
+            chosen = [label for label, p in probabilities.items() if p >= thresholds[label]]
             decoded.append(
                 {"labels": sorted(chosen, key=lambda label: -probabilities[label]), "probabilities": probabilities}
             )
