@@ -110,7 +110,12 @@ def is_well(client: TestClient) -> bool:
         ("/v1/embeddings", {"model": "encoder", "input": []}, 422, "no texts"),
         ("/v1/embeddings", {"model": "encoder", "input": "a", "dimensions": 10**6}, 422, "dimensions is 1000000"),
         ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "an input of 3 texts"),
-        ("/predict", {"inputs": ["a", "b"], "model": "classification"}, 422, "classification reads single texts: send several"),
+        (
+            "/predict",
+            {"inputs": ["a", "b"], "model": "classification"},
+            422,
+            "classification reads single texts: send several",
+        ),
         ("/embed", {"inputs": "a", "dimensions": 5}, 422, "dimensions: no key of this address"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name: Input should be None"),
         ("/v1/embeddings", {"model": "encoder", "input": "a", "task": "x"}, 422, "task: no key of this address"),

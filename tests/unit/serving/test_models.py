@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from support.untrained import save_discriminator, save_masked_lm
+from unmask.finetuning.run import save_finetuned
 from unmask.info import describe
 from unmask.io.paths import GENERATOR
+from unmask.models.hub.directory import load_encoder
 from unmask.serving.models import Unloadable, open_model
+from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.table import open_task
+from unmask.tokenization.tokenizer import load_tokenizer
 
 GOOGLE = Path(__file__).parents[2] / "golden" / "tensorflow_checkpoint"
 
@@ -46,3 +51,14 @@ def test_one_name_is_never_two_models(tiny_model: Path, tmp_path: Path) -> None:
         with pytest.raises(Unloadable, match="has been changed since it was loaded: restart the server"):
             model.use("vectors")
     assert model.use("masks"), "which was loaded before"
+
+
+def test_a_model_of_any_number_of_labels_says_so(tiny_model: Path, tmp_path: Path) -> None:
+    settings = TaskSettings.model_validate(
+        {"name": "classification", "multi_label": True, "labels": ["n", "y"], "thresholds": {"y": 0.3}, "max_length": 9}
+    )
+    task = open_task(settings, ColumnSettings())
+    encoder = load_encoder(tiny_model, head="sequence_classification").encoder
+    save_finetuned(task.module(encoder), task, load_tokenizer(tiny_model), tmp_path)
+    described = open_model("its", tmp_path, "fp32").describe()
+    assert (described["multi_label"], described["thresholds"]) == (True, {"n": 0.5, "y": 0.3})
