@@ -91,7 +91,15 @@ def _rows_of(
         raise InputError(
             f"{file}: unknown kind of file: expected {', '.join([*known, '.parquet'])}; convert or rename it (of a "
             "workbook save the sheet as .csv), or name its kind where the command takes --format"
+            f"{txt_advice(file)}"
         )
+
+
+def txt_advice(file: InputFiles) -> str:
+    """The end of a message about a file of an unknown kind: how a `.txt` is read as a table."""
+    if file.suffixes[0] != ".txt":
+        return ""
+    return f"; a .txt is read as a table with {file.settings.option('separator', 'tab')}"
 
 
 def read_line_format(

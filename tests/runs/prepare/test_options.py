@@ -344,7 +344,7 @@ OPTIONS: dict[str, str] = {
     "--set cleaning.min_script_share.Klingon=0.5": "min_script_share: there is no script 'Klingon': expected Unicode",
     "--set cleaning.min_script_share.hangul=0.5": "min_script_share: there is no script 'hangul': did you mean 'Hangul",
     "--set cleaning.min_script_share.Hangul=2": "min_script_share: Hangul: 2.0 is no share: expected a number from 0",
-    "--column body": "a.txt: no columns, so --column body (in a recipe reading.column=body) means nothing: if this is a",
+    "--column body": "a.txt: no columns, so --column body (in a recipe reading.column=body) means nothing: if this",
     "--ray nowhere:1": "--ray nowhere:1: no Ray cluster answers there (",
 }
 
