@@ -66,8 +66,9 @@ def split_file(
     Args:
         path: `.json` in SQuAD's layout (by article); `.tsv`, `.csv`, `.jsonl` or `.parquet` (by a column); for tagging
             also files of one word a line, such as `.conll`, `.txt`, `.testa`, `.conllu` (by document where `-DOCSTART-`
-            marks them, else by sentence); a data set's own `.txt` that is a table; plain or compressed. The parts of text are in UTF-8, whatever the encoding of
-            the file; those of a table begin with a byte order mark if the file does.
+            marks them, else by sentence); a data set's own `.txt` that is a table; plain or compressed. The parts of
+            text are in UTF-8, whatever the encoding of the file; those of a table begin with a byte order mark if the
+            file does.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
         group: the column by which rows belong together; None takes the first of the kind's `group_columns` that exists.
