@@ -265,7 +265,10 @@ def _describe_tokenizer(path: Path) -> dict[str, Any]:
 
 
 def _describe_segmenter(name: str) -> str:
-    return f"{name}: AutoTokenizer encodes the same only on text that was segmented by it first (TextTokenizer.segment)"
+    return (
+        f"{name}: AutoTokenizer encodes the same only on text that was segmented by it first "
+        "(unmask.load_tokenizer(...).segment)"
+    )
 
 
 # ---- Runs and recipes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -88,7 +89,9 @@ def _files_of(argument: str | Path, format: str, left_out: list[Path]) -> Iterab
             )
         return [path]
     if not glob.has_magic(str(path)):
-        raise InputError(f"{path}: no such file or folder: expected one, or a glob, of {known_suffixes()}")
+        alike = (there for there in path.parent.glob("*") if _composed(there.name) == _composed(path.name))
+        hint = "".join(f" (there is {there.name!a}, which looks the same: name it by a glob)" for there in alike)
+        raise InputError(f"{path}: no such file or folder{hint}: expected one, or a glob, of {known_suffixes()}")
     files = []
     for match in map(Path, glob.glob(str(path), recursive=True)):
         if match.is_dir():
@@ -100,6 +103,10 @@ def _files_of(argument: str | Path, format: str, left_out: list[Path]) -> Iterab
             f"{path}: this pattern matches no file that can be read{_as(format)}: expected {known_suffixes()}"
         )
     return sorted(files)
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def _files_under(folder: Path, format: str, left_out: list[Path]) -> Iterator[Path]:

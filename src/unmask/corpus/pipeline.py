@@ -16,9 +16,9 @@ from unmask.corpus.cleaning.near_duplicates import drop_near_duplicates
 from unmask.corpus.documents import CorpusCounts, Document
 from unmask.corpus.files import find_files
 from unmask.corpus.mixture import SUFFIXES, read_mixture, take, times_taken
-from unmask.corpus.reading import read_files
+from unmask.corpus.reading import WITHOUT_COLUMNS, format_read, read_files
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
-from unmask.corpus.source import utf8_size
+from unmask.corpus.source import names_of, utf8_size
 from unmask.errors import InputError
 from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.progress import Progress
@@ -104,19 +104,22 @@ def find_corpora(
         sizes: those that are known, by the names of a mixture's corpora; none is measured where all are.
 
     Raises:
-        InputError: nothing is found, a mixture is given along with other paths, or a file of one cannot be read.
+        InputError: nothing is found, a column is named where no file has any, a mixture is given along with other
+            paths, or a file of one cannot be read.
         SettingsError: a mixture is invalid.
     """
     left_out: list[Path] = []
     if not any(Path(path).suffix in SUFFIXES for path in text):
         found = [Corpus("", find_files(text, reading.format, left_out))]
         _warn_of_left_out(left_out, found[0].files)
+        _refuse_column_of_text(found[0].files, reading)
         return found
     if len(text) > 1:
         raise InputError(f"{', '.join(map(str, text))}: expected either one mixture (a YAML file) or corpus files")
     mixture = read_mixture(Path(text[0]))
     files = {name: find_files(corpus.text, reading.format, left_out) for name, corpus in mixture.corpora.items()}
     _warn_of_left_out(left_out, list(chain.from_iterable(files.values())))
+    _refuse_column_of_text(list(chain.from_iterable(files.values())), reading)
     for path in (path for some in files.values() for path in some):
         if not path.is_file():
             name = "standard input (-)" if path == STANDARD_INPUT else path
@@ -133,6 +136,17 @@ def _warn_of_left_out(files: Sequence[Path], read: Sequence[Path]) -> None:
     if names:
         shown = ", ".join([*names[:MOST_NAMES], *(["..."] if len(names) > MOST_NAMES else [])])
         logger.warning("%s of other kinds left out: %s", f"{len(names):,} file{'' if len(names) == 1 else 's'}", shown)
+
+
+def _refuse_column_of_text(files: Sequence[Path], reading: ReadingSettings) -> None:
+    """Refuses a column that is named where no file has columns."""
+    if reading.column != ReadingSettings().column and all(
+        format_read(path, reading) in WITHOUT_COLUMNS for path in files
+    ):
+        raise InputError(
+            f"{names_of(files)}: no columns, so {reading.option('column', reading.column)} means nothing: if this is a "
+            f"table, give {reading.option('separator', 'tab')}; if not, leave the column out"
+        )
 
 
 def _measure(

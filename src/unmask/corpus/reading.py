@@ -113,14 +113,20 @@ def _counted(file: IO[bytes], counts: CorpusCounts) -> Iterator[bytes]:
 
 
 def _choose_format(source: CorpusFile) -> str:
-    if source.settings.format != "auto":
-        return source.settings.format
-    if source.path == STANDARD_INPUT:
-        return "txt"
-    form = format_of(source.path)
+    form = format_read(source.path, source.settings)
     assert form is not None, f"{source.path}: `find_files` lets no unknown suffix pass"
-    if form == "txt" and is_gutenberg(_look_ahead(source)):
-        return "gutenberg"
+    is_found = source.settings.format == "auto" and source.path != STANDARD_INPUT
+    return "gutenberg" if is_found and form == "txt" and is_gutenberg(_look_ahead(source)) else form
+
+
+def format_read(path: Path, settings: ReadingSettings) -> str | None:
+    """How a file is read by its settings and its name: a `.txt`, and standard input, as text, or as a table where a
+    separator is given."""
+    if settings.format != "auto":
+        return settings.format
+    form = "txt" if path == STANDARD_INPUT else format_of(path)
+    if form == "txt" and settings.separator is not None:
+        return "tsv" if settings.separator == "\t" else "csv"
     return form
 
 
@@ -156,3 +162,6 @@ CORPUS_READERS: dict[str, CorpusReader] = {
     "wikipedia": read_wikipedia,
     "gutenberg": read_gutenberg,
 }
+
+WITHOUT_COLUMNS = frozenset({"txt", "md", "wikipedia", "gutenberg"})
+"""Formats that `ReadingSettings.column` means nothing to."""

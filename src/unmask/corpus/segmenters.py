@@ -13,6 +13,7 @@ The library's model decides where to cut: another version may differ, so a token
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -60,9 +61,8 @@ def _load_kiwi_segmenter() -> Callable[[str], str]:
         return " ".join(piece[start:end] for start, end in pairwise([0, *cuts, len(piece)]))
 
     def segment(text: str) -> str:
-        return "".join(
-            segment_piece(piece) for line in text.splitlines(keepends=True) for piece in _PIECE.findall(line)
-        )
+        lines = unicodedata.normalize("NFC", text).splitlines(keepends=True)  # Kiwi knows no decomposed Hangul
+        return "".join(segment_piece(piece) for line in lines for piece in _PIECE.findall(line))
 
     return segment
 
@@ -93,8 +93,7 @@ def _find_cuts(piece: str, morphemes: list[tuple[int, int]]) -> list[int]:
 
 
 SEGMENTERS: dict[str, Callable[[], Callable[[str], str]]] = {"kiwi": _load_kiwi_segmenter}
-"""Name -> a function that loads the segmenter, which inserts spaces into a text and changes nothing else.
+"""Name -> a function that loads the segmenter, which composes a text (NFC), inserts spaces, and changes nothing else.
 
-A segmenter needs composed text (NFC). It leaves lines without Hangul unchanged, and its result for a text does not
-depend on earlier texts.
+It inserts none into lines without Hangul, and its result for a text does not depend on earlier texts.
 """

@@ -15,7 +15,7 @@ class ReadingSettings(TableSettings):
 
     format: Literal["auto", "txt", "md", "jsonl", "csv", "tsv", "parquet", "wikipedia", "gutenberg"] = "auto"
     """`auto`: by the file's suffix; `.xml` is a Wikipedia dump, a `.txt` with Project Gutenberg's licence is a
-    Gutenberg book, and standard input is read as `txt`."""
+    Gutenberg book, standard input is read as `txt`, and both are tables where `separator` is given."""
 
     column: str = "text"
     """The field of a JSON object, or the column of a table, that holds the text."""

@@ -91,7 +91,15 @@ def _rows_of(
         raise InputError(
             f"{file}: unknown kind of file: expected {', '.join([*known, '.parquet'])}; convert or rename it (of a "
             "workbook save the sheet as .csv), or name its kind where the command takes --format"
+            f"{txt_advice(file)}"
         )
+
+
+def txt_advice(file: InputFiles) -> str:
+    """The end of a message about a file of an unknown kind: how a `.txt` is read as a table."""
+    if file.suffixes[0] != ".txt":
+        return ""
+    return f"; a .txt is read as a table with {file.settings.option('separator', 'tab')}"
 
 
 def read_line_format(
@@ -269,12 +277,14 @@ def warn_of_notation(files: InputFiles) -> None:
             rows = list(islice(read_rows(file), LOOKED_AT))
         except InputError:
             continue  # reading it will say so
-        if (name := _column_in_quotes(rows)) is not None:
+        if (found := _column_in_quotes(rows)) is not None:
             logger.warning(
-                "%s: many cells of the column %r are in quotation marks, which belong to the text in a .tsv: give %s "
-                "if they are quotes around it, or %s for no warning",
+                "%s: %s of %s cells of the column %r are in quotation marks, which belong to the text in a "
+                ".tsv: give %s if they are quotes around it, or %s for no warning",
                 file,
-                name,
+                f"{found[1]:,}",
+                f"{len(rows):,}",
+                found[0],
                 file.settings.option("quoted", "true"),
                 file.settings.option("quoted", "false"),
             )
@@ -299,13 +309,13 @@ def _warn_of_separator(file: InputFiles) -> None:
             )
 
 
-def _column_in_quotes(rows: Sequence[Row]) -> str | None:
-    """The first column of which many cells are in balanced quotes: at least three, and half of all; or three that
-    hold doubled quotes, as programs write them that quote only where they must."""
+def _column_in_quotes(rows: Sequence[Row]) -> tuple[str, int] | None:
+    """The first column of which many cells are in balanced quotes, and how many: at least three, and
+    half of all; or three that hold doubled quotes, as programs write them that quote only where they must."""
     for name in rows[0].fields if rows else ():
         cells = [str(row.fields.get(name)) for row in rows]
         found = [cell for cell in cells if len(cell) > 2 and _IN_QUOTES.fullmatch(cell)]
         doubled = sum('""' in cell[1:-1] for cell in found)
         if doubled >= 3 or (len(found) >= 3 and 2 * len(found) >= len(cells)):
-            return name
+            return name, len(found)
     return None

@@ -214,7 +214,7 @@ class TokenUse:
         self.tokenizer: Tokenizer = open_tokenizer(directory)
 
     def tokens(self, texts: Sequence[str], most: int) -> list[dict[str, Any]]:
-        """The tokens of texts, special ones left out: `tokens`, `ids` and, where known, `offsets` (characters).
+        """The tokens of texts, special ones left out: `tokens`, `ids` and `offsets` (characters).
 
         Raises:
             Refused: there are over `most` tokens in all.
@@ -223,35 +223,21 @@ class TokenUse:
         read = tokenize(inputs, self.tokenizer)
         if (total := sum(len(its.ids) for its in read)) > most:
             raise too_much(total, most)
-        return [
-            {
-                "tokens": self.tokenizer.tokens(its.ids),
-                "ids": its.ids,
-                **({} if its.offsets is None else {"offsets": its.offsets}),
-            }
-            for its in read
-        ]
+        return [{"tokens": self.tokenizer.tokens(its.ids), "ids": its.ids, "offsets": its.offsets} for its in read]
 
     def template_tokens(self, texts: Sequence[str], add_special_tokens: bool, most: int) -> list[list[dict[str, Any]]]:
         """The tokens of texts as text-embeddings-inference gives them: `id`, `text`, `special`, `start`, `stop`.
 
-        `text` is the piece of the text itself, where the tokenizer knows its place.
+        `text` is the piece of the text itself.
 
         Raises:
             Refused: there are over `most` tokens in all, special ones left out.
         """
         rows = []
         for text, encoded in zip(texts, self.tokens(texts, most), strict=True):
-            offsets = encoded.get("offsets", [(None, None)] * len(encoded["ids"]))
             own = [
-                {
-                    "id": index,
-                    "text": token if start is None else text[start:stop],
-                    "special": False,
-                    "start": start,
-                    "stop": stop,
-                }
-                for index, token, (start, stop) in zip(encoded["ids"], encoded["tokens"], offsets, strict=True)
+                {"id": index, "text": text[start:stop], "special": False, "start": start, "stop": stop}
+                for index, (start, stop) in zip(encoded["ids"], encoded["offsets"], strict=True)
             ]
             row: list[dict[str, Any]] = []
             for piece in self.tokenizer.template.single:

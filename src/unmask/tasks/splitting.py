@@ -21,13 +21,14 @@ from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
 from unmask.io.reading import open_input
 from unmask.io.rows import Row, stop
-from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows
+from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows, txt_advice
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name
 from unmask.tasks.tagging.conll import read_columns, read_conllu
 from unmask.tasks.tagging.files import FORMATS
+from unmask.tasks.text.glue import DATA_SETS
 
 SplitName = Literal["train", "dev", "test"]
 
@@ -65,8 +66,9 @@ def split_file(
     Args:
         path: `.json` in SQuAD's layout (by article); `.tsv`, `.csv`, `.jsonl` or `.parquet` (by a column); for tagging
             also files of one word a line, such as `.conll`, `.txt`, `.testa`, `.conllu` (by document where `-DOCSTART-`
-            marks them, else by sentence); plain or compressed. The parts of text are in UTF-8, whatever the encoding of
-            the file; those of a table begin with a byte order mark if the file does.
+            marks them, else by sentence); a data set's own `.txt` that is a table; plain or compressed. The parts of
+            text are in UTF-8, whatever the encoding of the file; those of a table begin with a byte order mark if the
+            file does.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
         group: the column by which rows belong together; None takes the first of the kind's `group_columns` that exists.
@@ -86,6 +88,7 @@ def split_file(
     refuse_existing(out, overwrite)
     file = as_files(path)
     suffix = file.suffixes[0]
+    form = DATA_SETS[task].files.txt_format if suffix == ".txt" and task in DATA_SETS else suffix
     if len(file.paths) > 1 and suffix != ".parquet":
         raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
     columns = FACTS[kind].group_columns if group is None else (group,)
@@ -96,12 +99,13 @@ def split_file(
         parts, write = _articles([line for _, line in file.lines()], file)
     elif kind == "tagging" and has_words:
         parts, write = list(_documents([line for _, line in file.lines()])), _encoded
-    elif suffix in LINE_FORMATS or file.settings.separator is not None:
-        parts, write = _lines([*file.lines()], columns, file)
+    elif form in LINE_FORMATS or file.settings.separator is not None:
+        parts, write = _lines([*file.lines()], columns, file, form if form in LINE_FORMATS else ".csv")
     else:
         raise InputError(
             f"{file}: unknown kind of file for {task}: expected .json, .jsonl, .tsv, .csv or .parquet, or for tagging "
             "one word a line in .conll, .txt, .bio, .iob, .train, .testa, .testb or .conllu; rename or convert it"
+            f"{txt_advice(file)}"
         )
     return _write_splits(parts, write, out, suffix, file, overwrite)
 
@@ -146,10 +150,9 @@ def _articles(lines: Iterable[str], path: DataPath) -> tuple[list[Unsplittable],
 
 
 def _lines(
-    lines: Sequence[tuple[int, str]], columns: Sequence[str], file: InputFiles
+    lines: Sequence[tuple[int, str]], columns: Sequence[str], file: InputFiles, form: str
 ) -> tuple[list[Unsplittable], Writer]:
     """Rows with their lines unchanged, below a header if there is one."""
-    form = file.suffixes[0] if file.suffixes[0] in LINE_FORMATS else ".csv"
     table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop)
     rows = list(read_jsonl(lines, str(file))) if form == ".jsonl" else []
     if table is not None:

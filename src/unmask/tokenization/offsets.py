@@ -7,7 +7,8 @@ the `e` is covered, of three Hangul jamo only the first. Here a token's place ex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import tokenizers
@@ -42,19 +43,34 @@ def align(tokenizer: Tokenizer, texts: Sequence[str]) -> list[AlignedText]:
 
 
 def _placed(text: str, segmented: str, aligned: AlignedText) -> AlignedText:
-    """The same tokens with their places in the text before it was segmented, which has the same characters in the same
-    order, white space aside: in `나 는` the token `는` is at 2, and in `나는` at 1."""
-    places = iter([place for place, character in enumerate(text) if not character.isspace()])
-    befores, last = [0], 0  # of each place in `segmented`: the place in `text` past the last character before it
+    """The same tokens with their places in the text before it was composed and segmented, which has the same characters
+    in the same order, white space aside: in `나 는` the token `는` is at 2, and in `나는` at 1."""
+    bounds = _bounds_of_composed(text)
+    begins: list[int] = []  # of each character of `segmented`, in `text`
+    ends = [0]  # of the characters before each place in `segmented`, in `text`
     for character in segmented:
-        if not character.isspace():
-            last = next(places) + 1
-        befores.append(last)
+        begin, end = (ends[-1], ends[-1]) if character.isspace() else next(bounds)
+        begins.append(begin)
+        ends.append(end)
     starts = [
-        befores[start + 1] - 1 if start < end else befores[start]
-        for start, end in zip(aligned.starts, aligned.ends, strict=True)
+        begins[start] if start < end else ends[start] for start, end in zip(aligned.starts, aligned.ends, strict=True)
     ]
-    return AlignedText(aligned.ids, starts, [befores[end] for end in aligned.ends])
+    return AlignedText(aligned.ids, starts, [ends[end] for end in aligned.ends])
+
+
+def _bounds_of_composed(text: str) -> Iterator[tuple[int, int]]:
+    """Where each character of the composed text (NFC), white space aside, begins and ends in the text itself. Only
+    marks compose, with what is before them."""
+    start = 0
+    for end in range(1, len(text) + 1):
+        if end < len(text) and is_mark(text[end]) and not text[end - 1].isspace():
+            continue
+        composed = unicodedata.normalize("NFC", text[start:end])
+        if composed != text[start:end]:
+            yield from [(start, end)] * len(composed)
+        elif not composed.isspace():
+            yield from ((place, place + 1) for place in range(start, end))
+        start = end
 
 
 def align_with(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[AlignedText]:

@@ -294,6 +294,12 @@ class TextTokenizer:
         ]
         return len(text) > 1 and index not in self._added_ids and self._entries.issuperset(parts)
 
+    def missing_inside(self, characters: str) -> tuple[str, ...]:
+        """The entries by which a WordPiece tokenizer would spell characters inside a word, as far as it lacks them."""
+        return tuple(
+            entry for entry in dict.fromkeys(map(self._prefix.__add__, characters)) if entry not in self._entries
+        )
+
     def without_entries(self, ids: Collection[int]) -> TextTokenizer:
         """The same WordPiece tokenizer, which matches some entries no more: text is cut into shorter ones there.
 

@@ -84,6 +84,7 @@ def test_a_quoted_tsv_is_told(unmask: Command, place: Path, task_models: Any, ca
     write_files({"t.tsv": f"text\tlabel\n{rows}"})
     words = task_models.words("classification", "t.tsv")
     told = unmask("finetune", "finetune/classification", *words, "--out", "run").errors
+    assert told.count(": 4 of 4 cells of the column 'text' are in quotation marks") == 1
     assert told.count("are in quotation marks, which belong to the text in a .tsv: give data.quoted=true") == 1
     told = unmask("finetune", "finetune/classification", *words, "data.quoted=true", "--out", "run2").errors
     assert "quotation marks" not in told

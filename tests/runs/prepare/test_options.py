@@ -60,6 +60,10 @@ WAYS_IN: dict[str, tuple[Files, list[str]]] = {
     "CSV in a gzip file": ({"a.csv.gz": gzip.compress(b"body\nthe dog barks\na fox is here\n")}, ["--column", "body"]),
     "a long zstd window": ({"a.jsonl.zst": packed_with_a_long_window(LINES.encode())}, ["--column", "body"]),
     "TSV": ({"a.tsv": "id\tbody\n1\tthe dog barks\n2\ta fox is here\n"}, ["--column", "body"]),
+    "a table called .txt": (
+        {"a.txt": "id\tbody\n1\tthe dog barks\n2\ta fox is here\n"},
+        ["--column", "body", "--separator", "tab"],
+    ),
     "Parquet": ({"a.parquet": table(n=[1, 2], body=ROWS)}, ["--column", "body"]),
     "text": ({"a.txt": "the dog barks\n\na fox is here\n"}, []),
     "Markdown": ({"a.md": "---\ntitle: x\n---\n**the** [dog](x) barks\n", "b.md": "* a fox `is` here\n"}, []),
@@ -340,6 +344,7 @@ OPTIONS: dict[str, str] = {
     "--set cleaning.min_script_share.Klingon=0.5": "min_script_share: there is no script 'Klingon': expected Unicode",
     "--set cleaning.min_script_share.hangul=0.5": "min_script_share: there is no script 'hangul': did you mean 'Hangul",
     "--set cleaning.min_script_share.Hangul=2": "min_script_share: Hangul: 2.0 is no share: expected a number from 0",
+    "--column body": "a.txt: no columns, so --column body (in a recipe reading.column=body) means nothing: if this",
     "--ray nowhere:1": "--ray nowhere:1: no Ray cluster answers there (",
 }
 

@@ -62,7 +62,9 @@ def test_words_come_behind_the_entries(folder: Path, tmp_path: Path, name: str) 
     assert extension.num_repeated == 1
     assert "☃" in extension.unknown
     assert "angioodem" not in extension.unknown
-    assert after.token_strings == (*before.token_strings, *extension.added)
+    assert after.token_strings == (*before.token_strings, *extension.added, *extension.continuing)
+    assert "##☃" in extension.continuing
+    assert not set(extension.continuing) & set(before.token_strings)
     assert after.special_ids == before.special_ids
     assert after.template == before.template
     assert after.encode_batch(TEXT) == before.encode_batch(TEXT)
@@ -74,6 +76,16 @@ def test_words_come_behind_the_entries(folder: Path, tmp_path: Path, name: str) 
     assert '2 already among the entries: "noon", "the"' in said
     unknown = ", ".join(f'"{word}"' for word in extension.unknown)
     assert f"of the added could not be spelt before: {unknown}; a model starts" in said
+
+
+def test_characters_of_new_words_are_known_inside_longer_words_too(folder: Path, tmp_path: Path) -> None:
+    extension = extend_tokenizer(folder / "old", write(tmp_path / "words.txt", "ㅋㅋ\n"), tmp_path / "new")
+    assert (extension.added, extension.continuing) == (("ㅋㅋ",), ("##ㅋ",))
+    assert '\n1 of their characters added inside words too: "##ㅋ"' in extension.summary()
+    after = load_tokenizer(tmp_path / "new")
+    [longer, behind] = after.encode_batch(["ㅋㅋㅋㅋ", "환자ㅋㅋ"])
+    assert after.tokens(longer) == ["ㅋㅋ", "##ㅋ", "##ㅋ"]
+    assert after.tokens(behind)[-2:] == ["##ㅋ", "##ㅋ"]
 
 
 @pytest.mark.parametrize("name", ["old", "bare"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,12 @@ def test_what_cannot_be_found_is_refused_saying_what_is_expected(tree: Path) -> 
         assert all(suffix in message for suffix in (*FORMAT_OF_SUFFIX, ".gz", ".bz2", ".xz or .zst"))
     with pytest.raises(InputError, match="no corpus was named"):
         find_files([])
+
+
+def test_a_name_that_is_written_decomposed_is_told(tmp_path: Path) -> None:
+    decomposed = unicodedata.normalize("NFD", "영화.txt")
+    (tmp_path / decomposed).write_text("text", encoding="utf-8")
+    with pytest.raises(InputError, match=r"folder \(there is .*, which looks the same: name it by a glob"):
+        find_files([tmp_path / "영화.txt"])
+    with pytest.raises(InputError, match="no such file or folder: expected"):
+        find_files([tmp_path / "음악.txt"])

@@ -1,8 +1,9 @@
-"""Segmenters put spaces between morphemes and change nothing else."""
+"""Segmenters compose a text, put spaces between morphemes and change nothing else."""
 
 from __future__ import annotations
 
 import sys
+import unicodedata
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def segment(text: str) -> str:
         ("서울(한국)에서는", "서울(한국)에서 는"),  # next to punctuation no space is needed
         ("윈도우 탐색기", "윈도우 탐색 기"),  # a name of two words, cut like any other
         ("나는\n간다\n", "나 는\n간다\n"),
+        (unicodedata.normalize("NFD", "학교에 간다."), "학교 에 간다."),
     ],
 )
 def test_spaces_stand_between_morphemes(text: str, segmented: str) -> None:
@@ -57,6 +59,7 @@ def test_text_without_hangul_is_left_alone(text: str) -> None:
 @example(text="\x00가\x1c나다.\x85다음")
 def test_only_spaces_are_added(text: str) -> None:
     segmented = segment(text)
+    text = unicodedata.normalize("NFC", text)
     rest = iter(segmented)
     for character in text:  # what was there is there still, in order, white space included
         skipped = next(rest)

@@ -45,6 +45,18 @@ def test_squad_by_article(tmp_path: Path) -> None:
     assert sum(counts.values()) == len(articles)
 
 
+def test_a_data_sets_own_txt_is_the_table_that_it_is(tmp_path: Path) -> None:
+    lines = ["id\tdocument\tlabel", *(f'{number}\t"영화 {number % 6}\t{number % 2}' for number in range(12))]
+    path = write(tmp_path / "ratings.txt", "\n".join(lines) + "\n")
+    counts = split_file(path, "nsmc", tmp_path / "out")
+    assert sum(counts.values()) == 12
+    texts = texts_of(tmp_path / "out", ".txt")
+    assert all(text.startswith("id\tdocument\tlabel\n") for text in texts.values())
+    assert sorted(line for text in texts.values() for line in text.splitlines()[1:]) == sorted(lines[1:])
+    with pytest.raises(InputError, match=r"\.txt is read as a table with data\.separator=tab"):
+        split_file(path, "classification", tmp_path / "other")
+
+
 @pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
 def test_rows_by_their_premise(tmp_path: Path, suffix: str) -> None:
     rows = [(f"premise {number % 7}", f"hypothesis {number}", str(number % 3)) for number in range(30)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 
 from hypothesis import example, given
@@ -38,7 +39,27 @@ def test_tokens_have_their_places_in_the_text_as_it_was_given() -> None:
     assert SEGMENTED.decode(aligned.ids) == "국민 은 학교 에 갔 습니다."
 
 
-@given(text=st.text(st.sampled_from("나는학교에갔다했어요할게 ㅋ0aZ.,!“\n\t\u3000각ᄒᆞᆫ😀e\u0301"), max_size=40))
+def test_a_decomposed_text_is_segmented_as_the_composed_one() -> None:
+    composed = "국민은 학교에  Café 갔습니다. 법 [MASK]"
+    text = unicodedata.normalize("NFD", composed)
+    assert SEGMENTED.segment(text) == SEGMENTED.segment(composed)
+    assert SEGMENTED.encode_batch([text]) == SEGMENTED.encode_batch([composed])
+    ours, expected = align(SEGMENTED, [text, composed])
+    assert ours.ids == expected.ids
+    pieces = [text[start:end] for start, end in zip(ours.starts, ours.ends, strict=True)]
+    assert [unicodedata.normalize("NFC", piece) for piece in pieces] == [
+        composed[start:end] for start, end in zip(expected.starts, expected.ends, strict=True)
+    ]
+    decomposed = [unicodedata.normalize("NFD", text) for text in TEXTS]
+    assert trained(decomposed, vocab_size=150, segmenter="kiwi").fingerprint() == SEGMENTED.fingerprint()
+
+
+@given(
+    text=st.text(
+        st.sampled_from("나는학교에갔다했어요할게 ㅋ0aZ.,!“\n\t\u3000각ᄒᆞᆫ😀e\u0301\u0340\u1100\u1161\u11ab"),
+        max_size=40,
+    )
+)
 @example(text=" 국민은 [MASK]에\u3000 갔습니다.[SEP] ")
 def test_places_are_those_of_what_each_token_stands_for(text: str) -> None:
     (aligned,) = align(SEGMENTED, [text])

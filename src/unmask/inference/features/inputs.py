@@ -68,12 +68,12 @@ class InputTokens:
     Attributes:
         ids: of both texts, one after the other, as far as they are read.
         num_first: how many belong to the first text.
-        offsets: start and end of each token's characters in its text; None if the tokenizer does not know them.
+        offsets: start and end of each token's characters in its text.
     """
 
     ids: list[int]
     num_first: int
-    offsets: list[tuple[int, int]] | None
+    offsets: list[tuple[int, int]]
 
 
 def feature_layouts(columns: ColumnSettings, remembered: ColumnSettings) -> tuple[ColumnSettings, ...]:
@@ -132,36 +132,28 @@ def _names(columns: ColumnSettings) -> tuple[str, ...]:
 def tokenize(inputs: Sequence[FeatureInput], tokenizer: Tokenizer) -> list[InputTokens]:
     """All tokens of each input; special tokens spelt out in a text are recognised."""
     texts = [text for given in inputs for text in (given.text_a, given.text_b) if text is not None]
-    offsets: list[list[tuple[int, int]]] | None = None
-    if tokenizer.segmenter == "none":
-        aligned = align(tokenizer, texts)
-        ids = [text.ids for text in aligned]
-        offsets = [list(zip(text.starts, text.ends, strict=True)) for text in aligned]
-    else:  # offsets would refer to a changed text
-        ids = tokenizer.encode_batch(texts, specials_in_text=True)
+    aligned = align(tokenizer, texts)
     tokens, number = [], 0
     for given in inputs:
         numbers = range(number, number + (1 if given.text_b is None else 2))
         number = numbers.stop
         tokens.append(
             InputTokens(
-                [token for text in numbers for token in ids[text]],
-                len(ids[numbers[0]]),
-                None if offsets is None else [place for text in numbers for place in offsets[text]],
+                [token for text in numbers for token in aligned[text].ids],
+                len(aligned[numbers[0]]),
+                [place for text in numbers for place in zip(aligned[text].starts, aligned[text].ends, strict=True)],
             )
         )
     return tokens
 
 
 def describe_tokens(given: FeatureInput, its: InputTokens, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The index entry for an input's tokens: `tokens`, and where known `offsets`, `words` and `num_tokens_a`.
+    """The index entry for an input's tokens: `tokens`, `offsets`, and where there are any `words` and `num_tokens_a`.
 
     `words` is the number, from 0, of the word that each token begins in, if words were given.
     """
-    described: dict[str, Any] = {"tokens": tokenizer.tokens(its.ids)}
-    if its.offsets is not None:
-        described["offsets"] = its.offsets
-    if given.words is not None and its.offsets is not None:
+    described: dict[str, Any] = {"tokens": tokenizer.tokens(its.ids), "offsets": its.offsets}
+    if given.words is not None:
         begins = np.cumsum([0, *(len(word) + 1 for word in given.words[:-1])])
         starts = np.array([start for start, _ in its.offsets], np.int64)
         described["words"] = (np.searchsorted(begins, starts, side="right") - 1).tolist()
@@ -260,8 +252,4 @@ def _cut(its: InputTokens, capacity: int, is_pair: bool) -> InputTokens:
     num_second = len(its.ids) - its.num_first
     first, second = truncated_lengths(its.num_first, num_second, capacity) if is_pair else (capacity, 0)
     kept = [*range(first), *range(its.num_first, its.num_first + second)]
-    return InputTokens(
-        [its.ids[token] for token in kept],
-        first,
-        None if its.offsets is None else [its.offsets[token] for token in kept],
-    )
+    return InputTokens([its.ids[token] for token in kept], first, [its.offsets[token] for token in kept])

@@ -175,7 +175,8 @@ def word_rules(backend: Tokenizer, dtype: np.dtype[Any]) -> WordRules | None:
     splitter = definition["pre_tokenizer"] or {}
     if splitter.get("type") == "BertPreTokenizer":
         return _white_space_rules(backend, definition["model"], dtype)
-    if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and definition["normalizer"] is None:
+    only_composes = definition["normalizer"] in (None, {"type": "NFC"})
+    if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and only_composes:
         return _byte_level_rules(backend, definition["model"], splitter["add_prefix_space"])
     return None
 
@@ -241,7 +242,7 @@ def _byte_level_rules(backend: Tokenizer, model: dict[str, Any], prefix_space: b
     """Byte-level BPE, in which the space before a word belongs to it (Radford et al. 2019).
 
     In a text whose white space is only single spaces, each space begins a word. Of two in a row, the library's
-    expression makes the first a separate word: such a text is encoded whole.
+    expression makes the first a separate word: such a text is encoded whole. NFC composes nothing with a space.
     """
     if model["type"] != "BPE" or model.get("dropout") or model.get("end_of_word_suffix"):
         return None

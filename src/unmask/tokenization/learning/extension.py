@@ -4,7 +4,8 @@ A model whose tokenizer cuts the words of a new domain into many pieces can be p
 tokenizer; the new entries start as the mean of their pieces (`unmask.pretraining.vocabulary`).
 
 In WordPiece a new word is an entry like the others. Matching is longest first, so it is also taken at the beginning of
-longer words: "lovelace" in "lovelaces".
+longer words: "lovelace" in "lovelaces". What follows there has to be spelt too, so characters of the new words that the
+vocabulary does not have inside a word become entries as well: `##ㅋ` beside `ㅋㅋ`.
 
 How BPE cuts a word is decided by merges, which are learnt from text. So a new word becomes an added token, as in
 `transformers`: it is looked for before the merges, and only as a whole word; everything else is encoded as before. This
@@ -39,15 +40,20 @@ class Extension:
     """The result for a list of words."""
 
     tokenizer: TextTokenizer  # with the new entries
-    added: tuple[str, ...]  # the new entries, in order
+    added: tuple[str, ...]  # the new words, in order
+    continuing: tuple[str, ...]  # entries behind them: characters of these that could not continue a word (WordPiece)
     known: tuple[str, ...]  # words that were entries already
     num_repeated: int  # lines whose normalised word was on an earlier line
     unknown: tuple[str, ...]  # of `added`, those that the tokenizer could not encode before: they were `[UNK]`
 
     def summary(self) -> str:
         """What was done, for a terminal."""
-        first = self.tokenizer.vocab_size - len(self.added)
+        first = self.tokenizer.vocab_size - len(self.added) - len(self.continuing)
         lines = [f"{len(self.added):,} words added behind {first:,} entries, which keep their ids"]
+        if self.continuing:
+            lines.append(
+                f"{len(self.continuing):,} of their characters added inside words too: {_listed(self.continuing)}"
+            )
         if self.known:
             lines.append(f"{len(self.known):,} already among the entries: {_listed(self.known)}")
         if self.num_repeated:
@@ -88,15 +94,19 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
     new = dict.fromkeys(word for word in found if word not in known)
     if not new:
         raise InputError(f"{words}: none of its {len(found):,} words is new to the tokenizer: there is nothing to add")
-    extend = _with_entries if tokenizer.kind == "wordpiece" else _with_added_tokens
-    extended = TextTokenizer(
-        extend(opened, tokenizer.token_strings, tuple(new)), opened.special_tokens, opened.segmenter, out
-    )
+    continuing: tuple[str, ...] = ()
+    if tokenizer.kind == "wordpiece":
+        continuing = tokenizer.missing_inside("".join(new))
+        files = _with_entries(opened, tokenizer.token_strings, (*new, *continuing))
+    else:
+        files = _with_added_tokens(opened, tokenizer.token_strings, tuple(new))
+    extended = TextTokenizer(files, opened.special_tokens, opened.segmenter, out)
     with writing_directory(out, overwrite) as unfinished:
         extended.save(unfinished)
     return Extension(
         tokenizer=extended,
         added=tuple(new),
+        continuing=continuing,
         known=tuple(known),
         num_repeated=len(found) - len(new) - len(known),
         unknown=tuple(

@@ -96,6 +96,7 @@ def sentences(text: str) -> list[str]:
 
 def test_no_white_space_is_needed_after_korean_endings_and_east_asian_stops() -> None:
     assert sentences("사용했다.그는 갔다. 끝.") == ["사용했다.", "그는 갔다.", "끝."]
+    assert sentences("그가 갔나요?그는 갔다!나는 왔다. 끝.") == ["그가 갔나요?", "그는 갔다!", "나는 왔다.", "끝."]
     assert sentences(EAST_ASIAN.replace("|", "")) == EAST_ASIAN.split("|")
     assert sentences("www.unmask.example is 3.5 times Node.js.") == ["www.unmask.example is 3.5 times Node.js."]
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.trained import trained
 from unmask.errors import InputError
 from unmask.inference.features.inputs import (
     PLACE,
@@ -92,6 +93,14 @@ def test_what_an_index_tells(tokenizer: TextTokenizer) -> None:
     pair = read(text_a="a man", text_b="a")
     assert describe_tokens(pair, *tokenize([pair], tokenizer), tokenizer)["num_tokens_a"] == 2
     assert "words" not in describe_tokens(pair, *tokenize([pair], tokenizer), tokenizer)
+
+
+def test_words_and_places_of_segmented_text() -> None:
+    tokenizer = trained(["국민은 학교에 갔습니다."] * 6, vocab_size=60, segmenter="kiwi")
+    given = read(tokens=["국민은", "학교에"])
+    described = describe_tokens(given, *tokenize([given], tokenizer), tokenizer)
+    assert [given.text_a[start:end] for start, end in described["offsets"]] == ["국민", "은", "학교", "에"]
+    assert described["words"] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

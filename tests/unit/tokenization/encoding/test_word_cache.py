@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -49,8 +50,10 @@ def bpe_with_word_ends() -> Tokenizer:
     return backend
 
 
-def byte_level(prefix_space: bool) -> Tokenizer:
+def byte_level(prefix_space: bool, normalizer: Normalizer | None = None) -> Tokenizer:
     backend = Tokenizer(BPE())
+    if normalizer is not None:
+        backend.normalizer = normalizer
     backend.pre_tokenizer = ByteLevel(add_prefix_space=prefix_space)
     options = {"special_tokens": ["<s>", "<mask>"], "initial_alphabet": sorted(ByteLevel.alphabet())}
     backend.train_from_iterator([TEXT] * 3, BpeTrainer(vocab_size=400, show_progress=False, **options))
@@ -63,6 +66,7 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     "wordpiece as Google released it": lambda: wordpiece(lowercase=True, compose=False),
     "bpe with word ends": bpe_with_word_ends,
     "byte-level bpe": lambda: byte_level(prefix_space=False),
+    "byte-level bpe, composed": lambda: byte_level(prefix_space=False, normalizer=NFC()),
     "byte-level bpe with a space before": lambda: byte_level(prefix_space=True),
 }
 BACKENDS = {kind: make() for kind, make in KINDS.items()}
@@ -84,9 +88,18 @@ def by_words(cache: WordCache, texts: list[str]) -> list[list[int]]:
 @any_kind
 def test_a_text_by_its_words(kind: str) -> None:
     backend = BACKENDS[kind]
+    assert word_rules(backend, np.dtype("<u2")) is not None
     cache = WordCache(backend, np.dtype("<u2"))
     short = ["", " ", "a  b", " a", " a the dog", "  a", "a ", "a\tb\nc"]
-    texts = [TEXT, *short, TEXT.upper(), *("x" * length for length in (99, 100, 101)), "가" * 300, TEXT]
+    texts = [
+        TEXT,
+        *short,
+        TEXT.upper(),
+        unicodedata.normalize("NFD", TEXT),
+        *("x" * length for length in (99, 100, 101)),
+        "가" * 300,
+        TEXT,
+    ]
     for _ in range(2):  # new words, then remembered ones
         assert by_words(cache, texts) == by_library(backend, texts)
 

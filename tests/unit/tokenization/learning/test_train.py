@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ def test_every_kind_of_the_settings_can_be_trained() -> None:
         assert tokenizer.kind == kind
         assert tokenizer.vocab_size == SIZES[kind]
     assert {settings.kind for settings in PRESETS.values()} == {*KINDS, "word"}  # which has a training of its own
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_decomposed_text_is_learned_and_encoded_as_the_composed_one(kind: str) -> None:
+    decomposed = [unicodedata.normalize("NFD", text) for text in ENGLISH + KOREAN]
+    assert decomposed != ENGLISH + KOREAN
+    assert trained(decomposed, kind=kind, vocab_size=SIZES[kind]).fingerprint() == TRAINED[kind].fingerprint()
+    assert TRAINED[kind].encode_batch(decomposed) == TRAINED[kind].encode_batch(ENGLISH + KOREAN)
 
 
 TRAIN_AND_SAVE = """
