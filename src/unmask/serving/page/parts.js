@@ -121,19 +121,20 @@ async function bestReader(current, use, texts) {
 }
 
 /** What a panel has been answered: `{waiting, error, value}` as a signal, whether its fields have been changed since it
- * was asked, and how it is asked again: `run(prepare)` awaits `prepare` and calls what it gives, unless the panel has been
- * asked again meanwhile. */
+ * was asked, and how it is asked again: `run(prepare)` awaits `prepare` and calls what it gives, unless somebody has typed
+ * or the panel has been asked again meanwhile. */
 export function answering(look) {
   const state = signal({});
   const isChanged = signal(false);
   let turn = 0;
   const run = async (prepare) => {
     const own = ++turn;
+    isChanged.value = false;
     state.value = { ...state.value, waiting: true, error: "" };
     try {
       const put = await prepare?.();
       if (own !== turn) return;
-      put?.();
+      if (!isChanged.value) put?.();
       isChanged.value = false;
       const value = await look();
       if (own === turn) state.value = { value };

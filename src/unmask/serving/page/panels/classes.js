@@ -31,12 +31,13 @@ function input(its) {
 
 const answer = answering(async () => {
   const name = current();
-  if (has(name, "regress")) return predict(name, "regress", input(name));
-  const read = await predict(name, "classify", input(name));
-  if (method.value === "none") return read;
+  const [asked, how] = [input(name), method.value];
+  if (has(name, "regress")) return predict(name, "regress", asked);
+  const read = await predict(name, "classify", asked);
+  if (how === "none") return read;
   if (!has(name, "words")) return { ...read, note: `${name} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
   try {
-    return { ...read, words: await askModel(name, "words", { input: input(name), method: method.value }) };
+    return { ...read, words: await askModel(name, "words", { input: asked, method: how }) };
   } catch (error) {
     return { ...read, note: error.message };
   }

@@ -18,7 +18,8 @@ const SAMPLES = [
 /** Also the words that are among the first at the end or at the beginning, with their probabilities at every step. */
 const answer = answering(async () => {
   const its = chosen(model, "checkpoints");
-  const ask = async (more) => (await askModel(its, "checkpoints", { text: withMask(text.value, its), ...more })).checkpoints;
+  const asked = { text: withMask(text.value, its) };
+  const ask = async (more) => (await askModel(its, "checkpoints", { ...asked, ...more })).checkpoints;
   const checkpoints = await ask({ top_k: 8 });
   const words = [...new Set([...checkpoints.at(-1).tokens.slice(0, 3), ...checkpoints[0].tokens.slice(0, 2)])];
   const scored = await ask({ targets: words });

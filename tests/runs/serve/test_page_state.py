@@ -1,0 +1,54 @@
+"""What is in the fields of the page at `/`: what is asked, what a person types, and what the address keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("panel", "first", "second"), [("classes", "classify", "words"), ("learning", "checkpoints", "")]
+)
+def test_an_answer_of_two_requests_is_about_one_text(
+    address: str, browser: Any, panel: str, first: str, second: str
+) -> None:
+    page, asked = browser.new_page(), []
+
+    def type_meanwhile(route: Any) -> None:
+        page.get_by_label("Text", exact=True).fill("another [MASK]")
+        route.continue_()
+
+    page.goto(f"{address}/#{panel}?text=the+sky+is+[MASK]&method=erasure")
+    page.locator(".answer[aria-busy=false] svg").first.wait_for()
+    page.on("request", lambda request: asked.append(request) if request.method == "POST" else None)
+    page.route(f"**/{first}", type_meanwhile)
+    page.get_by_role("button", name="Show").click()
+    page.locator(".answer.changed[aria-busy=false] svg").first.wait_for()
+    assert [request.url.rpartition("/")[2] for request in asked] == [first, second or first]
+    assert all("the sky is" in request.post_data for request in asked)
+    page.close()
+
+
+def test_what_is_typed_stays_when_a_sample_is_late(of_masks: str, browser: Any) -> None:
+    page, held = browser.new_page(), []
+    text = page.get_by_label("Text", exact=True)
+    page.route("**/tokenize", lambda route: held.append(route))
+
+    def type_and_release(typed: str) -> None:
+        text.fill(typed)
+        for route in held:
+            route.continue_()
+        held.clear()
+        page.locator(".answer[aria-busy=false]:not(.changed) svg").first.wait_for()
+        assert text.input_value() == typed
+
+    page.goto(f"{of_masks}/#fill?model=run")
+    page.locator(".answer[aria-busy=false] svg").wait_for()
+    page.locator('nav a[href="#layers"]').click()
+    page.wait_for_timeout(100)  # the model is asked how much of the samples it knows
+    type_and_release("He was [MASK] .")
+    page.get_by_role("button", name="a verb").click()
+    page.wait_for_timeout(100)
+    type_and_release("She was [MASK] .")
+    page.close()
