@@ -52,3 +52,43 @@ def test_what_is_typed_stays_when_a_sample_is_late(of_masks: str, browser: Any) 
     page.wait_for_timeout(100)
     type_and_release("She was [MASK] .")
     page.close()
+
+
+def test_the_browser_s_way_back_shows_the_panel_before(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    text, shown = page.get_by_label("Text", exact=True), page.locator(".answer[aria-busy=false]:not(.changed) svg")
+    current = page.locator("nav [aria-current]")
+    page.goto(f"{address}/#tokens?text=the+sea")
+    shown.get_by_text("sea").first.wait_for()
+    page.locator('nav a[href="#matrix"]').click()
+    shown.get_by_text("guitar").first.wait_for()
+    page.locator('nav a[href="#tokens"]').click()
+    text.fill("the sky")
+    text.press("Control+Enter")
+    shown.get_by_text("sky").first.wait_for()
+    page.go_back()
+    shown.get_by_text("guitar").first.wait_for()
+    assert current.inner_text() == "Similarity"
+    page.go_back()
+    shown.get_by_text("sea").first.wait_for()
+    assert text.input_value() == "the sea"
+    page.go_forward()
+    page.go_forward()
+    shown.get_by_text("sky").first.wait_for()
+    with page.context.expect_page() as opened:
+        page.locator('nav a[href="#attention"]').click(modifiers=["Control"])
+    assert opened.value.url.partition("?")[0] == f"{address}/#attention"
+    assert current.inner_text() == "Tokens"
+    opened.value.close()
+    page.close()
+
+
+def test_a_link_names_its_model_though_it_is_the_first(address: str, of_masks: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{address}/#fill")
+    page.locator(".answer[aria-busy=false] svg").wait_for()
+    assert "model=masked&" in f"{page.url.partition('?')[2]}&"
+    page.goto("about:blank")
+    page.goto(f"{of_masks}/#learning?at=4")
+    page.get_by_text("Checkpoint: step 4").wait_for()
+    page.close()

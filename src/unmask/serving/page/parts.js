@@ -14,10 +14,14 @@ export function chosen(model, use, texts = 1) {
   return has(idOf(model.value), use) ? model.value : (readersOf(use, texts)[0]?.id ?? "");
 }
 
-/** A choice of a model; with `steps`, of a checkpoint of its run too. */
+/** A choice of a model; with `steps`, of a checkpoint of its run too. The first of the server is written into the field:
+ * on another server, which a link may lead to, another may be the first. */
 export function ModelChoice({ model, use, label = "Model", none, steps, texts }) {
   const there = modelsFor(use).flatMap(({ id, steps: its }) => [id, ...(steps && its ? its.map((step) => `${id}@${step}`) : [])]);
   const value = none && !model.value ? "" : chosen(model, use, texts);
+  useEffect(() => {
+    if (!model.value) model.value = value;
+  }, [value]);
   const isAbsent = model.value && !has(idOf(model.value), use);
   return html`<label class="choice">${label}
     <select value=${value} onChange=${(event) => (model.value = event.target.value)}>

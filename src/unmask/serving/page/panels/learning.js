@@ -7,7 +7,7 @@ import { field, withMask } from "../state.js";
 
 const model = field("learning", "model", "");
 const text = field("learning", "text", "The king and the [MASK] went to London .");
-const at = field("learning", "at", 1000);
+const at = field("learning", "at", -1); // a step; of any other number, the last checkpoint is shown
 
 const SAMPLES = [
   ["a queen", { text: "The king and the [MASK] went to London ." }],
@@ -28,12 +28,13 @@ const answer = answering(async () => {
 });
 
 function show({ checkpoints, followed }) {
-  const place = Math.max(0, Math.min(Math.trunc(at.value), checkpoints.length - 1));
+  const found = checkpoints.findIndex((each) => each.step === at.value);
+  const place = found < 0 ? checkpoints.length - 1 : found;
   const now = checkpoints[place];
   const rows = now.tokens.map((label, number) => ({ label, values: [now.scores[number]] }));
   return html`
     <label class="slider">Checkpoint: step ${now.step.toLocaleString("en")}
-      <input type="range" min="0" max=${checkpoints.length - 1} value=${place} onInput=${(event) => (at.value = Number(event.target.value))} /></label>
+      <input type="range" min="0" max=${checkpoints.length - 1} value=${place} onInput=${(event) => (at.value = checkpoints[Number(event.target.value)].step)} /></label>
     <${Figure} title="The likeliest words at this checkpoint">${bars(rows, width.value, "The likeliest words")}<//>
     <${Figure} title="How likely words have become">${lines(checkpoints.map((each) => each.step), followed, place, width.value, "Probabilities by step")}<//>`;
 }
