@@ -92,3 +92,26 @@ def test_a_link_names_its_model_though_it_is_the_first(address: str, of_masks: s
     page.goto(f"{of_masks}/#learning?at=4")
     page.get_by_text("Checkpoint: step 4").wait_for()
     page.close()
+
+
+def test_a_text_is_continued_as_asked(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{address}/#continue?prompt=the+sky&tokens=3")
+    page.locator(".answer[aria-busy=false] svg").wait_for()
+    page.get_by_label("Seed").fill("7")
+    page.get_by_label("Temperature").fill("0.5")
+    with page.expect_request("**/generate") as asked:
+        page.get_by_role("button", name="Show").click()
+    sent = {"inputs": ["the sky"], "num_tokens": 3, "temperature": 0.5, "top_k": 40, "seed": 7}
+    assert asked.value.post_data_json == sent
+    [found] = asked.value.response().json()["predictions"]
+    page.locator(".answer[aria-busy=false]:not(.changed) svg").wait_for()
+    drawn = "".join(page.locator(".answer svg text").all_text_contents())
+    assert drawn == "thesky" + "".join(found["text"].split())
+    page.locator('nav a[href="#pairs"]').click()
+    page.get_by_text("the others given").wait_for()
+    page.get_by_label("Model").select_option("causal")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("not scored").first.wait_for()
+    assert page.get_by_text("those before it given").is_visible()
+    page.close()

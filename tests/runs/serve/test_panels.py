@@ -15,6 +15,7 @@ PANELS = {
     "learning": "Text",
     "layers": "Text",
     "pairs": "First sentence",
+    "continue": "Beginning",
     "classes": "Text",
     "entities": "Text",
     "answers": "Question",

@@ -47,6 +47,13 @@ export function TextBox({ field, label, rows = 1, lang }) {
       : html`<textarea rows=${rows} value=${field.value} onInput=${put} spellcheck="false" lang=${lang}></textarea>`}</label>`;
 }
 
+/** A number from 0 on; the browser itself says where it is another. */
+export function NumberBox({ field, label, most, step = 1 }) {
+  return html`<label class="choice">${label}
+    <input type="number" min="0" max=${most} step=${step} required value=${field.value}
+      onInput=${(event) => event.target.value && (field.value = Number(event.target.value))} /></label>`;
+}
+
 /** A text with a blank, as the chosen model writes it; below it `remark`, or that further blanks are not looked at. */
 export function BlankBox({ field, label, model, use, remark }) {
   const its = chosen(model, use);

@@ -6,6 +6,7 @@ import { html } from "./html.js";
 import { answers } from "./panels/answers.js";
 import { attention } from "./panels/attention.js";
 import { classes } from "./panels/classes.js";
+import { continuing } from "./panels/continuing.js";
 import { entities } from "./panels/entities.js";
 import { fill } from "./panels/fill.js";
 import { layers } from "./panels/layers.js";
@@ -16,7 +17,7 @@ import { tokens } from "./panels/tokens.js";
 import { width } from "./parts.js";
 import { goTo, models, modelsFor, panel, readAddress, writeAddress } from "./state.js";
 
-const PANELS = [fill, learning, layers, pairs, classes, entities, answers, matrix, attention, tokens];
+const PANELS = [fill, learning, layers, pairs, continuing, classes, entities, answers, matrix, attention, tokens];
 
 const isThere = (each) => each.uses.every((use) => modelsFor(use).length);
 
