@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.serving import serving
+from support.untrained import save_masked_lm
+from unmask.serving.models import open_models
 
 
 @pytest.mark.parametrize(
@@ -21,7 +26,7 @@ def test_an_answer_of_two_requests_is_about_one_text(
 
     page.goto(f"{address}/#{panel}?text=the+sky+is+[MASK]&method=erasure")
     page.locator(".answer[aria-busy=false] svg").first.wait_for()
-    page.on("request", lambda request: asked.append(request) if request.method == "POST" else None)
+    page.on("request", lambda request: asked.append(request) if "text" in (request.post_data or "") else None)
     page.route(f"**/{first}", type_meanwhile)
     page.get_by_role("button", name="Show").click()
     page.locator(".answer.changed[aria-busy=false] svg").first.wait_for()
@@ -112,6 +117,21 @@ def test_a_text_is_continued_as_asked(address: str, browser: Any) -> None:
     page.get_by_text("the others given").wait_for()
     page.get_by_label("Model").select_option("causal")
     page.get_by_role("button", name="Show").click()
-    page.get_by_text("not scored").first.wait_for()
+    page.locator(".answer svg text").get_by_text("not scored").first.wait_for()
     assert page.get_by_text("those before it given").is_visible()
     page.close()
+
+
+def test_tokens_that_a_model_does_not_know_are_told(browser: Any, tmp_path: Path) -> None:
+    korean = save_masked_lm(tmp_path / "korean", "bert", ["그는 서울에서 태어났다 ."] * 40)
+    english = save_masked_lm(tmp_path / "english", "bert", ["the sky is blue and the sea is green ."] * 40)
+    page = browser.new_page()
+    with serving(open_models([f"korean={korean}", f"english={english}"], "fp32")) as address:
+        page.goto(f"{address}/#fill?model=korean&text=the+sky+is+[MASK]+.")
+        page.get_by_text("3 of 5 tokens are unknown to korean: choose english").wait_for()
+        page.get_by_label("Model").select_option("english")
+        page.get_by_role("button", name="Show").click()
+        page.locator(".answer[aria-busy=false]:not(.changed) svg").wait_for()
+        page.wait_for_timeout(200)
+        assert page.get_by_text("unknown to").count() == 0
+        page.close()

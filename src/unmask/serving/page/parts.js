@@ -68,10 +68,10 @@ export function BlankBox({ field, label, model, use, remark }) {
 /** The samples of the panels that have been shown. */
 const begun = new Set();
 
-/** Buttons that put texts into fields: each sample is `[name, {field: value}]` with the signals of `fields`. A model that
+/** Buttons that put texts into fields: each sample is `[name, {field: value}]`, by the names of the answer's fields. A model that
  * cannot read the text gives way to the one that knows most of it. The panel begins with the first sample of as many texts
  * as the model reads, or with another that the model reads better; with the texts of a link where the address has some. */
-export function Samples({ samples, fields, model, use, run }) {
+export function Samples({ samples, answer: { fields, model, use, run } }) {
   const fill = (values, its) => {
     model.value = its;
     for (const [name, value] of Object.entries(values)) fields[name].value = withMask(value, its);
@@ -99,7 +99,16 @@ async function cutting(texts, its) {
   const text = withMask(texts.join(" "), its);
   const { tokens } = (await predict(idOf(its), "tokenize", text)).found;
   const unknown = tokens.filter((token) => /^[[<]unk[\]>]$/i.test(token)).length;
-  return { unknown, tokensPerByte: tokens.length / new TextEncoder().encode(text).length };
+  return { unknown, total: tokens.length, tokensPerByte: tokens.length / new TextEncoder().encode(text).length };
+}
+
+/** What is to be said of texts with tokens that are unknown to the model which is asked about them. */
+async function unknownTo(its, use, texts) {
+  if (!has(idOf(its), "tokenize")) return "";
+  const { unknown, total } = await cutting(texts, its);
+  if (!unknown) return "";
+  const best = await bestReader(its, use, texts);
+  return `${unknown} of ${total} tokens ${unknown === 1 ? "is" : "are"} unknown to ${idOf(its)}: choose ${best === its ? "another model" : best}`;
 }
 
 /** The first sample of as many texts as the model reads, or of those the one that it reads best, if much better: in a
@@ -131,10 +140,10 @@ async function bestReader(current, use, texts) {
   return names[unknown.indexOf(Math.min(...unknown))];
 }
 
-/** What a panel has been answered: `{waiting, error, value}` as a signal, whether its fields have been changed since it
+/** What a panel has been answered: `{waiting, error, value, unknown}` as a signal, whether its fields have been changed since it
  * was asked, and how it is asked again: `run(prepare)` awaits `prepare` and calls what it gives, unless somebody has typed
- * or the panel has been asked again meanwhile. */
-export function answering(look) {
+ * or the panel has been asked again meanwhile. `fields` are those whose texts the model reads. */
+export function answering({ model, use, fields }, look) {
   const state = signal({});
   const isChanged = signal(false);
   let turn = 0;
@@ -147,18 +156,22 @@ export function answering(look) {
       if (own !== turn) return;
       if (!isChanged.value) put?.();
       isChanged.value = false;
+      const texts = Object.values(fields).map((each) => each.value).filter(Boolean);
+      const unknown = unknownTo(chosen(model, use, texts.length), use, texts).catch(() => "");
       const value = await look();
       if (own === turn) state.value = { value };
+      const told = await unknown;
+      if (own === turn && told) state.value = { value, unknown: told };
     } catch (error) {
       if (own === turn) state.value = { error: error.message };
     }
   };
-  return { state, isChanged, run };
+  return { state, isChanged, run, model, use, fields };
 }
 
 /** A panel: what it is for, its fields in a form (Enter or Ctrl+Enter asks), and below it what came out. */
 export function Panel({ title, about, answer, children, show, action = "Show" }) {
-  const { waiting, error, value } = answer.state.value;
+  const { waiting, error, value, unknown } = answer.state.value;
   const keys = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) answer.run();
   };
@@ -170,7 +183,7 @@ export function Panel({ title, about, answer, children, show, action = "Show" })
     <div class=${value && answer.isChanged.value ? "answer changed" : "answer"} aria-live="polite" aria-busy=${Boolean(waiting)}>
       ${error ? html`<p class="error" role="alert">${error}</p>` : value ? html`${value.leftOut
         ? html`<p class="cut">Too long for this model: ${value.leftOut.toLocaleString("en")} ${value.leftOut === 1 ? "token was" : "tokens were"} not read.</p>`
-        : ""}${show(value)}` : ""}
+        : ""}${unknown && html`<p class="cut">${unknown}</p>`}${show(value)}` : ""}
     </div></section>`;
 }
 

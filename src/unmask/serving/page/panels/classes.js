@@ -29,7 +29,7 @@ function input(its) {
   return Object.fromEntries(texts().map((each, place) => [names[place], each]));
 }
 
-const answer = answering(async () => {
+const answer = answering({ model, use: JUDGING, fields: { text, second } }, async () => {
   const name = current();
   const [asked, how] = [input(name), method.value];
   if (has(name, "regress")) return predict(name, "regress", asked);
@@ -73,6 +73,6 @@ export const classes = {
     ${readsPairs() || second.value ? html`<${TextBox} field=${second} label="Second text" />` : ""}
     <${ModelChoice} model=${model} use=${JUDGING} texts=${texts().length} />
     ${has(current(), "classify") ? html`<${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />` : ""}
-    <${Samples} samples=${SAMPLES} model=${model} use=${JUDGING} fields=${{ text, second }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

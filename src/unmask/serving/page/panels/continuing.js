@@ -18,7 +18,7 @@ const SAMPLES = [
   ["한국어", { prompt: "옛날 옛적에" }],
 ];
 
-const answer = answering(() => predict(chosen(model, "generate"), "generate", prompt.value, {
+const answer = answering({ model, use: "generate", fields: { prompt } }, () => predict(chosen(model, "generate"), "generate", prompt.value, {
   num_tokens: tokens.value, temperature: temperature.value, top_k: topK.value, seed: seed.value,
 }));
 
@@ -44,6 +44,6 @@ export const continuing = {
     <${NumberBox} field=${temperature} label="Temperature" step="0.1" />
     <${NumberBox} field=${topK} label="Top k (0: all)" />
     <${NumberBox} field=${seed} label="Seed" />
-    <${Samples} samples=${SAMPLES} model=${model} use="generate" fields=${{ prompt }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

@@ -16,7 +16,7 @@ const SAMPLES = [
 ];
 
 /** Also the words that are among the first at the end or at the beginning, with their probabilities at every step. */
-const answer = answering(async () => {
+const answer = answering({ model, use: "checkpoints", fields: { text } }, async () => {
   const its = chosen(model, "checkpoints");
   const asked = { text: withMask(text.value, its) };
   const ask = async (more) => (await askModel(its, "checkpoints", { ...asked, ...more })).checkpoints;
@@ -48,6 +48,6 @@ export const learning = {
     about="What a model expected in the blank at each checkpoint of its run. Move the slider, by arrow keys too.">
     <${BlankBox} field=${text} label="Text" model=${model} use="checkpoints" />
     <${ModelChoice} model=${model} use="checkpoints" />
-    <${Samples} samples=${SAMPLES} model=${model} use="checkpoints" fields=${{ text }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

@@ -15,7 +15,7 @@ const SAMPLES = [
   ["한국어", { first: "할아버지께서 집에 가신다 .", second: "할아버지께서 집에 간다 ." }],
 ];
 
-const answer = answering(async () => {
+const answer = answering({ model, use: "token-scores", fields: { first, second } }, async () => {
   const its = chosen(model, "token-scores");
   return Promise.all([first.value, second.value].map((text) => askModel(its, "token-scores", { text })));
 });
@@ -52,6 +52,6 @@ export const pairs = {
     <${TextBox} field=${first} label="First sentence" />
     <${TextBox} field=${second} label="Second sentence" />
     <${ModelChoice} model=${model} use="token-scores" />
-    <${Samples} samples=${SAMPLES} model=${model} use="token-scores" fields=${{ first, second }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };
