@@ -27,6 +27,7 @@ from unmask.serving.batching import Work
 from unmask.serving.endpoints import FAILURES, example, service_of
 from unmask.serving.schemas import Fields, Schema, Targets, Text
 from unmask.tasks.base import ExampleCounts
+from unmask.tasks.minimal_pairs.scorers import LeftToRightScorer
 
 router = APIRouter(prefix="/v1/models", responses=FAILURES)
 
@@ -170,11 +171,15 @@ async def token_scores(
 ) -> Any:
     def read(likelihoods: Any) -> Look:
         scorer, work = likelihoods.scorer, likelihoods.read([body.text])
-        _check_length(work.payload[0].ids)
+        [sentence] = work.payload
+        _check_length(sentence.ids)
 
         def look() -> dict[str, Any]:
             [found] = scorer.token_scores(work.payload)
-            return {"tokens": scorer.tokenizer.tokens(found.ids.tolist()), "scores": found.scores.tolist()}
+            ids, scores = found.ids.tolist(), found.scores.tolist()
+            if isinstance(scorer, LeftToRightScorer) and scorer.encoder.settings.family.reads_bare_text:
+                ids, scores = sentence.ids.tolist(), [None, *scores]  # nothing stands before the first token
+            return {"tokens": scorer.tokenizer.tokens(ids), "scores": scores}
 
         return work.tokens, look
 

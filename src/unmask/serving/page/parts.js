@@ -14,10 +14,14 @@ export function chosen(model, use, texts = 1) {
   return has(idOf(model.value), use) ? model.value : (readersOf(use, texts)[0]?.id ?? "");
 }
 
-/** A choice of a model; with `steps`, of a checkpoint of its run too. */
+/** A choice of a model; with `steps`, of a checkpoint of its run too. The first of the server is written into the field:
+ * on another server, which a link may lead to, another may be the first. */
 export function ModelChoice({ model, use, label = "Model", none, steps, texts }) {
   const there = modelsFor(use).flatMap(({ id, steps: its }) => [id, ...(steps && its ? its.map((step) => `${id}@${step}`) : [])]);
   const value = none && !model.value ? "" : chosen(model, use, texts);
+  useEffect(() => {
+    if (!model.value) model.value = value;
+  }, [value]);
   const isAbsent = model.value && !has(idOf(model.value), use);
   return html`<label class="choice">${label}
     <select value=${value} onChange=${(event) => (model.value = event.target.value)}>
@@ -43,6 +47,13 @@ export function TextBox({ field, label, rows = 1, lang }) {
       : html`<textarea rows=${rows} value=${field.value} onInput=${put} spellcheck="false" lang=${lang}></textarea>`}</label>`;
 }
 
+/** A number from 0 on; the browser itself says where it is another. */
+export function NumberBox({ field, label, most, step = 1 }) {
+  return html`<label class="choice">${label}
+    <input type="number" min="0" max=${most} step=${step} required value=${field.value}
+      onInput=${(event) => event.target.value && (field.value = Number(event.target.value))} /></label>`;
+}
+
 /** A text with a blank, as the chosen model writes it; below it `remark`, or that further blanks are not looked at. */
 export function BlankBox({ field, label, model, use, remark }) {
   const its = chosen(model, use);
@@ -57,10 +68,10 @@ export function BlankBox({ field, label, model, use, remark }) {
 /** The samples of the panels that have been shown. */
 const begun = new Set();
 
-/** Buttons that put texts into fields: each sample is `[name, {field: value}]` with the signals of `fields`. A model that
+/** Buttons that put texts into fields: each sample is `[name, {field: value}]`, by the names of the answer's fields. A model that
  * cannot read the text gives way to the one that knows most of it. The panel begins with the first sample of as many texts
  * as the model reads, or with another that the model reads better; with the texts of a link where the address has some. */
-export function Samples({ samples, fields, model, use, run }) {
+export function Samples({ samples, answer: { fields, model, use, run } }) {
   const fill = (values, its) => {
     model.value = its;
     for (const [name, value] of Object.entries(values)) fields[name].value = withMask(value, its);
@@ -88,7 +99,16 @@ async function cutting(texts, its) {
   const text = withMask(texts.join(" "), its);
   const { tokens } = (await predict(idOf(its), "tokenize", text)).found;
   const unknown = tokens.filter((token) => /^[[<]unk[\]>]$/i.test(token)).length;
-  return { unknown, tokensPerByte: tokens.length / new TextEncoder().encode(text).length };
+  return { unknown, total: tokens.length, tokensPerByte: tokens.length / new TextEncoder().encode(text).length };
+}
+
+/** What is to be said of texts with tokens that are unknown to the model which is asked about them. */
+async function unknownTo(its, use, texts) {
+  if (!has(idOf(its), "tokenize")) return "";
+  const { unknown, total } = await cutting(texts, its);
+  if (!unknown) return "";
+  const best = await bestReader(its, use, texts);
+  return `${unknown} of ${total} tokens ${unknown === 1 ? "is" : "are"} unknown to ${idOf(its)}: choose ${best === its ? "another model" : best}`;
 }
 
 /** The first sample of as many texts as the model reads, or of those the one that it reads best, if much better: in a
@@ -120,33 +140,38 @@ async function bestReader(current, use, texts) {
   return names[unknown.indexOf(Math.min(...unknown))];
 }
 
-/** What a panel has been answered: `{waiting, error, value}` as a signal, whether its fields have been changed since it
- * was asked, and how it is asked again: `run(prepare)` awaits `prepare` and calls what it gives, unless the panel has been
- * asked again meanwhile. */
-export function answering(look) {
+/** What a panel has been answered: `{waiting, error, value, unknown}` as a signal, whether its fields have been changed since it
+ * was asked, and how it is asked again: `run(prepare)` awaits `prepare` and calls what it gives, unless somebody has typed
+ * or the panel has been asked again meanwhile. `fields` are those whose texts the model reads. */
+export function answering({ model, use, fields }, look) {
   const state = signal({});
   const isChanged = signal(false);
   let turn = 0;
   const run = async (prepare) => {
     const own = ++turn;
+    isChanged.value = false;
     state.value = { ...state.value, waiting: true, error: "" };
     try {
       const put = await prepare?.();
       if (own !== turn) return;
-      put?.();
+      if (!isChanged.value) put?.();
       isChanged.value = false;
+      const texts = Object.values(fields).map((each) => each.value).filter(Boolean);
+      const unknown = unknownTo(chosen(model, use, texts.length), use, texts).catch(() => "");
       const value = await look();
       if (own === turn) state.value = { value };
+      const told = await unknown;
+      if (own === turn && told) state.value = { value, unknown: told };
     } catch (error) {
       if (own === turn) state.value = { error: error.message };
     }
   };
-  return { state, isChanged, run };
+  return { state, isChanged, run, model, use, fields };
 }
 
 /** A panel: what it is for, its fields in a form (Enter or Ctrl+Enter asks), and below it what came out. */
 export function Panel({ title, about, answer, children, show, action = "Show" }) {
-  const { waiting, error, value } = answer.state.value;
+  const { waiting, error, value, unknown } = answer.state.value;
   const keys = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) answer.run();
   };
@@ -158,7 +183,7 @@ export function Panel({ title, about, answer, children, show, action = "Show" })
     <div class=${value && answer.isChanged.value ? "answer changed" : "answer"} aria-live="polite" aria-busy=${Boolean(waiting)}>
       ${error ? html`<p class="error" role="alert">${error}</p>` : value ? html`${value.leftOut
         ? html`<p class="cut">Too long for this model: ${value.leftOut.toLocaleString("en")} ${value.leftOut === 1 ? "token was" : "tokens were"} not read.</p>`
-        : ""}${show(value)}` : ""}
+        : ""}${unknown && html`<p class="cut">${unknown}</p>`}${show(value)}` : ""}
     </div></section>`;
 }
 

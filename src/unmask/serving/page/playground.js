@@ -1,10 +1,12 @@
 // The page at /: a panel for each thing that can be done with a model.
 import { render } from "./vendor/preact.js";
+import { signal } from "./vendor/signals.js";
 import { listModels } from "./api.js";
 import { html } from "./html.js";
 import { answers } from "./panels/answers.js";
 import { attention } from "./panels/attention.js";
 import { classes } from "./panels/classes.js";
+import { continuing } from "./panels/continuing.js";
 import { entities } from "./panels/entities.js";
 import { fill } from "./panels/fill.js";
 import { layers } from "./panels/layers.js";
@@ -13,14 +15,28 @@ import { matrix } from "./panels/matrix.js";
 import { pairs } from "./panels/pairs.js";
 import { tokens } from "./panels/tokens.js";
 import { width } from "./parts.js";
-import { models, modelsFor, panel, readAddress, writeAddress } from "./state.js";
+import { goTo, models, modelsFor, panel, readAddress, writeAddress } from "./state.js";
 
-const PANELS = [fill, learning, layers, pairs, classes, entities, answers, matrix, attention, tokens];
+const PANELS = [fill, learning, layers, pairs, continuing, classes, entities, answers, matrix, attention, tokens];
 
 const isThere = (each) => each.uses.every((use) => modelsFor(use).length);
 
-function open(id) {
-  panel.value = id;
+/** How often the browser has gone back or forward, or to an address that was typed: each shows a panel anew. */
+const visits = signal(0);
+
+function open(event, id) {
+  if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return; // the browser's own: another tab
+  event.preventDefault();
+  goTo(id);
+  settle();
+}
+
+function arrive() {
+  readAddress();
+  if (!PANELS.some((each) => each.id === panel.value)) panel.value = PANELS.find(isThere)?.id ?? "tokens";
+}
+
+function settle() {
   requestAnimationFrame(() => {
     document.getElementById("title")?.focus({ preventScroll: true });
     showTab();
@@ -47,10 +63,10 @@ function App() {
   const shown = PANELS.find((each) => each.id === panel.value) ?? PANELS.find(isThere);
   return html`<nav aria-label="What to look at"><ul>
       ${PANELS.map((each) => html`<li><a href=${`#${each.id}`} aria-current=${each === shown ? "page" : undefined}
-        class=${isThere(each) ? "" : "absent"} onClick=${(event) => { event.preventDefault(); open(each.id); }}>${each.name}</a></li>`)}
+        class=${isThere(each) ? "" : "absent"} onClick=${(event) => open(event, each.id)}>${each.name}</a></li>`)}
     </ul></nav>
     <main id="main">${!shown ? html`<p>This server has no model.</p>`
-      : isThere(shown) ? html`<${shown.view} key=${shown.id} /><p class="foot"><button type="button" class="quiet" onClick=${copyLink}>Copy link</button></p>`
+      : isThere(shown) ? html`<${shown.view} key=${`${shown.id}${visits.value}`} /><p class="foot"><button type="button" class="quiet" onClick=${copyLink}>Copy link</button></p>`
       : html`<section><h2 id="title" tabindex="-1">${shown.name}</h2><p class="about">${shown.missing}</p></section>`}</main>`;
 }
 
@@ -70,15 +86,18 @@ async function start() {
     render(html`<div><p class="error" role="alert">${error.message}</p><p class="samples"><button type="button" onClick=${start}>Try again</button></p></div>`, place);
     return;
   }
-  readAddress();
-  if (!PANELS.some((each) => each.id === panel.value)) panel.value = PANELS.find(isThere)?.id ?? "tokens";
+  arrive();
   place.textContent = "";
   render(html`<${App} />`, place);
   measure();
   showTab();
   writeAddress();
   addEventListener("resize", measure);
-  addEventListener("hashchange", () => location.reload()); // an address that was typed, or the browser's way back
+  addEventListener("popstate", () => {
+    arrive();
+    visits.value += 1;
+    settle();
+  });
 }
 
 start();

@@ -1,5 +1,5 @@
 // What is shown: the panel, and the fields of each panel. All of it is in the address, so that a link restores it.
-import { effect, signal } from "./vendor/signals.js";
+import { batch, effect, signal } from "./vendor/signals.js";
 
 /** The models of the server. */
 export const models = signal([]);
@@ -53,17 +53,28 @@ export const has = (id, use) => modelsFor(use).some((model) => model.id === id);
 /** The panel whose fields are those of a link; "" where the address had none. */
 export let linked = "";
 
-/** Reads the address: `#panel?name=value&...`. */
+/** Reads the address: `#panel?name=value&...`. A field that is not in it has its initial value. */
 export function readAddress() {
   const [id, query = ""] = location.hash.slice(1).split("?");
+  const values = new URLSearchParams(query);
+  batch(() => {
+    panel.value = id;
+    linked = query && id;
+    for (const [key, known] of fields) {
+      const [of, name] = key.split(".");
+      if (of !== id) continue;
+      const [initial, value] = [initials.get(key), values.get(name)];
+      if (value === null) known.value = initial;
+      else if (typeof initial !== "number") known.value = value;
+      else known.value = Number.isFinite(Number(value)) ? Number(value) : initial;
+    }
+  });
+}
+
+/** Goes to a panel, as a step in the browser's history. */
+export function goTo(id) {
+  if (id !== panel.value) history.pushState(null, "", `#${id}`);
   panel.value = id;
-  linked = query && id;
-  for (const [name, value] of new URLSearchParams(query)) {
-    const known = fields.get(`${id}.${name}`);
-    if (!known) continue;
-    if (typeof known.peek() !== "number") known.value = value;
-    else if (Number.isFinite(Number(value))) known.value = Number(value);
-  }
 }
 
 /** Keeps the address up to date, without a step in the browser's history for each letter. */

@@ -15,7 +15,7 @@ const SAMPLES = [
   ["한국어", { question: "책은 어디에서 쓰였나?", context: "그 책은 1840년에 런던에서 쓰였고 2년 뒤에 파리에서 출판되었다." }],
 ];
 
-const answer = answering(async () => {
+const answer = answering({ model, use: "answer", fields: { question, context } }, async () => {
   const its = chosen(model, "answer");
   const asked = { question: question.value, context: context.value };
   const read = await predict(its, "answer", asked);
@@ -64,6 +64,6 @@ export const answers = {
     <${TextBox} field=${question} label="Question" />
     <${TextBox} field=${context} label="Passage" rows="5" />
     <${ModelChoice} model=${model} use="answer" />
-    <${Samples} samples=${SAMPLES} model=${model} use="answer" fields=${{ question, context }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

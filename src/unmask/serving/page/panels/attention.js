@@ -17,7 +17,7 @@ const SAMPLES = [
   ["한국어", { text: "선생님께서 학생들에게 책을 주셨다 ." }],
 ];
 
-const answer = answering(() => askModel(chosen(model, "attention"), "attention", { text: text.value }));
+const answer = answering({ model, use: "attention", fields: { text } }, () => askModel(chosen(model, "attention"), "attention", { text: text.value }));
 
 function show({ tokens, weights }) {
   const its = weights[Math.max(0, Math.min(Math.trunc(layer.value), weights.length - 1))];
@@ -43,6 +43,6 @@ export const attention = {
     about="Where each head of each layer looks. Many look at one place for want of a better one: what it looks at is not yet why it answers.">
     <${TextBox} field=${text} label="Text" />
     <${ModelChoice} model=${model} use="attention" />
-    <${Samples} samples=${SAMPLES} model=${model} use="attention" fields=${{ text }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

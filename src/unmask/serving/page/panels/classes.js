@@ -29,14 +29,15 @@ function input(its) {
   return Object.fromEntries(texts().map((each, place) => [names[place], each]));
 }
 
-const answer = answering(async () => {
+const answer = answering({ model, use: JUDGING, fields: { text, second } }, async () => {
   const name = current();
-  if (has(name, "regress")) return predict(name, "regress", input(name));
-  const read = await predict(name, "classify", input(name));
-  if (method.value === "none") return read;
+  const [asked, how] = [input(name), method.value];
+  if (has(name, "regress")) return predict(name, "regress", asked);
+  const read = await predict(name, "classify", asked);
+  if (how === "none") return read;
   if (!has(name, "words")) return { ...read, note: `${name} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
   try {
-    return { ...read, words: await askModel(name, "words", { input: input(name), method: method.value }) };
+    return { ...read, words: await askModel(name, "words", { input: asked, method: how }) };
   } catch (error) {
     return { ...read, note: error.message };
   }
@@ -72,6 +73,6 @@ export const classes = {
     ${readsPairs() || second.value ? html`<${TextBox} field=${second} label="Second text" />` : ""}
     <${ModelChoice} model=${model} use=${JUDGING} texts=${texts().length} />
     ${has(current(), "classify") ? html`<${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />` : ""}
-    <${Samples} samples=${SAMPLES} model=${model} use=${JUDGING} fields=${{ text, second }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

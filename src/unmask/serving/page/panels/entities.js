@@ -14,7 +14,7 @@ const SAMPLES = [
 ];
 const INKS = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--wrong)", "var(--floor)"];
 
-const answer = answering(async () => ({
+const answer = answering({ model, use: "tag", fields: { text } }, async () => ({
   ...(await predict(chosen(model, "tag"), "tag", { text: text.value })),
   text: [...text.value], // the server counts characters, not halves of them
 }));
@@ -52,6 +52,6 @@ export const entities = {
     about="Names and other spans, with their characters in the text as you wrote it.">
     <${TextBox} field=${text} label="Text" rows="3" />
     <${ModelChoice} model=${model} use="tag" />
-    <${Samples} samples=${SAMPLES} model=${model} use="tag" fields=${{ text }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

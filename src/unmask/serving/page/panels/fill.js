@@ -19,7 +19,7 @@ const SAMPLES = [
 /** Whether another model is looked at, and the edited text is not. */
 const isBeside = () => other.value && other.value !== chosen(model, "fill-mask");
 
-const answer = answering(async () => {
+const answer = answering({ model, use: "fill-mask", fields: { text, edited } }, async () => {
   // Some tokenizers begin a word with its space; the same word of two models is one row.
   const ask = async ([its, text], more) => {
     const step = its.split("@")[1];
@@ -55,6 +55,6 @@ export const fill = {
       remark=${edited.value && isBeside() && "The edited text is not looked at while “Beside it” names another model."} />
     <${ModelChoice} model=${model} use="fill-mask" steps />
     <${ModelChoice} model=${other} use="fill-mask" label="Beside it" none="no other" steps />
-    <${Samples} samples=${SAMPLES} model=${model} use="fill-mask" fields=${{ text, edited }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

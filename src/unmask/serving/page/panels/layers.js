@@ -14,7 +14,7 @@ const SAMPLES = [
   ["한국어", { text: "그는 1945년 서울에서 [MASK] ." }],
 ];
 
-const answer = answering(() => {
+const answer = answering({ model, use: "layers", fields: { text } }, () => {
   const its = chosen(model, "layers");
   return askModel(its, "layers", { text: withMask(text.value, its), top_k: 5 });
 });
@@ -44,6 +44,6 @@ export const layers = {
     about="What the head for masked words makes of each layer's output: where in the model an answer comes up.">
     <${BlankBox} field=${text} label="Text" model=${model} use="layers" />
     <${ModelChoice} model=${model} use="layers" />
-    <${Samples} samples=${SAMPLES} model=${model} use="layers" fields=${{ text }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

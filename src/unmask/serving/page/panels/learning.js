@@ -7,7 +7,7 @@ import { field, withMask } from "../state.js";
 
 const model = field("learning", "model", "");
 const text = field("learning", "text", "The king and the [MASK] went to London .");
-const at = field("learning", "at", 1000);
+const at = field("learning", "at", -1); // a step; of any other number, the last checkpoint is shown
 
 const SAMPLES = [
   ["a queen", { text: "The king and the [MASK] went to London ." }],
@@ -16,9 +16,10 @@ const SAMPLES = [
 ];
 
 /** Also the words that are among the first at the end or at the beginning, with their probabilities at every step. */
-const answer = answering(async () => {
+const answer = answering({ model, use: "checkpoints", fields: { text } }, async () => {
   const its = chosen(model, "checkpoints");
-  const ask = async (more) => (await askModel(its, "checkpoints", { text: withMask(text.value, its), ...more })).checkpoints;
+  const asked = { text: withMask(text.value, its) };
+  const ask = async (more) => (await askModel(its, "checkpoints", { ...asked, ...more })).checkpoints;
   const checkpoints = await ask({ top_k: 8 });
   const words = [...new Set([...checkpoints.at(-1).tokens.slice(0, 3), ...checkpoints[0].tokens.slice(0, 2)])];
   const scored = await ask({ targets: words });
@@ -27,12 +28,13 @@ const answer = answering(async () => {
 });
 
 function show({ checkpoints, followed }) {
-  const place = Math.max(0, Math.min(Math.trunc(at.value), checkpoints.length - 1));
+  const found = checkpoints.findIndex((each) => each.step === at.value);
+  const place = found < 0 ? checkpoints.length - 1 : found;
   const now = checkpoints[place];
   const rows = now.tokens.map((label, number) => ({ label, values: [now.scores[number]] }));
   return html`
     <label class="slider">Checkpoint: step ${now.step.toLocaleString("en")}
-      <input type="range" min="0" max=${checkpoints.length - 1} value=${place} onInput=${(event) => (at.value = Number(event.target.value))} /></label>
+      <input type="range" min="0" max=${checkpoints.length - 1} value=${place} onInput=${(event) => (at.value = checkpoints[Number(event.target.value)].step)} /></label>
     <${Figure} title="The likeliest words at this checkpoint">${bars(rows, width.value, "The likeliest words")}<//>
     <${Figure} title="How likely words have become">${lines(checkpoints.map((each) => each.step), followed, place, width.value, "Probabilities by step")}<//>`;
 }
@@ -46,6 +48,6 @@ export const learning = {
     about="What a model expected in the blank at each checkpoint of its run. Move the slider, by arrow keys too.">
     <${BlankBox} field=${text} label="Text" model=${model} use="checkpoints" />
     <${ModelChoice} model=${model} use="checkpoints" />
-    <${Samples} samples=${SAMPLES} model=${model} use="checkpoints" fields=${{ text }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

@@ -13,7 +13,7 @@ const sentences = field("matrix", "sentences", ENGLISH);
 
 const SAMPLES = [["English", { sentences: ENGLISH }], ["한국어", { sentences: KOREAN }]];
 
-const answer = answering(async () => {
+const answer = answering({ model, use: "features", fields: { sentences } }, async () => {
   const names = sentences.value.split("\n").map((line) => line.trim()).filter(Boolean);
   if (names.length < 2) throw new Error("give at least two sentences, one a line");
   if (names.length > 32) throw new Error(`${names.length} sentences: up to 32 can be shown`);
@@ -32,6 +32,6 @@ export const matrix = {
     show=${({ names, values }) => html`<${Figure} title="From 0 (pale) to 1 (strong)">${grid(names, values, width.value, "Similarities")}<//>`}>
     <${TextBox} field=${sentences} label="Sentences, one a line" rows="6" />
     <${ModelChoice} model=${model} use="features" />
-    <${Samples} samples=${SAMPLES} model=${model} use="features" fields=${{ sentences }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

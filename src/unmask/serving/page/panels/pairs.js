@@ -3,7 +3,7 @@ import { askModel } from "../api.js";
 import { flow } from "../figures.js";
 import { html } from "../html.js";
 import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
-import { field } from "../state.js";
+import { field, has } from "../state.js";
 
 const model = field("pairs", "model", "");
 const first = field("pairs", "first", "The cats near the door sleep .");
@@ -15,17 +15,22 @@ const SAMPLES = [
   ["한국어", { first: "할아버지께서 집에 가신다 .", second: "할아버지께서 집에 간다 ." }],
 ];
 
-const answer = answering(async () => {
+const answer = answering({ model, use: "token-scores", fields: { first, second } }, async () => {
   const its = chosen(model, "token-scores");
   return Promise.all([first.value, second.value].map((text) => askModel(its, "token-scores", { text })));
 });
+
+/** What a model knows where it scores a token; a null is the first token of a model that reads nothing before it. */
+const given = () => has(chosen(model, "token-scores"), "generate")
+  ? "those before it given, as this model reads from left to right"
+  : "the others given; a masked model hides each token in turn";
 
 function show(found) {
   const sums = found.map((each) => each.scores.reduce((sum, score) => sum + score, 0));
   const worst = Math.min(-1, ...found.flatMap((each) => each.scores));
   const pieces = (each) => each.tokens.map((token, place) => ({
     text: token,
-    note: each.scores[place].toFixed(1),
+    note: each.scores[place]?.toFixed(1) ?? "not scored",
     ink: "var(--held-out)",
     strength: (0.5 * each.scores[place]) / worst,
     gap: 4,
@@ -43,10 +48,10 @@ export const pairs = {
   uses: ["token-scores"],
   missing: "Serve a language model that is not fine-tuned, not as ONNX, to see which sentence it finds likelier.",
   view: () => html`<${Panel} title="Which is likelier" answer=${answer} show=${show}
-    about="Natural logarithms of how likely each token is, the others given; the more colour, the more surprising. A masked model hides each token in turn.">
+    about=${`Natural logarithms of how likely each token is, ${given()}; the more colour, the more surprising.`}>
     <${TextBox} field=${first} label="First sentence" />
     <${TextBox} field=${second} label="Second sentence" />
     <${ModelChoice} model=${model} use="token-scores" />
-    <${Samples} samples=${SAMPLES} model=${model} use="token-scores" fields=${{ first, second }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };

@@ -15,7 +15,7 @@ const SAMPLES = [
 ];
 const INKS = ["var(--training)", "var(--held-out)"];
 
-const answer = answering(async () => {
+const answer = answering({ model, use: "tokenize", fields: { text } }, async () => {
   const names = [chosen(model, "tokenize"), ...(other.value ? [other.value] : [])];
   const found = await Promise.all(names.map((name) => predict(name, "tokenize", text.value)));
   return names.map((name, place) => ({ name, ...found[place].found }));
@@ -34,6 +34,6 @@ export const tokens = {
     <${TextBox} field=${text} label="Text" rows="2" />
     <${ModelChoice} model=${model} use="tokenize" />
     <${ModelChoice} model=${other} use="tokenize" label="Beside it" none="no other" />
-    <${Samples} samples=${SAMPLES} model=${model} use="tokenize" fields=${{ text }} run=${answer.run} />
+    <${Samples} samples=${SAMPLES} answer=${answer} />
   <//>`,
 };
