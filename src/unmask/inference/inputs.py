@@ -13,11 +13,10 @@ from unmask.config import nearest
 from unmask.errors import InputError, SettingsError
 from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import STANDARD_INPUT, DataPath, InputFiles, files_of
-from unmask.io.rows import Row, stop
+from unmask.io.rows import Row, similar_columns, stop
 from unmask.io.tables import FORMATS, LINE_FORMATS, read_jsonl, read_line_format, read_rows
 from unmask.tasks.base import Task
 from unmask.tasks.kinds import FACTS
-from unmask.tasks.rows import similar_columns
 from unmask.tasks.tagging.conll import HeldLines
 from unmask.tasks.tagging.files import USUAL_COLUMNS, looks_like_columns, read_held
 from unmask.tasks.tagging.rows import TaggingColumns
@@ -47,8 +46,8 @@ def having_field(rows: Iterable[Row], name: str) -> Iterator[Row]:
     for row in rows:
         if name not in row:
             raise InputError(
-                f"{row.source}: no column {name!r}: there is {', '.join(row.fields)}.{similar_columns([name], row)} "
-                "Name it with --column id=..."
+                f"{row.source}: no column {name!r}: there is {', '.join(row.fields)}."
+                f"{similar_columns([name], row.fields)} Name it with --column id=..."
             )
         yield row
 

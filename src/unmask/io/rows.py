@@ -1,7 +1,13 @@
-"""Rows of tables, each with the place it came from; and how records that cannot be read are handled."""
+"""Rows of tables, each with the place it came from; how records that cannot be read are handled; and names of columns
+that look alike.
+
+Names may differ in blanks, invisible characters or composed letters: macOS, for one, writes the names of files with
+decomposed letters (Unicode's NFD), and other systems composed (NFC).
+"""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -125,3 +131,21 @@ def is_sound_header(names: Sequence[str], place: str, settings: TableSettings, r
     else:
         return True
     return False
+
+
+def as_seen(name: str) -> str:
+    """A name as people see it: letters composed, without control and format characters, no blanks around it, and one
+    blank between its words."""
+    marks = (char for char in name if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf"))
+    return " ".join(unicodedata.normalize("NFC", "".join(marks)).split())
+
+
+def similar_columns(wanted: Iterable[str], there: Iterable[str]) -> str:
+    """Sentences, for the end of a message, on columns that look like those that are wanted, or nothing."""
+    fields = [*there]
+    return "".join(
+        f" It is written {field!a}, where {name!a} is meant: write both one way."
+        for name in wanted
+        for field in fields
+        if field != name and as_seen(field) == as_seen(name)
+    )

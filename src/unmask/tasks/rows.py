@@ -1,19 +1,14 @@
-"""Columns and values of rows: which columns a row has, texts, lists in the cells of a table, and names that look alike.
-
-Names may differ in blanks, invisible characters or composed letters: macOS, for one, writes the names of files with
-decomposed letters (Unicode's NFD), and other systems composed (NFC).
-"""
+"""Columns and values of rows: which columns a row has, texts, and lists in the cells of a table."""
 
 from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from unmask.errors import ColumnError, InputError, SettingsError
-from unmask.io.rows import Row
+from unmask.io.rows import Row, as_seen, similar_columns
 from unmask.tasks.settings import ColumnSettings
 
 LayoutT = TypeVar("LayoutT")
@@ -115,7 +110,7 @@ def choose_layout(
     expected = ", or ".join(dict.fromkeys(" and ".join(needed(layout)) for layout in layouts))
     raise ColumnError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: expected {expected}; there is "
-        f"{', '.join(row.fields) or 'nothing'}.{similar_columns(wanted, row)}",
+        f"{', '.join(row.fields) or 'nothing'}.{similar_columns(wanted, row.fields)}",
         f"Name yours with {advice}",
     )
 
@@ -130,7 +125,7 @@ def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -
     """
     return ColumnError(
         f"{row.source}: no column {names[0]!r} for the {content}: there is {', '.join(row.fields)}."
-        f"{similar_columns(names, row)}",
+        f"{similar_columns(names, row.fields)}",
         f"Name it with data.columns.{setting}=...; a file without {content}"
         f"{'' if content.endswith('s') else 's'} is for `unmask predict`",
     )
@@ -150,24 +145,7 @@ def same_column(source: str, column: object, content: str, setting: str, labels:
     )
 
 
-def as_seen(name: str) -> str:
-    """A name as people see it: letters composed, without control and format characters, no blanks around it, and one
-    blank between its words."""
-    marks = (char for char in name if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf"))
-    return " ".join(unicodedata.normalize("NFC", "".join(marks)).split())
-
-
 def shown_beside(name: str, known: Iterable[str]) -> str:
     """A name in quotes; with escapes where it looks like one of the known ones."""
     looks_known = as_seen(name) in map(as_seen, known)
     return f"{name[:60]!a}, as it is written here," if looks_known else repr(name[:60])
-
-
-def similar_columns(wanted: Iterable[str], row: Row) -> str:
-    """Sentences, for the end of a message, on the columns of a row that look like those that are wanted, or nothing."""
-    return "".join(
-        f" It is written {field!a}, where {name!a} is meant: write both one way."
-        for name in wanted
-        for field in row.fields
-        if field != name and as_seen(field) == as_seen(name)
-    )

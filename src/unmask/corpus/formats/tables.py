@@ -13,7 +13,7 @@ from unmask.corpus.annotations import EXPECTED, FIELD, Annotation, annotation_fa
 from unmask.corpus.documents import Document
 from unmask.corpus.source import CorpusFile
 from unmask.io.parquet import open_parquet, refusing_damage
-from unmask.io.rows import Row, Table, cut_short
+from unmask.io.rows import Row, Table, cut_short, similar_columns
 from unmask.io.tables import open_table, read_jsonl
 from unmask.io.writing import as_output_error
 
@@ -32,11 +32,12 @@ def read_table(source: CorpusFile, form: str) -> Iterator[Document]:
 def _has_column(source: CorpusFile, table: Table) -> bool:
     column = source.settings.column
     if column not in table.names:
+        alike = similar_columns([column], table.names)
         source.refuse(
             table.place,
             "no such column",
             f"no column {column!r} (there is {', '.join(map(repr, cut_short(table.names)))}): name another with "
-            f"{source.settings.option('column', 'NAME')}",
+            f"{source.settings.option('column', 'NAME')}{f'.{alike}' if alike else ''}",
         )
     return column in table.names
 

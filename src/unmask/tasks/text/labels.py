@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import InputError
-from unmask.io.rows import Row
-from unmask.tasks.rows import as_seen, checked_text, list_in_cell, listed, missing_column, shown, shown_beside
+from unmask.io.rows import Row, as_seen
+from unmask.tasks.rows import checked_text, list_in_cell, listed, missing_column, shown, shown_beside
 
 logger = logging.getLogger("unmask")
 
