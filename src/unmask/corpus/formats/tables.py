@@ -37,7 +37,7 @@ def _has_column(source: CorpusFile, table: Table) -> bool:
             table.place,
             "no such column",
             f"no column {column!r} (there is {', '.join(map(repr, cut_short(table.names)))}): name another with "
-            f"{source.settings.option('column', 'NAME')}{f'.{alike}' if alike else ''}",
+            f"{source.settings.option('column', 'NAME')}{alike and f'.{alike}'.removesuffix('.')}",
         )
     return column in table.names
 
