@@ -329,6 +329,7 @@ def test_a_link_is_shown_where_a_page_has_no_clipboard(address: str, browser: An
     page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     page.on("dialog", lambda dialog: (shown.append(dialog.default_value), dialog.dismiss()))
     page.goto(f"{address}/#tokens")
+    page.locator(".answer[aria-busy=false] svg").wait_for()  # which moves the button
     page.get_by_role("button", name="Copy link").click()
     assert shown == [page.url]
     page.close()
