@@ -114,7 +114,8 @@ class Guards:
                     "expected the header Authorization: Bearer TOKEN, with the token that the server was started with",
                     "unauthorized",
                 )
-            elif (coding := headers.get(b"content-encoding", b"identity").decode("latin-1").lower()) != "identity":
+            elif (coding := headers.get(b"content-encoding", b"").decode("latin-1").lower()) not in ("", "identity"):
+                await self._pass_over(receive)
                 message = f"the body is in the content-encoding {coding[:80]!r}: send it as it is"
                 await _refuse(send_with_headers, 415, message, "unsupported_encoding")
             elif int(headers.get(b"content-length", b"0")) > self._limits.body_bytes:

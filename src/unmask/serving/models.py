@@ -123,14 +123,12 @@ class ServedModel:
             return vars(self)[name]
         with self._locks.setdefault(name, threading.Lock()), ThreadPoolExecutor(1) as pool:
             self._files = self._files or _files_of(self.directory)
+            if _files_of(self.directory) != self._files:
+                raise Unloadable(f"{self.directory} has been changed since it was loaded: restart the server")
             try:
-                found = pool.submit(getattr, self, name).result()
+                return pool.submit(getattr, self, name).result()
             except ModelError as error:
                 raise Unloadable(str(error)) from error
-            if _files_of(self.directory) != self._files:
-                del vars(self)[name]
-                raise Unloadable(f"{self.directory} has been changed since it was loaded: restart the server")
-            return found
 
     def describe(self) -> dict[str, Any]:
         """For `/v1/models`."""
@@ -151,10 +149,9 @@ class ServedModel:
 
 
 def _files_of(directory: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of what a model is read from; its card may change."""
-    found = (path for path in directory.glob("*") if path.suffix in (".json", ".safetensors", ".onnx", ".txt"))
-    stats = ((path.name, path.stat()) for path in found if path.is_file())
-    return sorted((name, its.st_size, its.st_mtime_ns) for name, its in stats)
+    """Names, sizes and times of what a model is read from, its generator too; its card may change."""
+    found = (path for path in directory.rglob("*") if path.suffix != ".md" and path.is_file())
+    return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found)
 
 
 def open_model(name: str, path: str | Path, precision: str) -> ServedModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
@@ -48,13 +49,18 @@ def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) 
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{panel} is wider than the window"
         assert page.evaluate(OUTSIDE) == [], f"texts of {panel} stand outside their figure"
         assert "warm" in page.url or "MASK" in page.url
+    box.fill("page\x0cone is warm")  # a form feed, as in text from a PDF: XML has none
+    box.press("Control+Enter")
+    page.locator(".answer[aria-busy=false] svg").first.wait_for()
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save as SVG").first.click()
     figure = Path(saved.value.path()).read_text("utf-8")
     assert figure.startswith("<svg")
     assert "var(" not in figure, "its colours are those of a style sheet that is not there"
     card = {"light": "#ffffff", "dark": "#1d1f23"}[scheme]
-    assert re.match(f'<svg [^>]*><rect width="100%" height="100%" fill="{card}"', figure), "it has no ground"
+    assert re.search(f'<rect width="100%" height="100%" fill="{card}"', figure), "it has no ground"
+    told = [text.text for text in fromstring(figure).iter("{http://www.w3.org/2000/svg}text")]
+    assert any("text: page" in (line or "") for line in told), "of what it is"
     again = context.new_page()
     again.goto(page.url)
     again.locator(".answer svg").first.wait_for()

@@ -9,6 +9,7 @@ export async function send(path, request = {}) {
   if (token && /^[ -~]+$/.test(token)) headers.authorization = `Bearer ${token}`; // a header holds no other characters
   const answer = await fetch(path, { ...request, headers });
   if (answer.status !== 401) return answer;
+  if (sessionStorage.getItem(TOKEN) !== token) return send(path, request); // given meanwhile, to another request
   const given = prompt(token ? "That is not the server's token. The server's token" : "The server's token")?.trim();
   if (!given) return answer;
   sessionStorage.setItem(TOKEN, given);

@@ -112,16 +112,17 @@ export function grid(names, values, width, label) {
   const numbered = names.map((name, number) => `${number + 1}  ${name}`);
   const left = Math.min(width * 0.42, Math.max(...numbered.map((name) => widthOf(name, 13))) + 12);
   const short = numbered.map((name) => fit(name, left - 12, 13));
-  const cell = Math.min(64, (width - left) / names.length);
+  const cell = Math.max(18, Math.min(64, (width - left) / names.length));
+  const most = matchMedia("(prefers-color-scheme: dark)").matches ? 0.65 : 0.82; // up to here ink has the higher contrast
   const cells = values.flatMap((row, y) => row.map((value, x) => html`<g>
       <title>${`${names[y]} – ${names[x]}: ${value.toFixed(3)}`}</title>
       <rect x=${left + x * cell} y=${22 + y * cell} width=${cell - 2} height=${cell - 2} rx="3" fill="var(--training)" fill-opacity=${Math.max(0.04, value)} />
-      ${cell > 34 ? text(left + (x + 0.5) * cell - 1, 22 + (y + 0.5) * cell + 4, value.toFixed(2), { "font-size": 12, "text-anchor": "middle", fill: value > 0.55 ? "var(--card)" : "var(--ink)" }) : ""}
+      ${cell > 34 ? text(left + (x + 0.5) * cell - 1, 22 + (y + 0.5) * cell + 4, value.toFixed(2), { "font-size": 12, "text-anchor": "middle", fill: value > most ? "var(--card)" : "var(--ink)" }) : ""}
     </g>`));
   const titles = short.map((name, place) => html`
     ${text(left - 8, 22 + (place + 0.5) * cell + 4, name, { "font-size": 13, "text-anchor": "end" })}
     ${text(left + (place + 0.5) * cell, 14, place + 1, { "font-size": 12, "text-anchor": "middle", fill: "var(--muted)" })}`);
-  return frame(width, 24 + names.length * cell, label, html`${titles}${cells}`);
+  return frame(Math.max(width, left + names.length * cell), 24 + names.length * cell, label, html`${titles}${cells}`);
 }
 
 /** Lines over steps, each `{name, values}` in 0..1, with a mark at one of the steps. */
@@ -129,7 +130,7 @@ export function lines(steps, series, at, width, label) {
   const [left, right, top, bottom] = [44, 110, 10, 26];
   const height = 240;
   const most = Math.max(0.05, ...series.flatMap((each) => each.values));
-  const x = (place) => left + (steps.length < 2 ? 0 : (place / (steps.length - 1)) * (width - left - right));
+  const x = (place) => left + ((steps[place] - steps[0]) / Math.max(1, steps.at(-1) - steps[0])) * (width - left - right);
   const y = (value) => height - bottom - (value / most) * (height - top - bottom);
   const inks = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--wrong)"];
   const ends = series.map((each, place) => ({ place, y: y(each.values.at(-1)) })).sort((one, other) => one.y - other.y);
@@ -161,15 +162,34 @@ export function links(tokens, weights, least, width, label) {
       ${text(side - 4, y(place) + 5, token, { "text-anchor": "end" })}${text(width - side + 4, y(place) + 5, token)}`)}`);
 }
 
-/** Saves a figure, on the ground of its card, as a file that needs no style sheet. */
-export function saveFigure(svg, name) {
+const SVG = "http://www.w3.org/2000/svg";
+
+function part(name, attributes, content = "") {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(content);
+  return made;
+}
+
+/** Saves a figure, on the ground of its card and below the lines of its caption, as a file that needs no style sheet. */
+export function saveFigure(svg, name, caption) {
   const style = getComputedStyle(document.documentElement);
   const copy = svg.cloneNode(true);
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  const ground = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: "var(--card)" })) ground.setAttribute(name, value);
-  copy.prepend(ground);
-  const whole = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
+  const [wide, high] = ["width", "height"].map((side) => Number(svg.getAttribute(side)));
+  const told = caption.flatMap((line) => partsOf({ text: line }, wide - 2 * MARGIN)).map((each) => each.text);
+  const top = 20 * told.length + 8;
+  const drawn = part("g", { transform: `translate(0 ${top})` });
+  drawn.append(...copy.childNodes);
+  copy.append(
+    part("title", {}, caption[0]), part("rect", { width: "100%", height: "100%", fill: "var(--card)" }),
+    ...told.map((line, place) => part("text", { x: MARGIN, y: 16 + 20 * place, fill: "var(--ink)", "font-size": place ? 13 : 15 }, line)), drawn,
+  );
+  for (const [key, value] of Object.entries({ xmlns: SVG, height: high + top, viewBox: `0 0 ${wide} ${high + top}` })) copy.setAttribute(key, value);
+  for (const each of [copy, ...copy.querySelectorAll("*")])
+    for (const { name: key, value } of [...each.attributes])
+      each.setAttribute(key, value.replace(/var\((--[\w-]+)\)/g, (_, variable) => style.getPropertyValue(variable).trim()));
+  // A text may hold characters that XML forbids, such as a form feed.
+  const whole = new XMLSerializer().serializeToString(copy).replace(/[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\u{10000}-\u{10FFFF}]/gu, "\uFFFD");
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([whole], { type: "image/svg+xml" }));
   link.download = `${name}.svg`;

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "./vendor/hooks.js";
 import { predict } from "./api.js";
 import { saveFigure } from "./figures.js";
 import { html } from "./html.js";
-import { has, idOf, linked, models, modelsFor, nameOf, panel, readersOf, reads, withMask } from "./state.js";
+import { fieldsOf, has, idOf, linked, models, modelsFor, nameOf, panel, readersOf, reads, withMask } from "./state.js";
 
 /** How wide a figure may be, in CSS pixels. */
 export const width = signal(680);
@@ -190,7 +190,11 @@ export function Panel({ title, about, answer, children, show, action = "Show" })
 /** A figure with its title and the button that saves it. */
 export function Figure({ title, children }) {
   const place = useRef(null);
-  const save = () => saveFigure(place.current.querySelector("svg"), `unmask-${panel.value}`);
+  const save = () => {
+    const number = [...document.querySelectorAll("figure")].indexOf(place.current);
+    const said = fieldsOf(panel.value).map(([name, value]) => `${name}: ${value}`).join(" · ");
+    saveFigure(place.current.querySelector("svg"), `unmask-${panel.value}${number ? `-${number + 1}` : ""}`, [title, said]);
+  };
   return html`<figure ref=${place}><figcaption><b>${title}</b>
     <button type="button" class="quiet" onClick=${save}>Save as SVG</button></figcaption>
     <div class="scroll" tabindex="0" role="group" aria-label=${title}>${children}</div></figure>`;

@@ -20,6 +20,10 @@ export function field(panelId, name, initial) {
   return fields.get(key);
 }
 
+/** The fields of a panel, as [name, value]; those without a value left out. */
+export const fieldsOf = (id) => [...fields].filter(([key, known]) => key.startsWith(`${id}.`) && known.value !== "")
+  .map(([key, known]) => [key.slice(id.length + 1), known.value]);
+
 /** What models do that say something of a text, or of a pair, as they were fine-tuned to. */
 export const JUDGING = ["classify", "regress"];
 

@@ -17,7 +17,12 @@ const SAMPLES = [
   ["한국어", { text: "선생님께서 학생들에게 책을 주셨다 ." }],
 ];
 
-const answer = answering({ model, use: "attention", fields: { text } }, () => askModel(chosen(model, "attention"), "attention", { text: text.value }));
+const answer = answering({ model, use: "attention", fields: { text } }, async () => {
+  const found = await askModel(chosen(model, "attention"), "attention", { text: text.value });
+  layer.value = Math.max(0, Math.min(Math.trunc(layer.value), found.weights.length - 1)); // another model may have fewer
+  head.value = Math.max(-1, Math.min(Math.trunc(head.value), found.weights[0].length - 1));
+  return found;
+});
 
 function show({ tokens, weights }) {
   const its = weights[Math.max(0, Math.min(Math.trunc(layer.value), weights.length - 1))];
