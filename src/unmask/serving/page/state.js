@@ -20,8 +20,8 @@ export function field(panelId, name, initial) {
   return fields.get(key);
 }
 
-/** The fields of a panel, as [name, value]; those without a value left out. */
-export const fieldsOf = (id) => [...fields].filter(([key, known]) => key.startsWith(`${id}.`) && known.value !== "")
+/** What has been written and chosen in a panel, as [name, value]; numbers, which its figures tell, left out. */
+export const fieldsOf = (id) => [...fields].filter(([key, known]) => key.startsWith(`${id}.`) && known.value && typeof known.value === "string")
   .map(([key, known]) => [key.slice(id.length + 1), known.value]);
 
 /** What models do that say something of a text, or of a pair, as they were fine-tuned to. */

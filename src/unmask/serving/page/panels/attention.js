@@ -25,18 +25,19 @@ const answer = answering({ model, use: "attention", fields: { text } }, async ()
 });
 
 function show({ tokens, weights }) {
-  const its = weights[Math.max(0, Math.min(Math.trunc(layer.value), weights.length - 1))];
+  const number = Math.max(0, Math.min(Math.trunc(layer.value), weights.length - 1));
+  const its = weights[number];
   const rows = (head.value < 0
     ? its[0].map((row, from) => row.map((_, to) => its.reduce((sum, one) => sum + one[from][to], 0) / its.length))
     : its[Math.min(Math.trunc(head.value), its.length - 1)]
   ).map((row) => row.map((value) => value / 1000));
   return html`<div class="row">
-      <${Choice} field=${layer} label="Layer" options=${weights.map((_, number) => [number, number + 1])} />
-      <${Choice} field=${head} label="Head" options=${[[-1, "mean of all"], ...its.map((_, number) => [number, number + 1])]} />
+      <${Choice} field=${layer} label="Layer" options=${weights.map((_, place) => [place, place + 1])} />
+      <${Choice} field=${head} label="Head" options=${[[-1, "mean of all"], ...its.map((_, place) => [place, place + 1])]} />
       <label class="slider">At least ${Math.round(least.value * 100)} %
         <input type="range" min="0" max="0.9" step="0.05" value=${least.value} onInput=${(event) => (least.value = Number(event.target.value))} /></label>
     </div>
-    <${Figure} title="From each token (left) to those it attends to (right)">${links(tokens, rows, least.value, width.value, "Attention")}<//>`;
+    <${Figure} title=${`Layer ${number + 1}, ${head.value < 0 ? "all heads" : `head ${Math.trunc(head.value) + 1}`}: from each token (left) to those it attends to (right)`}>${links(tokens, rows, least.value, width.value, "Attention")}<//>`;
 }
 
 export const attention = {

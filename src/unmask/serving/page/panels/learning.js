@@ -35,7 +35,7 @@ function show({ checkpoints, followed }) {
   return html`
     <label class="slider">Checkpoint: step ${now.step.toLocaleString("en")}
       <input type="range" min="0" max=${checkpoints.length - 1} value=${place} onInput=${(event) => (at.value = checkpoints[Number(event.target.value)].step)} /></label>
-    <${Figure} title="The likeliest words at this checkpoint">${bars(rows, width.value, "The likeliest words")}<//>
+    <${Figure} title=${`The likeliest words at step ${now.step.toLocaleString("en")}`}>${bars(rows, width.value, "The likeliest words")}<//>
     <${Figure} title="How likely words have become">${lines(checkpoints.map((each) => each.step), followed, place, width.value, "Probabilities by step")}<//>`;
 }
 
