@@ -149,9 +149,13 @@ class ServedModel:
 
 
 def _files_of(directory: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of what a model is read from, its generator too; its card may change."""
+    """Names, sizes and times of what a model is read from, its generator too; its card may change. Empty while they
+    are being replaced."""
     found = (path for path in directory.rglob("*") if path.suffix != ".md" and path.is_file())
-    return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found)
+    try:
+        return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found)
+    except OSError:
+        return []
 
 
 def open_model(name: str, path: str | Path, precision: str) -> ServedModel:

@@ -1,8 +1,8 @@
 """BPE over the 256 bytes of UTF-8, as in GPT-2 and RoBERTa (Radford et al. 2019, 2.2; Liu et al. 2019, 4.4).
 
-No text is unknown, and decoding gives back what was encoded, to the byte. Tokenizers trained here compose a text first
-(NFC), which the published ones do not: decomposed Hangul is ten times the tokens. The space before a word belongs to
-it: the first word of a text, which has no space before it, is encoded differently from the same word further on. The
+No text is unknown, and decoding gives back what was encoded, to the byte; but tokenizers trained here compose a text
+first (NFC), which the published ones do not: decomposed Hangul is ten times the tokens. The space before a word belongs
+to it: the first word of a text, which has no space before it, is encoded differently from the same word further on. The
 sentences of a store, which are encoded one by one, begin with the space before them (`unmask.store.encoding`), except
 the first of a document and one that follows without a space. Counting for training reads whole documents, where a word
 has its space wherever the document has one.
