@@ -156,9 +156,12 @@ def test_a_figure_of_other_fields_is_dim_until_asked_again(address: str, browser
     shown.wait_for()
     page.get_by_label("Words that carried it").select_option("erasure")
     dim.wait_for()
+    assert page.get_by_role("status").get_by_text("Changed: press Show").is_visible()
     page.get_by_role("button", name="Show").click()
     page.get_by_text("What speaks for").wait_for()
     assert dim.count() == 0
+    assert page.get_by_text("Changed: press Show").count() == 0
+    assert page.get_by_text("falls with the token hidden").is_visible()
     page.get_by_label("Text", exact=True).press("a")
     dim.first.wait_for()
     page.get_by_role("button", name="blame").click()

@@ -172,6 +172,7 @@ export function answering({ model, use, fields }, look) {
 /** A panel: what it is for, its fields in a form (Enter or Ctrl+Enter asks), and below it what came out. */
 export function Panel({ title, about, answer, children, show, action = "Show" }) {
   const { waiting, error, value, unknown } = answer.state.value;
+  const isOld = value && answer.isChanged.value;
   const keys = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) answer.run();
   };
@@ -179,8 +180,9 @@ export function Panel({ title, about, answer, children, show, action = "Show" })
     <h2 id="title" tabindex="-1">${title}</h2>
     <p class="about">${about}</p>
     <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys} onInput=${() => (answer.isChanged.value = true)}>${children}
-      <button class="main">${waiting ? "…" : action}</button></form>
-    <div class=${value && answer.isChanged.value ? "answer changed" : "answer"} aria-live="polite" aria-busy=${Boolean(waiting)}>
+      <button class="main">${waiting ? "…" : action}</button>
+      <p class="remark" role="status">${isOld && `Changed: press ${action}.`}</p></form>
+    <div class=${isOld ? "answer changed" : "answer"} aria-live="polite" aria-busy=${Boolean(waiting)}>
       ${error ? html`<p class="error" role="alert">${error}</p>` : value ? html`${value.leftOut
         ? html`<p class="cut">Too long for this model: ${value.leftOut.toLocaleString("en")} ${value.leftOut === 1 ? "token was" : "tokens were"} not read.</p>`
         : ""}${unknown && html`<p class="cut">${unknown}</p>`}${show(value)}` : ""}

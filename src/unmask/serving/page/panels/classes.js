@@ -37,13 +37,19 @@ const answer = answering({ model, use: JUDGING, fields: { text, second } }, asyn
   if (how === "none") return read;
   if (!has(name, "words")) return { ...read, note: `${name} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
   try {
-    return { ...read, words: await askModel(name, "words", { input: asked, method: how }) };
+    return { ...read, how, words: await askModel(name, "words", { input: asked, method: how }) };
   } catch (error) {
     return { ...read, note: error.message };
   }
 });
 
-function show({ found, words, note }) {
+/** What the number below a word is, by the way it was found. */
+const WEIGHTS = {
+  erasure: "by how much the label’s probability falls with the token hidden",
+  integrated_gradients: "its part of the difference that hiding all tokens makes to the label’s logit",
+};
+
+function show({ found, how, words, note }) {
   if ("value" in found) return html`<p class="big">${Number(found.value.toPrecision(6))}</p><p class="about">On the scale of the numbers that the model was trained with.</p>`;
   const rows = Object.entries(found.probabilities)
     .map(([label, value]) => ({ label: found.labels?.includes(label) ? `✓ ${label}` : label, values: [value] }))
@@ -58,8 +64,10 @@ function show({ found, words, note }) {
         text: token,
         ink: words.weights[place] >= 0 ? "var(--training)" : "var(--held-out)",
         strength: (0.5 * Math.abs(words.weights[place])) / most,
+        note: Math.abs(words.weights[place]) >= 0.005 ? words.weights[place].toFixed(2) : "",
         title: `${token}: ${words.weights[place].toPrecision(3)}`,
-      })), width.value, "The words that the label rests on")}<//>`}`;
+      })), width.value, "The words that the label rests on")}<//>
+      <p class="about">Below a token: ${WEIGHTS[how]}.</p>`}`;
 }
 
 export const classes = {
