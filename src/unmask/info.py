@@ -6,6 +6,7 @@ Reads manifests, configurations and headers only: torch is not imported, and no 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -357,11 +358,13 @@ def _progress(recipe: PretrainRecipe | FinetuneRecipe, checkpoints: list[Path], 
     done = {"steps": 0.0, "tokens": 0.0, "epochs": 0.0, "minutes": 0.0}
     for row in rows:
         done |= {name: float(row[name]) for name in ("tokens",) if name in row} | {"steps": float(row["step"])}
-    if checkpoints and (checkpoints[-1] / "state.json").is_file():
-        state = read_object(checkpoints[-1] / "state.json")
-        saved = {"steps": state["step"], "tokens": state["tokens"], "epochs": state["epochs"]}
-        saved["minutes"] = state["seconds"] / 60
-        done = {name: max(done[name], saved[name]) for name in done}
+    for checkpoint in reversed(checkpoints):
+        with suppress(InputError, KeyError, TypeError):  # of a damaged one the run's --resume says what is wrong
+            state = read_object(checkpoint / "state.json")
+            saved = {"steps": state["step"], "tokens": state["tokens"], "epochs": state["epochs"]}
+            saved["minutes"] = state["seconds"] / 60
+            done = {name: max(done[name], saved[name]) for name in done}
+            break
     return recipe.train.share_done(done)
 
 

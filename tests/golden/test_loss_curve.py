@@ -29,7 +29,7 @@ one of 3.4e-4 here."""
 @pytest.fixture(autouse=True)
 def on_one_thread_without_a_report(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two threads wait for each other on a busy machine, for minutes; a report has tests of its own."""
-    monkeypatch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
+    monkeypatch.setattr("unmask.pretraining.run.write_report", lambda *_, **__: None)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -90,7 +90,7 @@ def one_thread() -> Iterator[None]:
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """The report of a run has tests of its own and takes longer than these runs."""
     for kind in ("pretraining", "finetuning"):
-        monkeypatch.setattr(f"unmask.{kind}.run.write_report", lambda directory: None)
+        monkeypatch.setattr(f"unmask.{kind}.run.write_report", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def task_models(tmp_path_factory: pytest.TempPathFactory) -> TaskModels:
     base = save_bert(place / "base", texts * 3, max_position_embeddings=40, initializer_range=0.1)
     models = TaskModels(base, place / "runs", {kind: json_lines(*rows[kind]) for kind in kinds})
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+        patched.setattr("unmask.finetuning.run.write_report", lambda *_, **__: None)
         for kind in kinds:
             data = write(place / f"{kind}.jsonl", models.examples[kind])
             finetune(f"finetune/{kind}", models.words(kind, data), out=models.runs / kind)

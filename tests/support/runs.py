@@ -22,7 +22,7 @@ from unmask.training.run.log import read_metrics
 def pretrain_without_report(recipe: str, words: list[str], run: Path) -> Path:
     """The run, where a fixture of many tests has made it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
+        patch.setattr("unmask.pretraining.run.write_report", lambda *_, **__: None)
         pretrain(recipe, words, out=run)
     return run
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unmask.errors import InputError
 from unmask.io.input_files import STANDARD_INPUT
+from unmask.io.paths import MANIFEST
 from unmask.io.reading import COMPRESSIONS, split_suffixes
 
 FORMAT_OF_SUFFIX: dict[str, str] = {
@@ -77,6 +78,8 @@ def _files_of(argument: str | Path, format: str, left_out: list[Path]) -> Iterab
     if path == STANDARD_INPUT:
         return [path]
     if path.is_dir():
+        if (path / MANIFEST).is_file() and any(path.glob("documents-*.bin")):
+            raise InputError(f"{path} is a token store, not text: a recipe takes it as store={path}")
         files = sorted(_files_under(path, format, left_out))
         if not files:
             raise InputError(f"{path}: no file in this folder can be read{_as(format)}: expected {known_suffixes()}")

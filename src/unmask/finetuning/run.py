@@ -47,7 +47,7 @@ from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
-from unmask.training.run.model_place import replacing_model
+from unmask.training.run.model_place import replacing_model, writing_what_is_missing
 from unmask.training.run.together import check_batch_size, check_same_device, check_same_run, open_everywhere
 from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
@@ -153,7 +153,7 @@ def finetune_settings(
         run = open_everywhere(opening, open_here, _fingerprints, own, ranks)
         with alone_in(own), RunLog(own, echo=ranks.is_first) as log:
             _train(settings, run, own, compute, log, ranks)
-        with ranks.agreeing():
+        with ranks.agreeing(), writing_what_is_missing():
             if ranks.is_first:
                 write_report(own)
     return directory / "model"
@@ -211,10 +211,11 @@ def _train(
                 settings.seed,
                 in_steps,
                 recipe=settings.as_written(),
+                draw_report=partial(write_report, directory, has_ended=False),
             ),
             evaluate=dev,
         )
-        with ranks.agreeing():  # the others wait: what fails here fails everywhere
+        with ranks.agreeing(), writing_what_is_missing():  # the others wait: what fails here fails everywhere
             if ranks.is_first:
                 _write_results(run, dev, last_evaluation, directory, plain, log)
 

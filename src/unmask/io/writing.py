@@ -156,6 +156,15 @@ def alone_in(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_held(directory: Path) -> bool:
+    """Whether another process works in a directory at this moment, as far as the file system knows."""
+    try:
+        with alone_in(directory):
+            return False
+    except AnotherProcess:
+        return True
+
+
 def refuse_existing(path: Path, overwrite: bool, instead: str = "choose another name, or pass --overwrite") -> None:
     """Raises OutputError if `path` holds anything and `overwrite` is False; an empty directory counts as nothing."""
     with as_output_error(path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ from unmask.training.device import Compute, choose_compute, log_compute, process
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
-from unmask.training.run.model_place import replacing_model
+from unmask.training.run.model_place import replacing_model, writing_what_is_missing
 from unmask.training.run.together import open_everywhere
 from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
@@ -113,13 +114,14 @@ def pretrain(
                 settings.seed,
                 in_steps,
                 recipe=settings.as_written(),
+                draw_report=partial(write_report, directory, has_ended=False),
             )
             last_evaluation = _train(settings, inputs, evaluate, context)
-            with ranks.agreeing():  # the others wait: what fails here fails everywhere
+            with ranks.agreeing(), writing_what_is_missing():  # the others wait: what fails here fails everywhere
                 if ranks.is_first:
                     whole = joined_again(inputs, settings, directory) if settings.train.shard else inputs
                     _write_results(whole, last_evaluation, inputs.target_counts, context)
-        with ranks.agreeing():
+        with ranks.agreeing(), writing_what_is_missing():
             if ranks.is_first:
                 write_report(directory)
     return Path(out) / "model"

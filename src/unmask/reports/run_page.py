@@ -45,8 +45,11 @@ REPORT = "report.html"
 Row = Mapping[str, Any]
 
 
-def write_report(run_directory: Path) -> Path:
+def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     """Writes `report.html` into a run directory and returns its path.
+
+    Args:
+        has_ended: False for a run that is under way, or stopped: what results there are, are of an earlier end of it.
 
     Raises:
         InputError: `metrics.jsonl`, `environment.json` or `results.json` is damaged.
@@ -57,8 +60,8 @@ def write_report(run_directory: Path) -> Path:
     rows = read_metrics(metrics_path) if metrics_path.exists() else []
     recipe = yaml.safe_load(recipe_path.read_bytes()) if recipe_path.exists() else {}
     sessions = read_sessions(run_directory / ENVIRONMENT)
-    results = read_object(results_path) if results_path.exists() else {}
-    samples = json.loads(samples_path.read_bytes()) if samples_path.exists() else []
+    results = read_object(results_path) if has_ended and results_path.exists() else {}
+    samples = json.loads(samples_path.read_bytes()) if has_ended and samples_path.exists() else []
     floors = _floors(results.pop("floors", {}))
     num_parameters = results.pop("num_parameters", None)
     degenerate = results.pop("degenerate", None)
@@ -80,6 +83,7 @@ def write_report(run_directory: Path) -> Path:
         title=run_directory.name,
         above=session.get("recipe"),
         command=shlex.join(session.get("command", [])),
+        has_ended=has_ended,
         tiles=_tiles(rows, num_parameters, {titles[key]: value for key, value in figures.items()}),
         **_curves(rows, floors, parts_of(recipe, rows), _rate_title(recipe)),
         results=[(titles[key], number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],

@@ -6,6 +6,7 @@ Its `Session` is the hook that the loop calls after each step: it logs, evaluate
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -49,6 +50,8 @@ from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
+_SECONDS_BETWEEN_REPORTS = 60
+
 
 class RunSettings(Protocol):
     """The part of a recipe that says how a run trains."""
@@ -71,6 +74,8 @@ class RunContext:
         seed: of dropout; None: it draws from PyTorch's generators as they are.
         ranks: the processes that train together; the directory and the log are this one's.
         recipe: of the run, as values of JSON, for its checkpoints.
+        draw_report: writes the page that shows the run so far; called after an evaluation, at most once a minute, and
+            at a stop.
     """
 
     what: str
@@ -82,6 +87,7 @@ class RunContext:
     seed: int | None = None
     ranks: Ranks = ALONE
     recipe: Mapping[str, Any] | None = None
+    draw_report: Callable[[], object] = lambda: None
 
 
 def run_session(
@@ -224,6 +230,7 @@ class Session:
     def __post_init__(self) -> None:
         self.checkpoints = self.context.directory / CHECKPOINTS
         self.writer = CheckpointWriter(self.checkpoints, self.settings)
+        self.reported = time.monotonic()
 
     def is_due(self, state: TrainState) -> bool:
         """Whether the hook has anything to do after the step just launched."""
@@ -251,6 +258,8 @@ class Session:
             is_last = state.is_over(settings)
             if is_last:
                 self.log_rest(state)  # where it ends early
+            elif time.monotonic() > self.reported + _SECONDS_BETWEEN_REPORTS:
+                self._draw_report()
         signal_number = next(filter(None, ranks.gather(self.context.interruption.signal_number)), None)
         is_stopped = signal_number is not None
         if is_last or is_stopped or (settings.save_every is not None and state.step % settings.save_every == 0):
@@ -258,7 +267,8 @@ class Session:
         if signal_number is not None:
             with ranks.agreeing():
                 self.writer.wait()
-            self.log_rest(state)  # after the save: resumed, these steps are part of the next row
+            self.log_rest(state, is_stop=True)  # after the save: resumed, these steps are part of the next row
+            self._draw_report()
             share, then = state.progress(settings), "writes the model" if is_last else "continues from here"
             raise Interrupted(
                 f"stopped at step {state.step:,}, {share:.0%} of the run; everything is saved in "
@@ -316,7 +326,13 @@ class Session:
         with self.context.ranks.agreeing():
             self.writer.wait()
 
-    def log_rest(self, state: TrainState) -> None:
+    def _draw_report(self) -> None:
+        with self.context.ranks.agreeing():
+            if self.context.ranks.is_first:
+                self.context.draw_report()
+        self.reported = time.monotonic()
+
+    def log_rest(self, state: TrainState, *, is_stop: bool = False) -> None:
         """Writes a row of the steps that have none yet, if there are any."""
         newest = state.newest
         if not state.counts or newest is None:
@@ -333,6 +349,7 @@ class Session:
                 learning_rate=newest.learning_rate,
                 gradient_norm=newest.gradient_norm,
                 tokens_per_s=tokens_per_s,
+                is_stop=is_stop,
             )
 
     def _log_bad_step(self, state: TrainState, bad: BadStep) -> None:

@@ -46,4 +46,4 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have tests of their own."""
-    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+    monkeypatch.setattr("unmask.finetuning.run.write_report", lambda *_, **__: None)

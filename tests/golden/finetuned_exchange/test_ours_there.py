@@ -62,7 +62,7 @@ def gpt1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [row["text"] for row in KINDS["classification"].rows]
     corpus = write_rows(directory / "corpus.jsonl", *({"text": ". ".join(texts[n:] * 4)} for n in range(4)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.pretraining.run.write_report", lambda directory: None)
+        patch.setattr("unmask.pretraining.run.write_report", lambda *_, **__: None)
         return pretrain(
             "pretrain/gpt1_tiny",
             [f"corpus={corpus}", "tokenizer.vocab_size=120", "packing.max_length=40",

@@ -19,6 +19,7 @@ from unmask.batch import IGNORE_INDEX
 from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.findings import Diagnosis, Finding, Sample
 from unmask.errors import SettingsError, StoreError
+from unmask.io.writing import alone_in
 from unmask.objectives.floors import NoContext
 from unmask.objectives.masked_lm import MaskedLM
 from unmask.objectives.settings import MaskedLMSettings
@@ -301,7 +302,13 @@ def test_of_a_damaged_checkpoint_the_one_before_is_looked_at(whole: Path, tmp_pa
     newest = run / "checkpoints" / "step-00000012" / "weights.safetensors"
     newest.write_bytes(newest.read_bytes()[:100])
     found, undamaged = ({finding.name for finding in diagnose(each).findings} for each in (run, whole))
-    assert found == undamaged | (set() if with_model else {"unfinished-run"})
+    assert found == undamaged | {"checkpoint-damaged"} | (set() if with_model else {"unfinished-run"})
+    state = newest.with_name("state.json")
+    state.write_text(state.read_text()[:50])
+    assert {finding.name for finding in diagnose(run).findings} == found
+    with alone_in(run):
+        underway = {finding.name for finding in diagnose(run).findings}
+    assert underway == found - {"unfinished-run"} | (set() if with_model else {"under-way"})
 
 
 def test_a_run_is_handed_to_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

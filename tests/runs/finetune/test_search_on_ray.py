@@ -63,7 +63,7 @@ def stopped(session, state, result):
 
 def run(change, arguments, named):
     Session.__call__ = change
-    finetuning.write_report = lambda directory: None
+    finetuning.write_report = lambda *_, **__: None
     return finetuning.finetune_settings(*arguments, **named)
 
 def losing(*arguments, **named):
@@ -130,7 +130,7 @@ def whole(folder: Path) -> dict[str, bytes]:
     """The results of one trial after another, in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+        patch.setattr("unmask.finetuning.run.write_report", lambda *_, **__: None)
         finetune("recipe.yaml", out="whole")
     return results_of(folder / "whole")
 

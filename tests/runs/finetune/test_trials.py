@@ -141,7 +141,7 @@ def stopping(session, state, result):
 
 def run(*arguments, **named):
     Session.__call__ = stopping
-    finetuning.write_report = lambda directory: None
+    finetuning.write_report = lambda *_, **__: None
     return finetuning.finetune_settings(*arguments, **named)
 """
 """Runs that workers import. Those of seeds 0 and 1 wait for each other in their seventh step; then the second tells the

@@ -184,7 +184,7 @@ def finetuned(place: Path, recipe: str, model: Path, rows: list[dict[str, Any]],
         *("device=cpu", "precision=fp32"),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.finetuning.run.write_report", lambda directory: None)
+        patch.setattr("unmask.finetuning.run.write_report", lambda *_, **__: None)
         finetune(recipe, overrides, out=place / "run")
     return place
 

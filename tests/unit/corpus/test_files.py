@@ -94,6 +94,13 @@ def test_what_cannot_be_found_is_refused_saying_what_is_expected(tree: Path) -> 
         find_files([])
 
 
+def test_a_store_is_not_taken_for_text(tmp_path: Path) -> None:
+    for name in ("manifest.json", "documents-00000.bin", "vocab.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match="is a token store, not text: a recipe takes it as store="):
+        find_files([tmp_path])
+
+
 def test_a_name_that_is_written_decomposed_is_told(tmp_path: Path) -> None:
     decomposed = unicodedata.normalize("NFD", "영화.txt")
     (tmp_path / decomposed).write_text("text", encoding="utf-8")

@@ -205,6 +205,13 @@ def test_a_run_without_metrics_yet(tmp_path: Path) -> None:
     assert "<td>seed</td><td>1</td>" in report_of(tmp_path)[0]
 
 
+def test_a_run_that_has_not_ended_shows_no_earlier_results(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", [training_row(1), training_row(2)], results={"accuracy": 0.123})
+    assert "0.123" in write_report(run).read_text("utf-8")
+    page = write_report(run, has_ended=False).read_text("utf-8")
+    assert ("The run has not ended" in page, "0.123" in page, "<svg" in page) == (True, False, True)
+
+
 def test_a_loss_of_one_term_is_one_figure() -> None:
     rows = [{"step": 1, "loss": 1.0, "loss/task": 1.0}, {"step": 1, "eval/loss": 2.0, "eval/accuracy": 0.5}]
     found = panels(rows, {"loss": {"majority": 0.7}})

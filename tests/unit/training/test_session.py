@@ -58,6 +58,7 @@ class Sitting:
 
     def __init__(self, directory: Path, state: TrainState | None = None, **settings: Any) -> None:
         self.notes, self.interruption, self.modes = Notes(), Interruption(), list[bool]()
+        self.pages: list[str] = []
         self.module = Linear(2, 2)
         optimizer = build_optimizer(self.module, OptimizerSettings())
         compute = Compute(torch.device("cpu"), torch.float32, "a test")
@@ -69,7 +70,9 @@ class Sitting:
         stepper = EagerStepper(self.module, optimizer, None, compute)
         self.evaluations = Evaluations(self.module, self.evaluate, None, stepper, train, log, ALONE)
         self.session = Session(
-            RunContext("testing", directory, compute, log, self.interruption),
+            RunContext(
+                "testing", directory, compute, log, self.interruption, draw_report=lambda: self.pages.append("page")
+            ),
             train,
             self.module,
             ScheduledOptimizer(optimizer, Schedule(ScheduleSettings())),
@@ -183,6 +186,15 @@ def test_a_signal_saves_and_stops(tmp_path: Path, step: int) -> None:
     with pytest.raises(Interrupted, match=rf"stopped at step {step}, {step * 10}% of the run; everything is saved"):
         sitting.take_steps(1)
     assert sitting.saved()[-1] == step
+    assert sitting.pages == ["page"]
+
+
+def test_the_page_is_drawn_after_an_evaluation_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 25))
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    sitting = Sitting(tmp_path, eval_every=1)
+    sitting.take_steps(9)
+    assert len(sitting.pages) == 3
 
 
 def test_an_evaluation_that_does_not_fit_beside_graphs_is_tried_without_them(tmp_path: Path) -> None:

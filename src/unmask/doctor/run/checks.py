@@ -29,6 +29,7 @@ from unmask.errors import InputError, UserError
 from unmask.info import describe
 from unmask.io.json_text import read_object
 from unmask.io.paths import MODEL, RECIPE, RESULTS
+from unmask.io.writing import is_held
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.files import read_config
 from unmask.objectives.floors import SHOWN, UNIGRAM, Floor
@@ -73,9 +74,6 @@ def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Findi
     yield from causes
     yield from _progress(record, causes)
     yield from _check_model(record)
-    if record.damage is not None:
-        advice = "its model is as it was; without a model, start again with --overwrite"
-        yield Finding("checkpoints-damaged", "fault", record.damage, advice)
     if failure is not None:
         message, advice = f"only the figures were judged: {failure}", "run this where the paths in recipe.yaml hold"
         yield Finding("inputs-unreadable", "warning", message, advice)
@@ -149,10 +147,20 @@ def _loss_of_guessing(model: Path) -> tuple[str, float] | None:
 
 
 def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
+    if record.damage is not None:
+        advice = "its model is as it was; without a model, start again with --overwrite"
+        yield Finding("checkpoints-damaged", "fault", record.damage, advice)
+    if record.checkpoint is not None and record.checkpoint.damaged:
+        message = "; ".join(record.checkpoint.damaged)
+        advice = f"--resume would continue from step {record.checkpoint.step:,}, the newest that is sound"
+        yield Finding("checkpoint-damaged", "warning", message, advice)
     if not record.training:
         yield Finding("no-figures", "warning", f"{METRICS} has no training row: no step was logged", "see log.txt")
     if not record.has_model:
         done = describe(record.directory).get("progress", 0.0)
+        if is_held(record.directory):
+            yield Finding("under-way", "note", f"the run is under way, and has done {done:.0%} of its budget")
+            return
         faults = [cause.name for cause in causes if cause.level == "fault"]
         advice = "its command with --resume continues it; the end of log.txt says why it stopped"
         if faults:

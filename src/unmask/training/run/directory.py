@@ -145,6 +145,8 @@ def opening_run(
             advice = "choose another --out, or pass --resume or --overwrite" if is_there else no_run
             refuse_existing(directory, overwrite=False, instead=advice)
         changes = _find_changes(saved, recipe) if continues else Changes([])
+        if replaces:
+            _refuse_own_inputs(directory, recipe.as_written())
         is_new = replaces or not directory.is_dir()
         try:
             with _replacing(directory, aside) if replaces else nullcontext():
@@ -204,6 +206,18 @@ def _removing_refused(directory: Path, keeps: Sequence[str], is_new: bool) -> It
         if is_new and not _names(directory):
             directory.rmdir()
         raise
+
+
+def _refuse_own_inputs(directory: Path, value: Any, key: str = "") -> None:
+    """Raises SettingsError if a recipe names a path within the run that is to be replaced."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _refuse_own_inputs(directory, inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for inner in value:
+            _refuse_own_inputs(directory, inner, key)
+    elif isinstance(value, str) and os.path.exists(value) and Path(value).resolve().is_relative_to(directory.resolve()):
+        raise SettingsError(f"{key}={value} is in the run that --overwrite removes: choose another --out")
 
 
 def _check_only_a_run(directory: Path, keeps: Sequence[str]) -> None:

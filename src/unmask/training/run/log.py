@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
@@ -31,6 +32,8 @@ METRICS_BEFORE = f"{METRICS}.before"
 """The rows of an attempt that has left no checkpoint."""
 LOG = "log.txt"
 TENSORBOARD = "tensorboard"
+
+_RESTORE = "restore the file, or move it away, and the run continues without its earlier figures"
 
 HIDDEN = "is_hidden"
 """The attribute of a log record that is written to files, and not shown on standard error."""
@@ -152,6 +155,7 @@ class RunLog:
         learning_rate: float,
         gradient_norm: float,
         tokens_per_s: float,
+        is_stop: bool = False,
     ) -> None:
         """Adds a training row.
 
@@ -161,11 +165,13 @@ class RunLog:
             loss: the loss of the steps since the last row; None where they had no target, and the row then has none.
             terms: the same by term, unweighted: `mlm`, `nsp` ...
             tokens_per_s: since the last row.
+            is_stop: True for the row of a stop, which a resumed run removes: TensorBoard, which forgets nothing, does
+                not get it.
         """
         scalars = {} if loss is None else {"loss": loss}
         scalars |= {f"loss/{name}": value for name, value in terms.items()}
         scalars |= {"learning_rate": learning_rate, "gradient_norm": gradient_norm, "tokens_per_s": tokens_per_s}
-        self._write({"step": step, "tokens": tokens, "examples_hash": examples_hash}, scalars)
+        self._write({"step": step, "tokens": tokens, "examples_hash": examples_hash}, scalars, in_events=not is_stop)
 
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds an evaluation row; `metrics` by name without `eval/`."""
@@ -194,7 +200,7 @@ class RunLog:
 
         Args:
             is_open: True removes the training row of `step` itself too: it was written at a stop, and its steps belong
-                to the resumed run's next row. (Its TensorBoard events stay.)
+                to the resumed run's next row.
             is_evaluated: False removes the evaluation of `step` itself: the checkpoint does not know of it.
         """
         self._close_events()
@@ -207,7 +213,7 @@ class RunLog:
             elif row["step"] > step or (row["step"] == step and (is_open if is_of_training(row) else not is_evaluated)):
                 has_more = True
             elif fault is not None:
-                raise fault
+                raise InputError(f"{fault}: {_RESTORE}")
             else:
                 kept.append(line)
         if has_more:
@@ -235,21 +241,35 @@ class RunLog:
             logger.warning("%s is empty: the figures up to step %s are gone", self._path, f"{step:,}")
         else:
             raise InputError(
-                f"{self._path}: its rows up to step {step:,} are not those that the run has written: restore the file, "
-                "or move it away, and the run continues without its earlier figures"
+                f"{self._path}: its rows up to step {step:,} are not those that the run has written: {_RESTORE}"
             )
 
-    def _write(self, place: dict[str, int], scalars: dict[str, float]) -> None:
+    def _write(self, place: dict[str, int], scalars: dict[str, float], *, in_events: bool = True) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
         _write_whole(self._metrics, self._path, json.dumps(place | finite, ensure_ascii=False, allow_nan=False) + "\n")
-        with as_output_error(self._directory / TENSORBOARD):
+        if not in_events:
+            return
+        directory = self._directory / TENSORBOARD
+        with as_output_error(directory):
             if self._events is None:
                 from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-                directory = str(self._directory / TENSORBOARD)
-                self._events = SummaryWriter(directory, purge_step=self._purge_step, flush_secs=30)
+                _date_before_now(directory)
+                self._events = SummaryWriter(str(directory), purge_step=self._purge_step, flush_secs=30)
             for name, value in scalars.items():
                 self._events.add_scalar(name, value, place["step"])
+
+
+def _date_before_now(events: Path) -> None:
+    """Renames event files of earlier sessions that a clock which was set back has dated later than now: TensorBoard
+    reads them in the order of their names, which begin with the time."""
+    date = int(time.time())
+    for path in sorted(events.glob("events.out.tfevents.*"), reverse=True):
+        begin, _, rest = path.name.removeprefix("events.out.tfevents.").partition(".")
+        if not begin.isdecimal():
+            continue
+        date = min(date - 1, int(begin))
+        os.replace(path, path.with_name(f"events.out.tfevents.{date:010d}.{rest}"))
 
 
 class _LogFile(logging.Handler):
@@ -310,7 +330,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     rows = []
     for _, row in _lines(path):
         if isinstance(row, InputError):
-            raise row
+            raise InputError(f"{row}: take the line out")
         rows.append(row)
     return rows
 
@@ -334,7 +354,8 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | InputError]]:
         except (ValueError, RecursionError) as error:
             if number == len(lines) and not line.endswith(b"\n"):
                 break
-            row = InputError(f"{path}, line {number}, is not a row of metrics ({error}): take the line out")
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else error  # its line is always the first
+            row = InputError(f"{path}, line {number}, is not a row of metrics ({reason})")
         yield line.rstrip(b"\n") + b"\n", row
 
 

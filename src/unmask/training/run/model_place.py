@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from unmask.errors import OutputError
 from unmask.io.paths import GENERATOR, SPAN_BOUNDARY
 from unmask.io.writing import UNFINISHED, as_output_error, refuse_existing, refuse_foreign, sha256
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
@@ -59,6 +60,16 @@ def check_files(model: Path, mark: str | None = None, *, keeps_card: bool = Fals
         refuse_foreign(place, (*_MODEL_FILES, *([CARD] if keeps_card or is_unedited else [])), "a model", mark)
         if is_unedited and not keeps_card:
             logger.warning(_GOES, place / CARD)
+
+
+@contextmanager
+def writing_what_is_missing() -> Iterator[None]:
+    """A block that writes what a run ends with, after its last checkpoint: where that fails no step is lost."""
+    try:
+        yield
+    except OutputError as error:
+        then = "all steps are saved: the same command with --resume writes what is missing"
+        raise OutputError(f"{error}; {then}") from error
 
 
 @contextmanager

@@ -370,6 +370,16 @@ def test_an_overwritten_run_is_gone_once_the_new_one_is_open(tmp_path: Path) -> 
     assert (names(tmp_path), names(tmp_path / "run")) == (["run"], [RECIPE])
 
 
+@pytest.mark.parametrize("key", ["init_from", "store"])
+def test_a_run_is_not_overwritten_by_one_that_reads_it(tmp_path: Path, key: str) -> None:
+    begin(tmp_path / "run")
+    before = contents(tmp_path)
+    changed = recipe(**{key: str(tmp_path / "run" / "checkpoints")})
+    with pytest.raises(SettingsError, match=rf"{key}=.*checkpoints is in the run that --overwrite removes"):
+        open_run(tmp_path / "run", changed, resume=False, overwrite=True)
+    assert contents(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("stop", "number"),
     [(KeyboardInterrupt(), signal.SIGINT), (Interrupted("stopped by SIGTERM", signal.SIGTERM), signal.SIGTERM)],

@@ -93,11 +93,34 @@ def test_a_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
 
 
+def test_events_are_read_in_their_order_where_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for begin, clock in ((1, 2_000_000_000), (11, 1_900_000_000), (21, 1_800_000_000)):
+        monkeypatch.setattr("time.time", lambda clock=clock: float(clock))
+        with RunLog(tmp_path) as log:
+            log.rewind(begin - 1)
+            for step in range(begin, begin + 10):
+                write_training(log, step)
+    monkeypatch.undo()
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    assert [event.step for event in events.Scalars("loss")] == list(range(1, 31))
+
+
+def test_tensorboard_does_not_get_the_row_of_a_stop(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        write_training(log, 1)
+        write_training(log, 2, is_stop=True)
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2]
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1]
+
+
 @pytest.mark.parametrize("line", ["{", "[]", "null", '{"loss": 1}', '{"step": "x"}', ""])
 def test_a_damaged_line_elsewhere_is_refused_by_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2, is not a row of metrics .*: take the line out"):
         read_metrics(path)
 
 
@@ -129,7 +152,7 @@ def test_rewinding_takes_out_what_is_no_row_after_those_that_it_keeps(tmp_path: 
     first, second, third = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + second + b"\0\0\xff\n" + third + b"[\n")
     with RunLog(tmp_path) as log:
-        with pytest.raises(InputError, match=r"line 3, is not a row of metrics \('utf-8'"):
+        with pytest.raises(InputError, match=r"line 3, is not a row of metrics \('utf-8'.*: restore the file"):
             log.rewind(3)
         log.rewind(2)
     assert path.read_bytes() == first + second

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import OutputError
-from unmask.training.run.model_place import CARD, check_files, check_place, marked, replacing_model
+from unmask.training.run.model_place import (
+    CARD,
+    check_files,
+    check_place,
+    marked,
+    replacing_model,
+    writing_what_is_missing,
+)
 
 
 @pytest.fixture
@@ -41,6 +48,12 @@ def test_a_card_is_replaced_with_its_model_until_somebody_edits_it(
     with pytest.raises(OutputError, match=r"holds README\.md, which is no part of a model"):
         check_place(model, overwrite=True)
     check_files(model, keeps_card=True)
+
+
+def test_what_cannot_be_written_after_the_last_step_says_how_to_write_it() -> None:
+    advice = r"^the disk is full; all steps are saved: the same command with --resume writes what is missing"
+    with pytest.raises(OutputError, match=advice), writing_what_is_missing():
+        raise OutputError("the disk is full")
 
 
 def test_a_card_does_not_outlive_its_model_unseen(model: Path, caplog: pytest.LogCaptureFixture) -> None:
