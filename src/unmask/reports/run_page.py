@@ -8,13 +8,12 @@ The files that are read, if they exist; all but the first two are written for th
     recipe.yaml, metrics.jsonl, environment.json
     results.json    final figures by name, nested or not; beside them `num_parameters`, `positive_label` (whose F1 the
                     figure `f1` of two labels is) and `floors`, what a figure is to
-                    be compared with: `{"loss/mlm": {"no context": 6.6, "unigram entropy": 7.1}}` by the names of
-                    metrics.jsonl, or `{"unigram entropy": 7.1}` for the loss; `degenerate`, what is wrong with a model
-                    that gives every example the same answer; and `calibration`, as
-                    `unmask.tasks.text.calibration.Reliability.figures` gives it
+                    be compared with, by the names of metrics.jsonl: `{"loss/mlm": {"no context": 6.6, "unigram
+                    entropy": 7.1}}`; `degenerate`, what is wrong with a model that gives every example the same answer;
+                    and `calibration`, as `unmask.tasks.text.calibration.Reliability.figures` gives it
     samples.json    decoded examples of what the model predicts; see `unmask.reports.sample_rows`
 
-The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss` or `eval/loss/mlm`.
+The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss`.
 """
 
 from __future__ import annotations
@@ -59,7 +58,8 @@ def write_report(run_directory: Path) -> Path:
     sessions = read_sessions(run_directory / ENVIRONMENT)
     results = read_object(results_path) if results_path.exists() else {}
     samples = json.loads(samples_path.read_bytes()) if samples_path.exists() else []
-    floors = _floors(results.pop("floors", {}))
+    floors = results.pop("floors", {})
+    floors |= {_held_out(key): its for key, its in floors.items() if key.startswith("loss/")}
     num_parameters = results.pop("num_parameters", None)
     degenerate = results.pop("degenerate", None)
     positive_label = results.pop("positive_label", None)
@@ -96,24 +96,9 @@ def write_report(run_directory: Path) -> Path:
 # What the files say
 
 
-def _floors(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Floors by the name of their figure, then by their own name; those of a loss are also its held-out values'."""
-    floors: dict[str, dict[str, float]] = {}
-    for name, value in given.items():
-        of, named = (name, value) if isinstance(value, dict) else ("loss", {name: value})
-        for key in (of, *_held_out(of)):
-            floors.setdefault(key, {}).update(named)
-    return floors
-
-
-def _held_out(key: str) -> list[str]:
-    """The possible keys of a training loss's held-out values, the first that exists counts; none if not a loss."""
-    if key == "loss":
-        return ["eval/loss"]
-    if key.startswith("loss/"):
-        term = key.removeprefix("loss/")
-        return [f"eval/{term}_loss", f"eval/loss/{term}"]
-    return []
+def _held_out(key: str) -> str:
+    """The key of a training loss's held-out values."""
+    return "eval/loss" if key == "loss" else f"eval/{key.removeprefix('loss/')}_loss"
 
 
 def last_evaluation(rows: Sequence[Row]) -> dict[str, Any]:
@@ -186,14 +171,15 @@ def panels(
     nothing = Series.of((), "")
     found, shown = [], set()
     for key in losses:
-        held_out = next((name for name in _held_out(key) if name in keys), "eval/loss" if len(losses) == 1 else "")
+        held_out = _held_out(key)
+        if len(losses) == 1 and held_out not in keys:
+            held_out = "eval/loss"
         shown.add(held_out)
-        its_floors = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
         title = "Loss" if key == "loss" else f"{_in_words(key.removeprefix('loss/'))} loss"
         title += "" if held_out in keys else " in training"
         if key == "loss" and len(losses) > 1:
             title += f": weighted sum of {', '.join(_words(each.removeprefix('loss/')) for each in losses[1:])}"
-        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), its_floors))
+        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), floors.get(key, {})))
     for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
         found.append(Panel(_in_words(key), nothing, Series.of(rows, key), floors.get(key, {})))
     found.append(Panel(rate, Series.of(rows, "learning_rate"), nothing, is_noisy=False))

@@ -88,7 +88,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
             "text": [
                 {"token": "[CLS]", "kind": "special"},
                 {"token": "말", "kind": "plain"},
-                {"token": "##뭉치", "kind": "plain"},
+                {"token": "##뭉치", "kind": "plain", "joined": True},
                 {"token": "[MASK]", "kind": "masked", "label": "에서", "prediction": "에서", "probability": 0.9}
                 | {"correct": True},
                 {"token": "[MASK]", "kind": "masked", "label": "north", "prediction": "south", "probability": 0.25}
@@ -155,7 +155,7 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
         {"title": NASTY, "input": {NASTY: NASTY}, "label": NASTY, "prediction": NASTY, "probability": 0.5},
     ]
     rows = [training_row(1, **{f"loss/{NASTY}": 1.0}), {"step": 1, f"eval/{NASTY}": 1.0}]
-    results = {NASTY: NASTY, "floors": {NASTY: 1.0, f"eval/{NASTY}": {NASTY: 2.0}}}
+    results = {NASTY: NASTY, "floors": {f"loss/{NASTY}": {NASTY: 1.0}, f"eval/{NASTY}": {NASTY: 2.0}}}
     directory = run_directory(tmp_path / NASTY.replace("/", ""), rows, samples=samples, results=results)
     (directory / "recipe.yaml").write_text(json.dumps({NASTY: NASTY, "model": {NASTY: [NASTY]}}), encoding="utf-8")
     write_environment(directory, recipe=NASTY, command=[NASTY, "\udc80"], seed=1, device=NASTY, num_threads=1)
@@ -207,7 +207,7 @@ def test_a_run_without_metrics_yet(tmp_path: Path) -> None:
 
 def test_a_loss_of_one_term_is_one_figure() -> None:
     rows = [{"step": 1, "loss": 1.0, "loss/task": 1.0}, {"step": 1, "eval/loss": 2.0, "eval/accuracy": 0.5}]
-    found = panels(rows, {"loss": {"majority": 0.7}})
+    found = panels(rows, {"loss/task": {"majority": 0.7}})
     assert [panel.title for panel in found] == ["Task loss", "Held-out accuracy"]
     assert found[0].held_out.values.tolist() == [2.0]
     assert found[0].floors == {"majority": 0.7}
