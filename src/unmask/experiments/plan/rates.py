@@ -9,10 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from unmask.doctor.recipe.estimates import each_stage
 from unmask.doctor.recipe.material import Material
-from unmask.doctor.recipe.speed_probe import probe_speed
-from unmask.io.progress import Progress
+from unmask.doctor.recipe.speed_probe import measure_module
 from unmask.objectives.base import fresh_module
 from unmask.training.device import Compute
 
@@ -54,23 +52,11 @@ def _sequences(material: Material) -> int:
 
 def _seconds_per_token(material: Material, num_blocks: int, compute: Compute, clock: Clock) -> float:
     """Of steps of the recipe with so many blocks, without the optimizer."""
-    objective = material.objective
     sizes = material.sizes.model_copy(update={"num_hidden_layers": num_blocks})
-    with torch.random.fork_rng(devices=[]), Progress(f"measuring {num_blocks} block(s)", unit="steps") as progress:
-        module = fresh_module(objective, sizes)
-        for _ in each_stage(module):
-            pass  # the last one takes longest
-        probe = probe_speed(
-            material.settings,
-            module,
-            objective,
-            material.batches,
-            compute,
-            limit_s=PROBE_S,
-            most_sequences=_sequences(material),
-            advance=progress.advance,
-            clock=clock,
-        )
+    doing = f"measuring {num_blocks} block(s)"
+    with torch.random.fork_rng(devices=[]):
+        module = fresh_module(material.objective, sizes)
+        probe = measure_module(module, material, compute, PROBE_S, _sequences(material), clock, doing)
     return (probe.step_s - probe.optimizer_s) / probe.tokens
 
 
