@@ -37,6 +37,9 @@ FEWEST_STEPS = 4
 """The number of measured steps that there should be time for."""
 MOST_STEPS = 200
 
+MEMORY_FOR_PROBE = 0.6
+"""Share of the free memory that a probe may take."""
+
 
 @dataclass(frozen=True)
 class SpeedProbe:

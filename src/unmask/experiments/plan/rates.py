@@ -39,14 +39,13 @@ def measure_operations(material: Material, compute: Compute, clock: Clock = time
     if deep > shallow:
         one_block = (seconds - _seconds_per_token(material, shallow, compute, clock)) / (deep - shallow)
         seconds += (depth - deep) * one_block
-    length = material.tokens_per_step / material.settings.train.batch_size
     batch = material.objective.prepare(next(material.batches(_sequences(material))))
-    return material.objective.operations(material.sizes, batch, length) / seconds
+    return material.objective.operations(material.sizes, batch, material.length) / seconds
 
 
 def _sequences(material: Material) -> int:
     train = material.settings.train
-    fitting = int(PROBED_TOKENS * train.batch_size / material.tokens_per_step)
+    fitting = int(PROBED_TOKENS / material.length)
     return max(1, min(train.micro_batch_of(train.batch_size), fitting))
 
 
