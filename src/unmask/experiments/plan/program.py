@@ -13,7 +13,7 @@ import torch
 from unmask.doctor.recipe.examination import available_memory
 from unmask.doctor.recipe.speed_probe import MEMORY_FOR_PROBE, measure_speed
 from unmask.errors import SettingsError
-from unmask.experiments.plan.costs import RunCost, Speeds, Workload, nearest_divisor, run_cost
+from unmask.experiments.plan.costs import RunCost, Speeds, Workload, nearest_divisor, run_cost, weighted_mean
 from unmask.experiments.plan.hardware import (
     CPU,
     GPUS,
@@ -323,9 +323,4 @@ def _measure(opened: Opened, compute: Compute, speeds: Speeds, device: Device) -
         planned.append(step.total)
         weights.append(phase.share)
         words.append(probe.steadiness)
-    total = sum(weights)
-    return Measured(
-        sum(weight * each for weight, each in zip(weights, measured, strict=True)) / total,
-        sum(weight * each for weight, each in zip(weights, planned, strict=True)) / total,
-        "; ".join(words),
-    )
+    return Measured(weighted_mean(measured, weights), weighted_mean(planned, weights), "; ".join(words))
