@@ -35,12 +35,12 @@ from unmask.doctor.recipe.estimates import (
 from unmask.doctor.recipe.material import Material, largest_phase, load_recipe, open_text
 from unmask.doctor.recipe.speed_probe import MEMORY_FOR_PROBE, SpeedProbe, measure_speed
 from unmask.doctor.samples import FirstStep, decode_samples, describe_step
-from unmask.doctor.store.checks import store_facts
 from unmask.doctor.store.floors import StoreFloors
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
 from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
+from unmask.store.manifest import sizes_of
 from unmask.training.device import Compute, choose_compute
 
 NOT_EXAMINED = Finding(
@@ -132,7 +132,7 @@ def _examine(
         floors = StoreFloors.of(store.token_counts(), settings.objective.learns, material.objective)
         tables += [floors.table(), describe_step(material.text, settings.packing.max_length)]
         samples = decode_samples(material.text, num_samples)
-        figures |= {"floors": floors.figures(), "store": store_facts(store)}
+        figures |= {"floors": floors.figures(), "store": sizes_of(store.manifest)}
     tables.append(differences_table(settings))
     headline = (
         ("Parameters", human_count(num_parameters)),
