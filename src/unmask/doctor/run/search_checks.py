@@ -12,6 +12,7 @@ from unmask.finetuning.search.summary import in_words, spread_in_words, what_was
 from unmask.info import unreadable_summary
 from unmask.io.json_text import read_object
 from unmask.io.paths import SUMMARY
+from unmask.tasks.rows import listed
 from unmask.training.run.best import is_better
 
 Summary = Mapping[str, Any]
@@ -57,7 +58,8 @@ def check_search(summary: Summary) -> Iterator[Finding]:
         yield Finding("nothing-learned", "fault", found, f"try {advice}")
         return
     if degenerate := [trial for trial in trials if trial["degenerate"]]:
-        message = f"{len(degenerate)} of {len(trials)} runs give every example the same answer: {_listed(degenerate)}"
+        names = listed([str(trial["trial"]) for trial in degenerate], 5)
+        message = f"{len(degenerate)} of {len(trials)} runs give every example the same answer: {names}"
         advice = "more restarts, a lower learning rate or more epochs make them rarer; the mean counts them in"
         yield Finding("degenerate-runs", "warning", message, advice)
     else:
@@ -66,11 +68,6 @@ def check_search(summary: Summary) -> Iterator[Finding]:
         )
     yield from _edges(summary)
     yield from _spread(summary)
-
-
-def _listed(trials: Sequence[Summary]) -> str:
-    names = [str(trial["trial"]) for trial in trials]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _edges(summary: Summary) -> Iterator[Finding]:

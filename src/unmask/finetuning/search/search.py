@@ -55,6 +55,7 @@ from unmask.models.hub.files import CONFIG
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts, Score
 from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import listed
 from unmask.tasks.settings import DataSettings
 from unmask.tasks.table import open_task
 from unmask.training.device import choose_compute
@@ -215,11 +216,10 @@ def _refuse_to_leave_out(directory: Path, trials: Sequence[Trial]) -> None:
     there = sorted(path.name for path in (directory / TRIALS).glob("[!.]*") if path.is_dir())
     left_out = [name for name in there if name not in {trial.name for trial in trials}]
     if left_out:
-        names = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else "")
         raise SettingsError(
             f"{directory / TRIALS} holds {len(there):,} runs, and this search of {len(trials):,} would leave out "
-            f"{len(left_out):,} of them, which no figure would then show: {names}. Give at least the settings and "
-            "restarts of all that are there, or another --out"
+            f"{len(left_out):,} of them, which no figure would then show: {listed(left_out, 3)}. Give at least the "
+            "settings and restarts of all that are there, or another --out"
         )
 
 
