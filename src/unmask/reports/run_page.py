@@ -31,7 +31,7 @@ import yaml
 
 from unmask.io.json_text import read_object
 from unmask.io.paths import RECIPE, RESULTS, SAMPLES
-from unmask.io.progress import human_count, human_duration
+from unmask.io.progress import human_count, human_duration, human_number
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
 from unmask.reports.reliability import draw_reliability
@@ -82,7 +82,7 @@ def write_report(run_directory: Path) -> Path:
         command=shlex.join(session.get("command", [])),
         tiles=_tiles(rows, num_parameters, {titles[key]: value for key, value in figures.items()}),
         **_curves(rows, floors, parts_of(recipe, rows), _rate_title(recipe)),
-        results=[(titles[key], number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
+        results=[(titles[key], human_number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
         reliability=calibration and _reliability(calibration),
         **view_samples(samples),
@@ -154,7 +154,7 @@ def _rate_title(recipe: Mapping[str, Any]) -> str:
     if optimizer.get("name") != "muon" or not optimizer.get("muon_learning_rate"):
         return "Learning rate"
     times = optimizer["muon_learning_rate"] / optimizer["learning_rate"]
-    return f"Learning rate of AdamW; Muon's is {number(times)} times as high"
+    return f"Learning rate of AdamW; Muon's is {human_number(times)} times as high"
 
 
 def panels(
@@ -201,19 +201,19 @@ def _curves(
     once = [panel for panel in found if not panel.is_curve and panel.training.is_drawable]
     return {
         "figures": [_figure(panel, *((460, 220) if place else (960, 330))) for place, panel in enumerate(drawn)],
-        "logged_once": [(panel.title, number(panel.training.last), _compared(panel.floors)) for panel in once],
+        "logged_once": [(panel.title, human_number(panel.training.last), _compared(panel.floors)) for panel in once],
     }
 
 
 def _compared(floors: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {number(value)}" for name, value in floors.items())
+    return ", ".join(f"{name} {human_number(value)}" for name, value in floors.items())
 
 
 def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
     keys = [("training", "training")] if panel.training.is_drawable else []
     if panel.held_out.is_drawable:
         keys.append(("held-out", "held-out"))
-    keys += [("floor", f"{name} {number(value)}") for name, value in panel.floors.items()]
+    keys += [("floor", f"{name} {human_number(value)}") for name, value in panel.floors.items()]
     keys += [("part", f"{name} from step {step + 1:,}") for name, step in panel.parts.items()]
     if [kind for kind, _ in keys if kind != "part"] in (["training"], ["held-out"]):  # the title says what is drawn
         del keys[0]
@@ -228,9 +228,9 @@ def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
 def _reliability(calibration: Mapping[str, Any]) -> dict[str, Any]:
     """The picture of how far the task's probabilities can be believed, and what is said of it."""
     return {
-        "error": number(calibration["expected_calibration_error"]),
-        "before": number(calibration["error_before"]) if "error_before" in calibration else None,
-        "temperature": number(calibration.get("temperature")),
+        "error": human_number(calibration["expected_calibration_error"]),
+        "before": human_number(calibration["error_before"]) if "error_before" in calibration else None,
+        "temperature": human_number(calibration.get("temperature")),
         "svg": draw_reliability(calibration["bins"], 460, 330),
     }
 
@@ -240,7 +240,7 @@ def _reliability(calibration: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tiles(rows: Sequence[Row], num_parameters: float | None, figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     tiles = [(label, value) for label, value in _facts(rows, num_parameters) if value]
-    tiles += [(title, number(value)) for title, value in figures.items() if isinstance(value, int | float)]
+    tiles += [(title, human_number(value)) for title, value in figures.items() if isinstance(value, int | float)]
     return tiles[:MOST_TILES]
 
 
@@ -256,7 +256,7 @@ def _facts(rows: Sequence[Row], num_parameters: float | None) -> Iterator[tuple[
     for key in terms if len(terms) > 1 else ["loss"]:  # their sum is to be compared with nothing
         loss = Series.of(rows, key)
         title = "Training loss" if key == "loss" else _in_words(f"training_{key.removeprefix('loss/')}_loss")
-        yield title, number(loss.last) if loss.is_drawable else ""
+        yield title, human_number(loss.last) if loss.is_drawable else ""
 
 
 def _settings(recipe: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
@@ -272,15 +272,6 @@ def _environment(session: Row) -> list[tuple[str, Any]]:
         for name, value in known.items()
         if name not in ("recipe", "command")
     ]
-
-
-def number(value: Any) -> str:
-    """A result for people: a fraction in four digits, whole and large numbers with thousands separated."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 WORDS = {"mlm": "MLM", "lm": "LM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO", "eval": "held-out"}

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from support.files import write, write_rows
+from unmask.io.progress import human_number
 from unmask.objectives.floors import by_figure, discriminator_floors
-from unmask.reports.run_page import flatten, last_evaluation, number, panels, parts_of, write_report
+from unmask.reports.run_page import flatten, last_evaluation, panels, parts_of, write_report
 from unmask.training.run.environment import write_environment
 
 VOID = {"meta", "br", "use", "path", "rect"}
@@ -110,7 +111,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert re.findall("<h2>(.*?)</h2>", text) == headings
     tiles = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     # 200 thousand tokens at 500 a second are 400 seconds; the losses are the means of the last four of 200 rows.
-    mlm, nsp = (number(sum(first / step for step in range(197, 201)) / 4) for first in (8.5, 0.5))
+    mlm, nsp = (human_number(sum(first / step for step in range(197, 201)) / 4) for first in (8.5, 0.5))
     assert tiles == {
         "Parameters": "4.4M", "Steps": "200", "Tokens": "200k", "Time training": "6 min 40 s", "Training MLM loss": mlm,
         "Training NSP loss": nsp,
@@ -305,7 +306,7 @@ def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
     [(1234.5678, "1,235"), (999.96, "1000"), (0.12345, "0.1235"), (12345, "12,345"), (2.5e12, "2.5e+12"), (None, "–")],
 )
 def test_numbers_for_people(value: float | None, told: str) -> None:
-    assert number(value) == told
+    assert human_number(value) == told
 
 
 def test_the_last_evaluation_has_every_metric_once() -> None:
