@@ -109,7 +109,7 @@ def tokenizer_report(
     )
     print(json.dumps(report.as_dict(), ensure_ascii=False) if as_json else format_report(report))
     if out is not None:
-        write_page(report, out, overwrite=overwrite)
+        write_page(report, out)
 
 
 @app.command("prepare")

@@ -101,9 +101,8 @@ def doctor_command(
     from dataclasses import asdict
 
     from unmask.doctor.diagnosis import diagnose
-    from unmask.doctor.page import make_page
+    from unmask.doctor.page import write_diagnosis
     from unmask.doctor.terminal import print_diagnosis
-    from unmask.io.writing import write_text
 
     check_page(out, overwrite)
     diagnosis = diagnose(target, overrides or [], recipe=recipe)
@@ -112,7 +111,7 @@ def doctor_command(
     else:
         print_diagnosis(diagnosis)
     if out is not None:  # last, so that a full disk loses nothing of the diagnosis
-        write_text(out, make_page(diagnosis))
+        write_diagnosis(out, diagnosis)
     if diagnosis.has_fault:
         raise typer.Exit(2)
 
