@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
+Advance = Callable[[float], None]
+"""Is given how much more has been done since the last call; who calls it says of what."""
+
 FIRST_SHOWN_S = 2.0
 LINE_EVERY_S = 10.0
 BAR_EVERY_S = 0.25
@@ -213,6 +216,10 @@ def write_line(text: str, bars: Bars | None, stream: TextIO) -> None:
         bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
     else:
         print(text, file=stream, flush=True)
+
+
+def not_shown(done: float) -> None:
+    """An `Advance` that shows no progress."""
 
 
 def human_count(value: float) -> str:
