@@ -39,8 +39,6 @@ from unmask.tasks.sequence_module import new_bilstm_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 
-__all__ = ["DATA_SETS", "QaModule", "QaTask", "open_task"]
-
 COLUMNS = ("question", "context", "answers", "id")
 """The fields of `ColumnSettings` that apply here."""
 
