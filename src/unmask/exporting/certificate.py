@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -209,8 +208,3 @@ def _latency(answer: Callable[[Any], object], examples: Sequence[Any]) -> float:
             times.append(1000 * (time.perf_counter() - started))
             progress.advance(1)
     return median(times)
-
-
-def size_of(directory: Path, pattern: str) -> int:
-    """Bytes of the files of a directory that match."""
-    return sum(path.stat().st_size for path in directory.glob(pattern))
