@@ -101,10 +101,6 @@ def goes_to_file(stream: TextIO) -> bool:
         return False
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def is_one_of_several() -> bool:
     """Whether `torchrun` has started this process as one of several."""
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, check_page, cores, is_one_of_several
+from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, check_page, is_one_of_several
 
 app = typer.Typer()
 
@@ -29,11 +29,12 @@ def pretrain_command(
     if not is_one_of_several():
         # Refuses a wrong setting before the seconds that torch takes to import.
         load_pretrain_recipe(recipe, overrides or [])
+    from unmask.io.processes import count_cores
     from unmask.pretraining.run import pretrain
     from unmask.training.distributed import joined_ranks
 
     with joined_ranks(os.environ) as ranks:
-        many = workers or cores()
+        many = workers or count_cores()
         model = pretrain(
             recipe, overrides or [], out=out, resume=resume, overwrite=overwrite, workers=many, ranks=ranks
         )

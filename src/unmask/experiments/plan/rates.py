@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ import torch
 
 from unmask.doctor.recipe.material import Material
 from unmask.doctor.recipe.speed_probe import measure_module
+from unmask.io.processes import count_cores
 from unmask.objectives.base import fresh_module
 from unmask.training.device import Compute
 
@@ -83,5 +83,4 @@ def _median(work: Callable[[], object], clock: Clock) -> float:
 
 def processes_of_machine() -> int:
     """How many processes with this one's number of threads the machine has cores for."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // torch.get_num_threads())
+    return max(1, count_cores() // torch.get_num_threads())
