@@ -298,7 +298,7 @@ def test_it_tells_what_it_has(client: TestClient) -> None:
 
 def test_what_nobody_waited_for_is_no_success() -> None:
     metrics = Metrics()
-    metrics.answered("score", 0, 0.1)
+    metrics.answered("score", 0, 0.1, "")
     assert b'te_request_failure{err="499",method="score",model=""} 1' in metrics.text()
     assert b"te_request_success{" not in metrics.text()
 

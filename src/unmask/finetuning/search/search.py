@@ -71,7 +71,7 @@ def run_trials(
     resume: bool,
     overwrite: bool,
     run: RunOne,
-    check: Callable[[FinetuneRecipe], object] | None = None,
+    check: Callable[[FinetuneRecipe], object],
 ) -> Path:
     """Runs a recipe with a `search`.
 
@@ -104,7 +104,7 @@ def run_trials(
             checked: set[tuple[str, int | None]] = set()
             for trial in trials:
                 model = (trial.settings.init_from, trial.settings.transfer_layers)
-                if check is not None and model not in checked:
+                if model not in checked:
                     check(trial.settings)
                 checked.add(model)
         if settings.search.ray is not None:
