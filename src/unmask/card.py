@@ -24,12 +24,13 @@ from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.info import describe_model
 from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS, MANIFEST, MODEL, RECIPE, RESULTS, SUMMARY, TRIALS, is_onnx, model_directory
+from unmask.io.progress import human_number
 from unmask.io.writing import write_text
 from unmask.models.hub.config import HEAD_KIND, MADE_BY, TRAINED_LENGTH, family_in, read_any_config
 from unmask.models.hub.uses import FINE_TUNED, pipeline_of, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
-from unmask.reports.run_page import flatten, number
+from unmask.reports.run_page import flatten
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.rows import named
@@ -162,7 +163,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
             architecture=(description["architectures"] or ["model"])[0],
             export=export and export.sentence,
             measured=measured,
-            num_parameters=number(description["num_parameters"]),
+            num_parameters=human_number(description["num_parameters"]),
             sizes=_sizes(description),
             pipeline=pipeline,
             code=None if not opens_there or own_ways or segmenter else "pipeline" if pipeline else "encoder",
@@ -233,7 +234,7 @@ def _template() -> Any:
     )
     environment.filters["cell"] = lambda value: " ".join(str(value).replace("|", "\\|").split())
     environment.filters["plain"] = lambda value: re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(str(value).split()))
-    environment.filters["number"] = number
+    environment.filters["number"] = human_number
     environment.filters["named"] = named
     return environment.get_template("card.md")
 
@@ -395,6 +396,5 @@ def _own_settings(recipe: PretrainRecipe | FinetuneRecipe) -> dict[str, Any]:
 def _thresholds(config: Mapping[str, Any]) -> dict[str, Any]:
     """Those that were chosen for labels: other programs do not know them."""
     chosen = config.get("unmask_task", {}).get("thresholds") or {}
-    return (
-        {"task.thresholds": ", ".join(f"{label}: {number(value)}" for label, value in chosen.items())} if chosen else {}
-    )
+    shown = ", ".join(f"{label}: {human_number(value)}" for label, value in chosen.items())
+    return {"task.thresholds": shown} if shown else {}

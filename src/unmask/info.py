@@ -37,7 +37,7 @@ from unmask.models.hub.uses import commands_for, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
-from unmask.store.manifest import part_name, read_manifest
+from unmask.store.manifest import part_name, read_manifest, sizes_of
 from unmask.tasks.rows import named
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
@@ -138,7 +138,6 @@ def _describe_store(path: Path) -> dict[str, Any]:
         }
     manifest = read_manifest(path)
     text = manifest["text"]
-    tokens, utf8_bytes = manifest["tokens"], manifest.get("text_bytes", text["utf8_bytes"])
     changed = {
         what: {name: amount["count"] for name, amount in text.get(what, {}).items()} for what in ("dropped", "removed")
     }
@@ -147,15 +146,7 @@ def _describe_store(path: Path) -> dict[str, Any]:
     sources = manifest["sources"]
     return {
         "complete": True,
-        "documents": manifest["documents"],
-        "sentences": manifest["sentences"],
-        "tokens": tokens,
-        "text_bytes": utf8_bytes,
-        "bytes_per_token": utf8_bytes / max(1, tokens),
-        "unknown_tokens_share": manifest["unknown_tokens"] / max(1, tokens),
-        "vocab_size": manifest["vocab_size"],
-        "shards": len(manifest["shards"]),
-        "size_bytes": sum(file["bytes"] for file in manifest["files"].values()),
+        **sizes_of(manifest),
         "stored_bytes_per_token": manifest["files"][part_name("tokens", 0)]["bytes"] / manifest["shards"][0]["tokens"],
         **{what: counts for what, counts in changed.items() if any(counts.values())},
         "sentences_by": manifest.get("sentences_by", "rules"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterable
@@ -76,10 +75,10 @@ def table_settings(encoding: str, separator: str | None, header: str, quoted: bo
 
 
 def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
+    from unmask.io.writing import json_line
+
     for row in rows:
-        line = json.dumps(row, ensure_ascii=False)
-        # A lone surrogate, in a field that no model reads, is written as its JSON escape.
-        print(line.encode("utf-8", "backslashreplace").decode())
+        print(json_line(row).decode(), end="")
 
 
 def check_page(out: Path | None, overwrite: bool) -> None:
@@ -100,10 +99,6 @@ def goes_to_file(stream: TextIO) -> bool:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError):  # it is none of the system's
         return False
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_one_of_several() -> bool:

@@ -20,7 +20,6 @@ from unmask.cli.options import (
     Text,
     Workers,
     check_page,
-    cores,
 )
 
 app = typer.Typer()
@@ -109,7 +108,7 @@ def tokenizer_report(
     )
     print(json.dumps(report.as_dict(), ensure_ascii=False) if as_json else format_report(report))
     if out is not None:
-        write_page(report, out, overwrite=overwrite)
+        write_page(report, out)
 
 
 @app.command("prepare")
@@ -139,6 +138,7 @@ def prepare_command(
 ) -> None:
     """Tokenize text once, into a store that every pre-training run reads; a .yaml is a mixture of corpora."""
     from unmask.corpus.statistics import format_statistics
+    from unmask.io.processes import count_cores
     from unmask.io.progress import human_bytes
     from unmask.recipe.loading import read_corpus_options
     from unmask.store.preparation import describe_annotations, prepare
@@ -150,7 +150,7 @@ def prepare_command(
         text,
         tokenizer,
         out,
-        workers=workers or cores(),
+        workers=workers or count_cores(),
         ray_address=ray,
         resume=resume,
         overwrite=overwrite,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, check_page, cores, is_one_of_several
+from unmask.cli.options import Json, Overrides, Overwrite, Resume, RunOut, Workers, check_page, is_one_of_several
 
 app = typer.Typer()
 
@@ -29,11 +29,12 @@ def pretrain_command(
     if not is_one_of_several():
         # Refuses a wrong setting before the seconds that torch takes to import.
         load_pretrain_recipe(recipe, overrides or [])
+    from unmask.io.processes import count_cores
     from unmask.pretraining.run import pretrain
     from unmask.training.distributed import joined_ranks
 
     with joined_ranks(os.environ) as ranks:
-        many = workers or cores()
+        many = workers or count_cores()
         model = pretrain(
             recipe, overrides or [], out=out, resume=resume, overwrite=overwrite, workers=many, ranks=ranks
         )
@@ -101,9 +102,8 @@ def doctor_command(
     from dataclasses import asdict
 
     from unmask.doctor.diagnosis import diagnose
-    from unmask.doctor.page import make_page
+    from unmask.doctor.page import write_diagnosis
     from unmask.doctor.terminal import print_diagnosis
-    from unmask.io.writing import write_text
 
     check_page(out, overwrite)
     diagnosis = diagnose(target, overrides or [], recipe=recipe)
@@ -112,7 +112,7 @@ def doctor_command(
     else:
         print_diagnosis(diagnosis)
     if out is not None:  # last, so that a full disk loses nothing of the diagnosis
-        write_text(out, make_page(diagnosis))
+        write_diagnosis(out, diagnosis)
     if diagnosis.has_fault:
         raise typer.Exit(2)
 

@@ -6,15 +6,17 @@ Samples and tables are HTML in the reader's own fonts, so that every script can 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from unmask.doctor.findings import Diagnosis, FigureTable, Sample, are_numbers
-from unmask.reports.layout import render
+from unmask.reports.layout import write_page
 
 
-def make_page(diagnosis: Diagnosis) -> str:
-    """The page as HTML."""
+def write_diagnosis(path: Path, diagnosis: Diagnosis) -> None:
+    """Writes the page; raises OutputError if the place cannot be written."""
     legend = _legend(diagnosis.samples)
-    return render(
+    write_page(
+        path,
         "doctor.html",
         title=f"{diagnosis.target}: doctor",
         above=f"a {diagnosis.kind}, examined",

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,14 +18,14 @@ from torch.nn.functional import cosine_similarity
 from unmask.batch import Batch
 from unmask.errors import InputError
 from unmask.inference.coverage import Coverage
-from unmask.inference.example_sets import Advance, ExampleSet, counted_in, encode_sets, not_shown, run_module
+from unmask.inference.example_sets import ExampleSet, counted_in, encode_sets, run_module
 from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
 from unmask.inference.features.extraction import log_inputs, read_file
 from unmask.inference.features.inputs import PLACE
 from unmask.inference.onnx_model import HIDDEN
 from unmask.inference.predictor import Predictor
 from unmask.io.input_files import DataPath
-from unmask.io.progress import Progress
+from unmask.io.progress import Advance, Progress, not_shown
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
@@ -209,8 +208,3 @@ def _latency(answer: Callable[[Any], object], examples: Sequence[Any]) -> float:
             times.append(1000 * (time.perf_counter() - started))
             progress.advance(1)
     return median(times)
-
-
-def size_of(directory: Path, pattern: str) -> int:
-    """Bytes of the files of a directory that match."""
-    return sum(path.stat().st_size for path in directory.glob(pattern))

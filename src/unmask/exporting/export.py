@@ -14,7 +14,7 @@ import torch
 
 from unmask.card import Exported, card_of, stated_in
 from unmask.errors import ModelError, SettingsError
-from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts, size_of
+from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.predictor import load_predictor
@@ -140,7 +140,7 @@ def export(
             "opset": _opset_of(place / ONNX),
             "check": files.path.name,
             **result,
-            "size_bytes": {"before": size_of(directory, _weights_of(directory)), "after": size_of(place, ONNX)},
+            "size_bytes": {"before": _size_of(directory, _weights_of(directory)), "after": _size_of(place, ONNX)},
             "calibration_data": "none (dynamic)"
             if format == "onnx-int8"
             else None,  # the range of every input of a product is taken from that input itself
@@ -220,3 +220,8 @@ def _sentence(certificate: dict[str, Any]) -> str:
         f"{latency['after']:,.4g} ms after, "
         f"{certificate['threads']} thread{'' if certificate['threads'] == 1 else 's'}."
     )
+
+
+def _size_of(directory: Path, pattern: str) -> int:
+    """Bytes of the files of a directory that match."""
+    return sum(path.stat().st_size for path in directory.glob(pattern))

@@ -10,6 +10,7 @@ from typing import Any
 
 from unmask.inference.evaluation import warn_if_degenerate
 from unmask.inference.example_sets import ExampleSet, measure
+from unmask.io.progress import figures_in_a_line
 from unmask.tasks.base import Score, Task, TaskModule
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.text.metrics import LabelScore, LabelSetScore
@@ -118,8 +119,3 @@ def _chosen(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
         f"{name} {figures_in_a_line(value)}" if isinstance(value, Mapping) else figures_in_a_line({name: value})
         for name, value in new.items()
     )
-
-
-def figures_in_a_line(figures: Mapping[str, float]) -> str:
-    """Figures for the log."""
-    return " · ".join(f"{name} {value:.4g}" for name, value in figures.items())

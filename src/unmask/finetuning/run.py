@@ -20,11 +20,11 @@ from unmask.errors import SettingsError
 from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.lengths import within_trained_length
-from unmask.finetuning.measuring import Measurement, figures_in_a_line
+from unmask.finetuning.measuring import Measurement
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.io.paths import RESULTS, SAMPLES, model_directory
-from unmask.io.progress import human_count
+from unmask.io.progress import figures_in_a_line, human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.models.hub.config import length_config

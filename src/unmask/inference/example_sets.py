@@ -15,6 +15,7 @@ from torch.nn import functional
 from unmask.batch import LossTerm
 from unmask.errors import ModelError
 from unmask.inference.coverage import Coverage
+from unmask.io.progress import Advance, not_shown
 from unmask.models.encoder import Encoder
 from unmask.models.hub.uses import NOT_FINITE, check_entries
 from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, TaskModule
@@ -32,9 +33,6 @@ _TOKENS = 100
 """Tokens of an example, roughly, where there is one output per token."""
 
 _CPU = torch.device("cpu")
-
-Advance = Callable[[float], None]
-"""Given the share of a set that has been computed since the last call."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -144,11 +142,7 @@ def encode_sets(
     coverage.note(counts)
 
 
-def not_shown(share: float) -> None:
-    """Shows no progress."""
-
-
-def counted_in(number: float, advance: Callable[[float], None]) -> Advance:
+def counted_in(number: float, advance: Advance) -> Advance:
     """Shows shares of a set in examples, of which it has `number`."""
     return lambda share: advance(share * number)
 
@@ -221,11 +215,7 @@ def run_module(
 
 
 def measure(
-    task: Task[Any],
-    module: TaskModule,
-    sets: Iterable[ExampleSet],
-    compute: Compute,
-    advance: Callable[[float], None] = not_shown,
+    task: Task[Any], module: TaskModule, sets: Iterable[ExampleSet], compute: Compute, advance: Advance = not_shown
 ) -> tuple[float, Score[Any]]:
     """Runs a module, in eval mode, over labelled examples.
 

@@ -17,7 +17,7 @@ from unmask.batch import pack
 from unmask.errors import InputError, ModelError
 from unmask.inference.onnx_model import on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
-from unmask.io.encodings import read_utf8_lines
+from unmask.io.encodings import is_text, read_utf8_lines
 from unmask.io.paths import is_onnx, model_directory
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
@@ -115,7 +115,7 @@ class MaskFiller:
         if not isinstance(text, str):
             raise InputError(f"the text is {str(text)[:60]!r}: expected one text; for many, keep a MaskFiller")
         where = f"{source}: " if source else ""
-        if any("\ud800" <= character <= "\udfff" for character in text):
+        if not is_text(text):
             raise InputError(f"{where}the text is not UTF-8: expected text in UTF-8")
         tokenizer = self.tokenizer
         [aligned] = align(tokenizer, [text])

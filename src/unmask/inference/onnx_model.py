@@ -173,14 +173,11 @@ class OnnxModule(TaskModule):
     _module: Any
 
     def __init__(self, module: Any, directory: Path) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self._graph = OnnxGraph(directory)
         # Not as parts of this module: they have no weights to be counted or moved.
         for name, part in (("_module", module), ("encoder", module.encoder), ("head", module.head)):
             object.__setattr__(self, name, part)
-
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        return self.loss(self.outputs(batch), batch)
 
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         terms: list[LossTerm] = self._module.eval().loss(outputs, batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,10 @@ from unmask.inference.ensemble import check_members, read_members, read_null_thr
 from unmask.inference.example_sets import (
     MOST_EXAMPLES,
     STREAMED,
-    Advance,
     ExampleSet,
     attach_tokenizer,
     counted_in,
     encode_sets,
-    not_shown,
     run_module,
 )
 from unmask.inference.inputs import having_field, read_task_inputs
@@ -33,7 +31,7 @@ from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns
 from unmask.io.input_files import DataPath
 from unmask.io.paths import is_onnx, model_directory
-from unmask.io.progress import Progress
+from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, writing
 from unmask.models.hub.config import TRAINED_LENGTH
@@ -84,7 +82,7 @@ class Predictor:
         """Whether the same example is not the same ids and segments to both."""
         return (self.tokenizer.fingerprint(), self.num_segments) != (other.tokenizer.fingerprint(), other.num_segments)
 
-    def __call__(self, rows: Iterable[Row], advance: Callable[[float], None] = not_shown) -> Iterator[dict[str, Any]]:
+    def __call__(self, rows: Iterable[Row], advance: Advance = not_shown) -> Iterator[dict[str, Any]]:
         """Predictions for rows that hold the texts the model reads; see `predict`.
 
         Args:

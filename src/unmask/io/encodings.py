@@ -104,6 +104,15 @@ def lines_of(stream: IO[bytes] | io.BufferedIOBase) -> Iterator[bytes]:
     return iter(lambda: stream.readline(MOST_LINE_BYTES + 1), b"")
 
 
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can hold a value: it has no half of a surrogate pair, as a JSON escape may give."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_utf8_lines(
     lines: Iterable[bytes],
     name: str | Path,

@@ -1,4 +1,4 @@
-"""Worker processes: they leave signals to their parent, and end with it."""
+"""Worker processes, which leave signals to their parent and end with it; and how many there are cores for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 Value = TypeVar("Value")
+
+
+def count_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerProcess:

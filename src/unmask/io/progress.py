@@ -9,13 +9,16 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
+
+Advance = Callable[[float], None]
+"""Is given how much more has been done since the last call; who calls it says of what."""
 
 FIRST_SHOWN_S = 2.0
 LINE_EVERY_S = 10.0
@@ -215,6 +218,10 @@ def write_line(text: str, bars: Bars | None, stream: TextIO) -> None:
         print(text, file=stream, flush=True)
 
 
+def not_shown(done: float) -> None:
+    """An `Advance` that shows no progress."""
+
+
 def human_count(value: float) -> str:
     """A number in three digits and a letter: 950, 12.3k, 1.23M, 110M, 3.3B (10^9), 2T."""
     return _scaled(value, 1000, ("", "k", "M", "B", "T"))
@@ -244,6 +251,20 @@ def human_duration(seconds: float) -> str:
         return f"{whole_minutes // 60} h {whole_minutes % 60:02d} min"
     days, hours = divmod(round(seconds / 3600), 24)
     return f"{days} d {hours} h"
+
+
+def human_number(value: Any) -> str:
+    """A result: a fraction in four digits, whole and large numbers with thousands separated; a dash for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def figures_in_a_line(figures: Mapping[str, float | None]) -> str:
+    """Results by name, in a line: `accuracy 0.8125 · f1 0.75`."""
+    return " · ".join(f"{name} {human_number(value)}" for name, value in figures.items())
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:

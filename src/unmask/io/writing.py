@@ -233,11 +233,16 @@ def write_json(path: Path, value: Any) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
+def json_line(value: Any) -> bytes:
+    """A value as a line of JSON in UTF-8; lone surrogates as in `write_json`."""
+    return f"{json.dumps(value, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")
+
+
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes JSON objects atomically, one per line; lone surrogates as in `write_json`."""
     with writing(path) as file:
         for row in rows:
-            file.write(f"{json.dumps(row, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace"))
+            file.write(json_line(row))
 
 
 def sha256(path: Path) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,13 +108,7 @@ INKS = {
 
 def draw(panel: Panel, width: int, height: int) -> Markup:
     """A panel as an SVG element without any text but numbers; sizes in CSS pixels."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    ink = {name: drawn for name, (drawn, _) in INKS.items()}
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": panel.title, "font.family": "sans-serif"}):
-        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
-        axes = figure.add_subplot()
+    with new_figure(panel.title, width, height) as (figure, axes, ink):
         _draw_series(axes, panel, ink)
         for value in panel.floors.values():
             axes.axhline(value, color=ink["floor"], linewidth=1.3, linestyle=(0, (5, 4)))
@@ -123,6 +118,22 @@ def draw(panel: Panel, width: int, height: int) -> Markup:
         _number(axes.xaxis, max(3, width // 110), integer=True)
         _number(axes.yaxis, max(3, height // 45))
         return finished(figure, axes, ink, panel.title)
+
+
+@contextmanager
+def new_figure(salt: str, width: int, height: int) -> Iterator[tuple[Any, Any, dict[str, str]]]:
+    """A figure to be `finished` inside the context, its axes, and the colours to draw with.
+
+    Args:
+        salt: the ids in the SVG are made of it.
+        width, height: in CSS pixels.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt, "font.family": "sans-serif"}):
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        yield figure, figure.add_subplot(), {name: drawn for name, (drawn, _) in INKS.items()}
 
 
 def finished(figure: Any, axes: Any, ink: Mapping[str, str], title: str) -> Markup:

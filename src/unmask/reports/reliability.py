@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unmask.reports.figure import INKS, finished
+from unmask.reports.figure import finished, new_figure
 
 _FAINTEST = 0.25
 """The strength of a bar with hardly any predictions, where the fullest has 1."""
@@ -21,14 +21,8 @@ def draw_reliability(bins: Sequence[Mapping[str, Any]], width: int, height: int)
         bins: those that hold predictions, each with `from`, `to`, `count` and `accuracy`.
         width, height: in CSS pixels.
     """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    ink = {name: drawn for name, (drawn, _) in INKS.items()}
     most = max((each["count"] for each in bins), default=1)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "reliability", "font.family": "sans-serif"}):
-        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
-        axes = figure.add_subplot()
+    with new_figure("reliability", width, height) as (figure, axes, ink):
         for each in bins:
             axes.bar(
                 (each["from"] + each["to"]) / 2,

@@ -8,13 +8,12 @@ The files that are read, if they exist; all but the first two are written for th
     recipe.yaml, metrics.jsonl, environment.json
     results.json    final figures by name, nested or not; beside them `num_parameters`, `positive_label` (whose F1 the
                     figure `f1` of two labels is) and `floors`, what a figure is to
-                    be compared with: `{"loss/mlm": {"no context": 6.6, "unigram entropy": 7.1}}` by the names of
-                    metrics.jsonl, or `{"unigram entropy": 7.1}` for the loss; `degenerate`, what is wrong with a model
-                    that gives every example the same answer; and `calibration`, as
-                    `unmask.tasks.text.calibration.Reliability.figures` gives it
+                    be compared with, by the names of metrics.jsonl: `{"loss/mlm": {"no context": 6.6, "unigram
+                    entropy": 7.1}}`; `degenerate`, what is wrong with a model that gives every example the same answer;
+                    and `calibration`, as `unmask.tasks.text.calibration.Reliability.figures` gives it
     samples.json    decoded examples of what the model predicts; see `unmask.reports.sample_rows`
 
-The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss` or `eval/loss/mlm`.
+The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ import yaml
 
 from unmask.io.json_text import read_object
 from unmask.io.paths import RECIPE, RESULTS, SAMPLES
-from unmask.io.progress import human_count, human_duration
+from unmask.io.progress import human_count, human_duration, human_number
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
 from unmask.reports.reliability import draw_reliability
@@ -62,7 +61,8 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     sessions = read_sessions(run_directory / ENVIRONMENT)
     results = read_object(results_path) if has_ended and results_path.exists() else {}
     samples = json.loads(samples_path.read_bytes()) if has_ended and samples_path.exists() else []
-    floors = _floors(results.pop("floors", {}))
+    floors = results.pop("floors", {})
+    floors |= {_held_out(key): its for key, its in floors.items() if key.startswith("loss/")}
     num_parameters = results.pop("num_parameters", None)
     degenerate = results.pop("degenerate", None)
     positive_label = results.pop("positive_label", None)
@@ -86,7 +86,7 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
         has_ended=has_ended,
         tiles=_tiles(rows, num_parameters, {titles[key]: value for key, value in figures.items()}),
         **_curves(rows, floors, parts_of(recipe, rows), _rate_title(recipe)),
-        results=[(titles[key], number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
+        results=[(titles[key], human_number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
         reliability=calibration and _reliability(calibration),
         **view_samples(samples),
@@ -100,24 +100,9 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
 # What the files say
 
 
-def _floors(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Floors by the name of their figure, then by their own name; those of a loss are also its held-out values'."""
-    floors: dict[str, dict[str, float]] = {}
-    for name, value in given.items():
-        of, named = (name, value) if isinstance(value, dict) else ("loss", {name: value})
-        for key in (of, *_held_out(of)):
-            floors.setdefault(key, {}).update(named)
-    return floors
-
-
-def _held_out(key: str) -> list[str]:
-    """The possible keys of a training loss's held-out values, the first that exists counts; none if not a loss."""
-    if key == "loss":
-        return ["eval/loss"]
-    if key.startswith("loss/"):
-        term = key.removeprefix("loss/")
-        return [f"eval/{term}_loss", f"eval/loss/{term}"]
-    return []
+def _held_out(key: str) -> str:
+    """The key of a training loss's held-out values."""
+    return "eval/loss" if key == "loss" else f"eval/{key.removeprefix('loss/')}_loss"
 
 
 def last_evaluation(rows: Sequence[Row]) -> dict[str, Any]:
@@ -173,7 +158,7 @@ def _rate_title(recipe: Mapping[str, Any]) -> str:
     if optimizer.get("name") != "muon" or not optimizer.get("muon_learning_rate"):
         return "Learning rate"
     times = optimizer["muon_learning_rate"] / optimizer["learning_rate"]
-    return f"Learning rate of AdamW; Muon's is {number(times)} times as high"
+    return f"Learning rate of AdamW; Muon's is {human_number(times)} times as high"
 
 
 def panels(
@@ -190,14 +175,15 @@ def panels(
     nothing = Series.of((), "")
     found, shown = [], set()
     for key in losses:
-        held_out = next((name for name in _held_out(key) if name in keys), "eval/loss" if len(losses) == 1 else "")
+        held_out = _held_out(key)
+        if len(losses) == 1 and held_out not in keys:
+            held_out = "eval/loss"
         shown.add(held_out)
-        its_floors = dict(floors.get("loss", {}) if len(losses) == 1 else {}) | dict(floors.get(key, {}))
         title = "Loss" if key == "loss" else f"{_in_words(key.removeprefix('loss/'))} loss"
         title += "" if held_out in keys else " in training"
         if key == "loss" and len(losses) > 1:
             title += f": weighted sum of {', '.join(_words(each.removeprefix('loss/')) for each in losses[1:])}"
-        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), its_floors))
+        found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), floors.get(key, {})))
     for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
         found.append(Panel(_in_words(key), nothing, Series.of(rows, key), floors.get(key, {})))
     found.append(Panel(rate, Series.of(rows, "learning_rate"), nothing, is_noisy=False))
@@ -219,19 +205,19 @@ def _curves(
     once = [panel for panel in found if not panel.is_curve and panel.training.is_drawable]
     return {
         "figures": [_figure(panel, *((460, 220) if place else (960, 330))) for place, panel in enumerate(drawn)],
-        "logged_once": [(panel.title, number(panel.training.last), _compared(panel.floors)) for panel in once],
+        "logged_once": [(panel.title, human_number(panel.training.last), _compared(panel.floors)) for panel in once],
     }
 
 
 def _compared(floors: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {number(value)}" for name, value in floors.items())
+    return ", ".join(f"{name} {human_number(value)}" for name, value in floors.items())
 
 
 def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
     keys = [("training", "training")] if panel.training.is_drawable else []
     if panel.held_out.is_drawable:
         keys.append(("held-out", "held-out"))
-    keys += [("floor", f"{name} {number(value)}") for name, value in panel.floors.items()]
+    keys += [("floor", f"{name} {human_number(value)}") for name, value in panel.floors.items()]
     keys += [("part", f"{name} from step {step + 1:,}") for name, step in panel.parts.items()]
     if [kind for kind, _ in keys if kind != "part"] in (["training"], ["held-out"]):  # the title says what is drawn
         del keys[0]
@@ -246,9 +232,9 @@ def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
 def _reliability(calibration: Mapping[str, Any]) -> dict[str, Any]:
     """The picture of how far the task's probabilities can be believed, and what is said of it."""
     return {
-        "error": number(calibration["expected_calibration_error"]),
-        "before": number(calibration["error_before"]) if "error_before" in calibration else None,
-        "temperature": number(calibration.get("temperature")),
+        "error": human_number(calibration["expected_calibration_error"]),
+        "before": human_number(calibration["error_before"]) if "error_before" in calibration else None,
+        "temperature": human_number(calibration.get("temperature")),
         "svg": draw_reliability(calibration["bins"], 460, 330),
     }
 
@@ -258,7 +244,7 @@ def _reliability(calibration: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tiles(rows: Sequence[Row], num_parameters: float | None, figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     tiles = [(label, value) for label, value in _facts(rows, num_parameters) if value]
-    tiles += [(title, number(value)) for title, value in figures.items() if isinstance(value, int | float)]
+    tiles += [(title, human_number(value)) for title, value in figures.items() if isinstance(value, int | float)]
     return tiles[:MOST_TILES]
 
 
@@ -274,7 +260,7 @@ def _facts(rows: Sequence[Row], num_parameters: float | None) -> Iterator[tuple[
     for key in terms if len(terms) > 1 else ["loss"]:  # their sum is to be compared with nothing
         loss = Series.of(rows, key)
         title = "Training loss" if key == "loss" else _in_words(f"training_{key.removeprefix('loss/')}_loss")
-        yield title, number(loss.last) if loss.is_drawable else ""
+        yield title, human_number(loss.last) if loss.is_drawable else ""
 
 
 def _settings(recipe: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
@@ -290,15 +276,6 @@ def _environment(session: Row) -> list[tuple[str, Any]]:
         for name, value in known.items()
         if name not in ("recipe", "command")
     ]
-
-
-def number(value: Any) -> str:
-    """A result for people: a fraction in four digits, whole and large numbers with thousands separated."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 WORDS = {"mlm": "MLM", "lm": "LM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO", "eval": "held-out"}

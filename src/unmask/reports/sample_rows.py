@@ -5,7 +5,7 @@ That file is a list of `{"title", "text": [token, ...]}` or of `{"title", "input
 
     token           as the model reads it
     kind            plain, special, masked, next or checked: whether something is predicted there, and what
-    joined          True if it continues the word before it; left out: if it begins with `##`
+    joined          True if it continues the word before it
     label           masked: the original entry; next: the token itself; checked: original or replaced
     prediction      masked, next: the likeliest entry; checked: original or replaced
     probability     of the prediction; checked: of replaced
@@ -49,9 +49,7 @@ def view_samples(samples: Sequence[Row]) -> dict[str, Any]:
 
 
 def _token(token: Row) -> _Token:
-    joined = token.get("joined")
-    if joined is None:
-        joined = str(token.get("label") or token.get("token", "")).startswith("##")
+    joined = bool(token.get("joined"))
     kind = str(token.get("kind"))
     if kind == "special":
         return _Token(str(token.get("token", "")), kind, joined=joined)

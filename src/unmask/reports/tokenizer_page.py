@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.io.writing import refuse_existing
 from unmask.reports.layout import write_page as render_page
 from unmask.tokenization.comparison.report import MOST_PIECES, TokenizerFigures, TokenizersReport
 from unmask.tokenization.comparison.tables import (
@@ -42,13 +41,12 @@ BARS = (
 )
 
 
-def write_page(report: TokenizersReport, path: Path, *, overwrite: bool = False) -> None:
+def write_page(report: TokenizersReport, path: Path) -> None:
     """Writes the comparison as one HTML file that needs nothing else.
 
     Raises:
-        OutputError: `path` exists and `overwrite` is False, the disk is full, or the place cannot be written.
+        OutputError: the disk is full, or the place cannot be written.
     """
-    refuse_existing(path, overwrite)
     compared, letters = report.tokenizers, report.text.letters
     total = max(1, sum(letters.values()))
     render_page(

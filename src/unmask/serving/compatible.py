@@ -29,7 +29,6 @@ async def _vectors(
     model = service.model(name, "features")
     if not texts:
         raise Refused(422, "no texts: expected at least one")
-    service.check_number(len(texts))
     reading = Reading(normalise=normalise)
     return await service.compute(request, lambda: model.use("vectors").read(texts, reading))
 
@@ -72,7 +71,6 @@ async def predict(request: Request, body: Annotated[PredictRequest, example(inpu
     service = service_of(request)
     is_batch = not isinstance(body.inputs, str) and any(isinstance(each, list) for each in body.inputs)
     given: list[Any] = list(body.inputs) if is_batch else [body.inputs]
-    service.check_number(len(given))
     rows = [_fields([each] if isinstance(each, str) else list(each)) for each in given]
     model = service.model(_reader(service, rows) if body.model is None else body.model, *labelling_endpoints())
     _check_texts(model, rows)
@@ -138,7 +136,6 @@ async def tokenize(
     service = service_of(request)
     model = service.model(body.model, "tokenize")
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    service.check_number(len(texts))
     return await service.in_thread(
         lambda: model.use("tokens").template_tokens(texts, body.add_special_tokens, service.limits.queue_tokens)
     )

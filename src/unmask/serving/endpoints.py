@@ -48,12 +48,11 @@ def service_of(request: Request) -> Service:
 
 
 async def answer(
-    request: Request, name: str, endpoint: str, use: str, num_inputs: int, read: Callable[[Any], Work]
+    request: Request, name: str, endpoint: str, use: str, read: Callable[[Any], Work]
 ) -> tuple[Any, Answer]:
     """The result of a use, and the answer without its predictions."""
     service = service_of(request)
     model = service.model(name, endpoint)
-    service.check_number(num_inputs)
     result, work = await service.compute(request, lambda: read(model.use(use)))
     return result, Answer(model=name, predictions=[], truncated=any(work.left_out), tokens_left_out=work.left_out)
 
@@ -71,7 +70,7 @@ async def describe_model(request: Request, name: str) -> dict[str, Any]:
 def _task_endpoint(endpoint: str) -> Callable[..., Awaitable[Answer]]:
     async def predict(request: Request, name: str, body: TaskRequest) -> Answer:
         inputs = body.inputs
-        predictions, reply = await answer(request, name, endpoint, "task", len(inputs), lambda use: use.read(inputs))
+        predictions, reply = await answer(request, name, endpoint, "task", lambda use: use.read(inputs))
         return reply.model_copy(update={"predictions": predictions})
 
     return predict
@@ -103,7 +102,7 @@ async def fill_mask(
         return work
 
     endpoint, its_use = ("fill-mask", "masks") if body.step is None else ("checkpoints", "checkpoints")
-    predictions, reply = await answer(request, name, endpoint, its_use, len(body.inputs), read)
+    predictions, reply = await answer(request, name, endpoint, its_use, read)
     return reply.model_copy(update={"predictions": predictions})
 
 
@@ -120,7 +119,7 @@ async def features(
 ) -> Answer:
     reading = Reading(body.layers, body.pool, body.normalise)
     read: Callable[[Any], Work] = lambda use: use.read(body.inputs, reading)  # noqa: E731
-    vectors, reply = await answer(request, name, "features", "vectors", len(body.inputs), read)
+    vectors, reply = await answer(request, name, "features", "vectors", read)
     return reply.model_copy(update={"predictions": vectors.tolist()})
 
 
@@ -133,9 +132,7 @@ async def similarity(
     pairs = [(pair.text_a, pair.text_b) for pair in body.inputs]
     texts = [text for pair in pairs for text in pair]
     reading = Reading(body.layers, body.pool, normalise=True)
-    vectors, reply = await answer(
-        request, name, "similarity", "vectors", len(pairs), lambda use: use.read(texts, reading)
-    )
+    vectors, reply = await answer(request, name, "similarity", "vectors", lambda use: use.read(texts, reading))
     left_out = [sum(reply.tokens_left_out[place : place + 2]) for place in range(0, len(texts), 2)]
     return reply.model_copy(update={"predictions": pair_similarities(pairs, vectors), "tokens_left_out": left_out})
 
@@ -144,7 +141,6 @@ async def similarity(
 async def tokenize(request: Request, name: str, body: Annotated[TextsRequest, example(inputs=["unaffable"])]) -> Answer:
     service = service_of(request)
     model = service.model(name, "tokenize")
-    service.check_number(len(body.inputs))
     tokens = await service.in_thread(lambda: model.use("tokens").tokens(body.inputs, service.limits.queue_tokens))
     return Answer(model=name, predictions=tokens, truncated=False, tokens_left_out=[0] * len(tokens))
 
@@ -157,9 +153,7 @@ async def generate(
     if body.num_tokens * len(body.inputs) > most:
         raise Refused(413, f"{body.num_tokens * len(body.inputs):,} new tokens: a request adds at most {most:,}")
     continuing = Continuing(body.num_tokens, Sampling(body.temperature, body.top_k, body.top_p), body.seed)
-    texts, reply = await answer(
-        request, name, "generate", "generation", len(body.inputs), lambda use: use.read(body.inputs, continuing)
-    )
+    texts, reply = await answer(request, name, "generate", "generation", lambda use: use.read(body.inputs, continuing))
     predictions = [{"prompt": prompt, "text": text} for prompt, text in zip(body.inputs, texts, strict=True)]
     return reply.model_copy(update={"predictions": predictions})
 
@@ -168,9 +162,7 @@ async def generate(
 async def score(
     request: Request, name: str, body: Annotated[TextsRequest, example(inputs=["The cats sleep."])]
 ) -> Answer:
-    scores, reply = await answer(
-        request, name, "score", "likelihoods", len(body.inputs), lambda use: use.read(body.inputs)
-    )
+    scores, reply = await answer(request, name, "score", "likelihoods", lambda use: use.read(body.inputs))
     predictions = [{"text": text, "score": score} for text, score in zip(body.inputs, scores, strict=True)]
     return reply.model_copy(update={"predictions": predictions})
 
@@ -187,7 +179,7 @@ async def pairs(
     body: Annotated[PairsRequest, example(inputs=[{"good": "The cats sleep.", "bad": "The cats sleeps."}])],
 ) -> Answer:
     texts = [text for pair in body.inputs for text in (pair.good, pair.bad)]
-    scores, reply = await answer(request, name, "pairs", "likelihoods", len(body.inputs), lambda use: use.read(texts))
+    scores, reply = await answer(request, name, "pairs", "likelihoods", lambda use: use.read(texts))
     predictions = [
         {**pair.model_dump(), "score_good": good, "score_bad": bad, "prefers": _likelier(good, bad)}
         for pair, good, bad in zip(body.inputs, scores[::2], scores[1::2], strict=True)

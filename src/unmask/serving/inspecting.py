@@ -114,7 +114,7 @@ async def layers(
         def look() -> dict[str, Any]:
             place = masked.places[0]
             found = answers_of_layers(filler.encoder, filler.head, filler.tokenizer, masked.ids, place, body.top_k)
-            return {"layers": [{"layer": each.layer, "tokens": each.tokens, "scores": each.scores} for each in found]}
+            return {"layers": [vars(each) for each in found]}
 
         return len(masked.ids), look
 
@@ -130,12 +130,7 @@ async def words(
 
         def look() -> dict[str, Any]:
             found = weigh_tokens(task.predictor, encoded, body.method)
-            return {
-                "label": found.label,
-                "tokens": found.tokens,
-                "weights": found.weights.tolist(),
-                "difference": found.difference,
-            }
+            return {**vars(found), "weights": found.weights.tolist()}
 
         num_tokens = len(encoded.input_ids)
         return num_tokens * (num_tokens if body.method == "erasure" else NUM_STEPS), look
@@ -157,8 +152,7 @@ async def spans(
             raise InputError(f"the passage has {len(encoded.input_ids):,} tokens: up to {MOST_OF_PASSAGE:,} are shown")
 
         def look() -> dict[str, Any]:
-            found = chances_of_spans(encoded, predictor.outputs(ExampleSet([given], encoded)))
-            return {"starts": found.starts, "ends": found.ends, "begins": found.begins, "stops": found.stops}
+            return vars(chances_of_spans(encoded, predictor.outputs(ExampleSet([given], encoded))))
 
         return len(encoded.input_ids), look
 

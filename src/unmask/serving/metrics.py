@@ -41,11 +41,11 @@ class Metrics:
         self._tokens = histogram("te_batch_next_tokens", "tokens in a batch", _TOKENS)
         Gauge("te_queue_size", "requests that wait", registry=self.registry).set_function(lambda: self.queue_size())
 
-    def arrived(self, endpoint: str, model: str = "") -> None:
-        """A request was read; `model` is that of its address, if it names one."""
+    def arrived(self, endpoint: str, model: str) -> None:
+        """A request was read; `model` is that of its address, "" if it names none."""
         self._arrived.labels(endpoint, model).inc()
 
-    def answered(self, endpoint: str, status: int, took_s: float, model: str = "") -> None:
+    def answered(self, endpoint: str, status: int, took_s: float, model: str) -> None:
         """A request was answered; `status` is 0 where nobody waited for the answer, which counts as 499."""
         status = status or 499
         if status < 400:

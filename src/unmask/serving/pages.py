@@ -98,7 +98,4 @@ def _example(content: Mapping[str, Any]) -> Any:
     """The example of a body, or None if there is no body."""
     if "example" in content or not content:
         return content.get("example")
-    given = content["schema"]
-    if "examples" in given:
-        return given["examples"][0]
-    return {}
+    return content["schema"]["examples"][0]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from unmask.io.encodings import is_text
 from unmask.serving.settings import MOST_INPUTS
 
 _DEEPEST = 64
@@ -25,21 +26,13 @@ def _checked(value: Any) -> Any:
             raise ValueError(f"lists and objects in each other: expected at most {_DEEPEST} levels")
         if isinstance(one, float) and not math.isfinite(one):
             raise ValueError("NaN and infinite numbers are not JSON: expected finite ones")
-        if isinstance(one, str) and not _is_text(one):
+        if isinstance(one, str) and not is_text(one):
             raise ValueError("half of a surrogate pair is not text: expected text that UTF-8 can hold")
         if isinstance(one, dict):
             waiting += ((each, depth + 1) for pair in one.items() for each in pair)
         elif isinstance(one, list):
             waiting += ((each, depth + 1) for each in one)
     return value
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _input(value: Any) -> dict[str, Any]:

@@ -60,12 +60,6 @@ class Service:
             raise Refused(404, f"no model {name[:80]!r} here: there are {there}", "model_not_found", "model")
         return self.models[name]
 
-    def check_number(self, inputs: int) -> None:
-        """Refuses more inputs than a request may have."""
-        if inputs > self.limits.inputs:
-            most = self.limits.inputs
-            raise Refused(413, f"{inputs:,} inputs: a request has at most {most:,}: send several", "too_large")
-
     async def compute(self, request: Request, read: Callable[[], Work]) -> tuple[Any, Work]:
         """The result of a request.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MOST_INPUTS = 512
-"""Of a request."""
+"""Of a request; its schema refuses more."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,6 @@ class Limits:
     Attributes:
         body_bytes: the largest body.
         bodies_bytes: the most of all bodies that are held at once; a request over that is turned away (429).
-        inputs: the most inputs of a request.
         batch_tokens: the most tokens that are computed at once, but for a single request that has more.
         queue_tokens: the most tokens that wait; over that a request is turned away (429), as where those that wait
             and those that are computed would take half of `timeout_s`.
@@ -26,7 +25,6 @@ class Limits:
 
     body_bytes: int = 8 * 2**20
     bodies_bytes: int = 2**28
-    inputs: int = MOST_INPUTS
     batch_tokens: int = 8192
     queue_tokens: int = 2**18
     timeout_s: float = 30.0

@@ -9,7 +9,6 @@ sent out, and written where they are encoded.
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from unmask.errors import InputError
 from unmask.io.paths import MANIFEST, SKIPPED
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
-from unmask.io.writing import as_output_error, own_place, refuse_existing, refuse_foreign, writing
+from unmask.io.writing import as_output_error, json_line, own_place, refuse_existing, refuse_foreign, writing
 from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, digested
@@ -278,8 +277,7 @@ def listing_skipped(directory: Path, counts: CorpusCounts) -> Iterator[None]:
         nonlocal file
         if file is None:
             file = stack.enter_context(writing(directory / SKIPPED))
-        row = json.dumps({"source": source, "reason": reason}, ensure_ascii=False)
-        file.write(row.encode("utf-8", "backslashreplace") + b"\n")
+        file.write(json_line({"source": source, "reason": reason}))
 
     with ExitStack() as stack:
         counts.on_skip = add

@@ -111,9 +111,14 @@ class TaskModule(TrainedModule):
     encoder: Encoder
     head: nn.Module
 
-    @abstractmethod
+    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
     def forward(self, batch: Batch) -> list[LossTerm]:
-        """The loss of a batch with the task's columns: `self.loss(self.outputs(batch), batch)`."""
+        """The loss of a batch with the task's columns."""
+        return self.loss(self.outputs(batch), batch)
 
     @abstractmethod
     def outputs(self, batch: Batch) -> Tensor:

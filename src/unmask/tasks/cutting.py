@@ -107,7 +107,7 @@ def _hiding_entries(tokenizer: TextTokenizer, texts: Sequence[SpannedText]) -> s
 
 
 def warn_of_hidden(
-    tokenizer: Tokenizer, texts: Sequence[SpannedText], what: str, path: object, *, is_cut: bool = True
+    tokenizer: Tokenizer, texts: Sequence[SpannedText], what: str, path: object, *, is_cut: bool
 ) -> None:
     """Warns of spans that begin or end inside a token: no output can be right.
 

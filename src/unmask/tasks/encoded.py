@@ -117,10 +117,7 @@ class EncodedExamples:
 
     def hashes(self) -> Iterator[int]:
         """Of the tokens of each unit: equal tokens have equal ones, in this process."""
-        return map(hash, self._tokens())
-
-    def _tokens(self) -> Iterator[bytes]:
-        return (self.input_ids[self.tokens_of(unit)].tobytes() for unit in range(len(self)))
+        return (hash(self.input_ids[self.tokens_of(unit)].tobytes()) for unit in range(len(self)))
 
     def checksum(self) -> int:
         """A 32-bit checksum of the examples and their targets."""

@@ -62,9 +62,7 @@ class SequenceModule(TaskModule):
         auxiliary_lm_weight: float = 0.0,
         window_pooling: Literal["mean", "max", "learnt"] | None = None,
     ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
+        super().__init__(encoder, head)
         self._summed_loss = summed_loss
         self._auxiliary_lm_weight = auxiliary_lm_weight
         self._window_pooling = window_pooling
@@ -137,7 +135,7 @@ class SequenceModule(TaskModule):
     def forward(self, batch: Batch) -> list[LossTerm]:
         """The term `task` and, if its weight is not 0, `lm`, both from one pass of the encoder."""
         if not self._auxiliary_lm_weight:
-            return self.loss(self.outputs(batch), batch)
+            return super().forward(batch)
         hidden = self.encoder(batch)
         terms = self.loss(self._read(hidden, batch), batch)
         return [*terms, next_token_term(self.encoder, hidden, batch, self._auxiliary_lm_weight)]

@@ -11,6 +11,7 @@ from unmask.models.hub.source import LoadedModel
 from unmask.tasks.base import Task
 from unmask.tasks.choice import task as choice
 from unmask.tasks.kinds import TaskKind
+from unmask.tasks.qa import squad
 from unmask.tasks.qa import task as qa
 from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSettings, kind_of
 from unmask.tasks.tagging import task as tagging
@@ -56,7 +57,7 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
     if name is not None and name != kept["name"]:
         _check_kind(name, kept["name"])
         kept["name"], columns = name, {}
-        all_answered = name in qa.DATA_SETS and qa.DATA_SETS[name].unanswerable is False
+        all_answered = name in squad.DATA_SETS and squad.DATA_SETS[name].unanswerable is False
         if all_answered or not kept.get("unanswerable"):
             kept.pop("unanswerable", None)
             kept.pop("null_threshold", None)

@@ -73,6 +73,12 @@ def is_well(client: TestClient) -> bool:
         (CLASSIFY, {"inputs": ["a"], **{f"key{number}": 1 for number in range(100)}}, 422, "the body: 101 keys: /docs"),
         ("/embed", {"inputs": ["a"] * 513}, 413, "inputs: 513 entries: a request has at most 512: send several"),
         ("/predict", {"inputs": [["a"]] * 513}, 413, "inputs: 513 entries: a request has at most 512: send several"),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a", "sentences": ["a"] * 513}},
+            413,
+            "513 entries: a request has",
+        ),
         ("/predict", {"inputs": "a " * 90, "model": "classification"}, 422, "tokens would not be"),
         ("/predict", {"inputs": "a " * 90, "truncate": None, "model": "classification"}, 422, "or truncate=true"),
         (FILL, {"inputs": ["[MASK]"], "targets": ["a"] * 513}, 413, "^targets: 513 entries: a request has at most 512"),

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from support.trained import trained
 from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding, Histogram, Sample, SampleToken, sorted_findings
-from unmask.doctor.page import make_page
+from unmask.doctor.page import write_diagnosis
 from unmask.doctor.samples import read_entry
 from unmask.doctor.terminal import print_diagnosis
 from unmask.errors import InputError, SettingsError, StoreError
@@ -90,8 +90,13 @@ class Strict(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_escaped_and_needs_no_network() -> None:
-    page = make_page(DIAGNOSIS)
+def page_of(diagnosis: Diagnosis, directory: Path) -> str:
+    write_diagnosis(directory / "page.html", diagnosis)
+    return (directory / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_page_is_whole_escaped_and_needs_no_network(tmp_path: Path) -> None:
+    page = page_of(DIAGNOSIS, tmp_path)
     parsed = Strict(page)
     assert "script" not in parsed.tags
     assert parsed.outside == []
@@ -112,27 +117,27 @@ def of_samples(*tokens: SampleToken, predicts_next: bool = False) -> Diagnosis:
     return Diagnosis("store", "stores/a", (), samples=(Sample(tokens, "one", predicts_next),))
 
 
-def test_segments_are_named_only_where_there_are_two() -> None:
+def test_segments_are_named_only_where_there_are_two(tmp_path: Path) -> None:
     tokens = SampleToken("[CLS]", 0, True), SampleToken("[MASK]", 0, False, "dog"), SampleToken("ran", 0, False)
     one = of_samples(*tokens)
     shown = terminal_of(one)
     assert "A and B" not in shown
     assert "  targets are ‹what is shown=what is to be predicted›" in shown
     assert "\n    [CLS] ‹[MASK]=dog› ran\n" in shown
-    page = make_page(one)
+    page = page_of(one, tmp_path)
     assert 'class="token a' not in page
     assert 'targets: <ruby class="token target">' in page
     assert '<span class="token control"><bdi>[CLS]</bdi></span>' in page
     assert '<span class="token"><bdi>ran</bdi></span>' in page
-    assert 'class="token a">A</span> and' in make_page(DIAGNOSIS)
+    assert 'class="token a">A</span> and' in page_of(DIAGNOSIS, tmp_path)
     assert "A and B are the segments; targets are" in terminal_of(DIAGNOSIS)
 
 
-def test_plain_text_to_go_on_with_needs_no_legend() -> None:
+def test_plain_text_to_go_on_with_needs_no_legend(tmp_path: Path) -> None:
     plain = of_samples(SampleToken("the", 0, False), SampleToken("dog", 0, False), predicts_next=True)
     shown = "Sequences as the model sees them\n  sequence 1: 2 tokens, 1 targets, one\n    the dog\n"
     assert terminal_of(plain).endswith(shown)
-    assert '<h2>Sequences as the model sees them</h2><article class="sequence">' in make_page(plain)
+    assert '<h2>Sequences as the model sees them</h2><article class="sequence">' in page_of(plain, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +159,9 @@ def test_entries_are_shown_for_people(kind: str, mark: str, expected: set[str]) 
         assert shown[index] == tokenizer.token_strings[index]
 
 
-def test_a_diagnosis_without_pictures_has_no_empty_sections() -> None:
+def test_a_diagnosis_without_pictures_has_no_empty_sections(tmp_path: Path) -> None:
     bare = Diagnosis("run", "runs/a", (Finding("loss", "good", "below its floor"),))
-    assert re.findall("<h2>(.*?)</h2>", make_page(bare)) == ["Findings"]
+    assert re.findall("<h2>(.*?)</h2>", page_of(bare, tmp_path)) == ["Findings"]
     assert terminal_of(bare) == "runs/a: a run\n\ngood  loss: below its floor\n"
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from support.files import write, write_rows
+from unmask.io.progress import human_number
 from unmask.objectives.floors import by_figure, discriminator_floors
-from unmask.reports.run_page import flatten, last_evaluation, number, panels, parts_of, write_report
+from unmask.reports.run_page import flatten, last_evaluation, panels, parts_of, write_report
 from unmask.training.run.environment import write_environment
 
 VOID = {"meta", "br", "use", "path", "rect"}
@@ -88,7 +89,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
             "text": [
                 {"token": "[CLS]", "kind": "special"},
                 {"token": "말", "kind": "plain"},
-                {"token": "##뭉치", "kind": "plain"},
+                {"token": "##뭉치", "kind": "plain", "joined": True},
                 {"token": "[MASK]", "kind": "masked", "label": "에서", "prediction": "에서", "probability": 0.9}
                 | {"correct": True},
                 {"token": "[MASK]", "kind": "masked", "label": "north", "prediction": "south", "probability": 0.25}
@@ -110,7 +111,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert re.findall("<h2>(.*?)</h2>", text) == headings
     tiles = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     # 200 thousand tokens at 500 a second are 400 seconds; the losses are the means of the last four of 200 rows.
-    mlm, nsp = (number(sum(first / step for step in range(197, 201)) / 4) for first in (8.5, 0.5))
+    mlm, nsp = (human_number(sum(first / step for step in range(197, 201)) / 4) for first in (8.5, 0.5))
     assert tiles == {
         "Parameters": "4.4M", "Steps": "200", "Tokens": "200k", "Time training": "6 min 40 s", "Training MLM loss": mlm,
         "Training NSP loss": nsp,
@@ -155,7 +156,7 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
         {"title": NASTY, "input": {NASTY: NASTY}, "label": NASTY, "prediction": NASTY, "probability": 0.5},
     ]
     rows = [training_row(1, **{f"loss/{NASTY}": 1.0}), {"step": 1, f"eval/{NASTY}": 1.0}]
-    results = {NASTY: NASTY, "floors": {NASTY: 1.0, f"eval/{NASTY}": {NASTY: 2.0}}}
+    results = {NASTY: NASTY, "floors": {f"loss/{NASTY}": {NASTY: 1.0}, f"eval/{NASTY}": {NASTY: 2.0}}}
     directory = run_directory(tmp_path / NASTY.replace("/", ""), rows, samples=samples, results=results)
     (directory / "recipe.yaml").write_text(json.dumps({NASTY: NASTY, "model": {NASTY: [NASTY]}}), encoding="utf-8")
     write_environment(directory, recipe=NASTY, command=[NASTY, "\udc80"], seed=1, device=NASTY, num_threads=1)
@@ -214,7 +215,7 @@ def test_a_run_that_has_not_ended_shows_no_earlier_results(tmp_path: Path) -> No
 
 def test_a_loss_of_one_term_is_one_figure() -> None:
     rows = [{"step": 1, "loss": 1.0, "loss/task": 1.0}, {"step": 1, "eval/loss": 2.0, "eval/accuracy": 0.5}]
-    found = panels(rows, {"loss": {"majority": 0.7}})
+    found = panels(rows, {"loss/task": {"majority": 0.7}})
     assert [panel.title for panel in found] == ["Task loss", "Held-out accuracy"]
     assert found[0].held_out.values.tolist() == [2.0]
     assert found[0].floors == {"majority": 0.7}
@@ -312,7 +313,7 @@ def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
     [(1234.5678, "1,235"), (999.96, "1000"), (0.12345, "0.1235"), (12345, "12,345"), (2.5e12, "2.5e+12"), (None, "–")],
 )
 def test_numbers_for_people(value: float | None, told: str) -> None:
-    assert number(value) == told
+    assert human_number(value) == told
 
 
 def test_the_last_evaluation_has_every_metric_once() -> None:

@@ -205,7 +205,7 @@ def test_what_a_discriminator_says() -> None:
 
 
 def test_pieces_of_a_word_stand_together() -> None:
-    pieces = [{"token": "do", "kind": "plain"}, {"token": "##gs", "kind": "plain"}]
+    pieces = [{"token": "do", "kind": "plain"}, {"token": "##gs", "kind": "plain", "joined": True}]
     assert '<p class="text">dogs</p>' in drawn(*pieces)
     marked: list[dict[str, Any]] = [
         {"token": "␣do", "kind": "plain", "joined": False}, {"token": "gs", "kind": "plain", "joined": True}

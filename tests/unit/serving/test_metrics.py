@@ -11,8 +11,8 @@ def test_every_figure_has_its_type_and_the_name_of_text_embeddings_inference() -
     metrics = Metrics()
     metrics.queue_size = lambda: 3
     metrics.arrived("classify", "리뷰")
-    metrics.answered("classify", 200, 0.1)
-    metrics.answered("classify", 500, 0.1)
+    metrics.answered("classify", 200, 0.1, "")
+    metrics.answered("classify", 500, 0.1, "")
     text = metrics.text().decode()
     assert "_total" not in text
     assert 'te_request_count{method="classify",model="리뷰"} 1' in text

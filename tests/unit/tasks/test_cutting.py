@@ -66,7 +66,7 @@ def test_a_piece_is_cut_where_a_span_ends(tmp_path: Path) -> None:
     assert kept == {entry: index for index, entry in enumerate(KOREAN.token_strings) if entry in kept}  # ids stay
     assert tokenizer.vocab_size == KOREAN.vocab_size == len(kept) + 2
     with catching() as told:
-        warn_of_hidden(tokenizer, texts, "places", "t.jsonl")
+        warn_of_hidden(tokenizer, texts, "places", "t.jsonl", is_cut=True)
     assert told == []
     tokenizer.save(tmp_path)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
@@ -126,7 +126,7 @@ def test_added_tokens_stay(where: str, tmp_path: Path) -> None:
     texts = [spanned("서울은 크다", (0, 2))]
     assert cut_pieces(tokenizer, texts) is tokenizer
     with catching() as told:
-        warn_of_hidden(tokenizer, texts, "places", "t.jsonl")
+        warn_of_hidden(tokenizer, texts, "places", "t.jsonl", is_cut=True)
     assert "1 of 1 places" in told[0]
 
 
@@ -135,7 +135,7 @@ def test_other_kinds_of_tokenizers_are_left_as_they_are_and_the_spans_counted() 
     texts = [spanned("a walking", (3, 7)), spanned("walking", (0, 7))]
     assert cut_pieces(tokenizer, texts) is tokenizer
     with catching() as told:
-        warn_of_hidden(tokenizer, texts, "places", "t.jsonl")
+        warn_of_hidden(tokenizer, texts, "places", "t.jsonl", is_cut=True)
     [message] = told
     assert message.startswith("t.jsonl: 1 of 2 places begin or end inside a piece")
     assert "('alki' at x:1, and the piece 'walking')" in message
@@ -171,5 +171,5 @@ def test_no_entry_that_can_be_cut_hides_more_spans_than_it_shows(
         if KOREAN.can_be_cut(entry):
             assert number <= shown[entry]
     with catching() as told:
-        warn_of_hidden(tokenizer, texts, "places", "t.jsonl")
+        warn_of_hidden(tokenizer, texts, "places", "t.jsonl", is_cut=True)
     assert [message.startswith(f"t.jsonl: {num_lost} of ") for message in told] == [True] * bool(num_lost)

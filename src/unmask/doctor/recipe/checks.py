@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from unmask.config import changed_keys
@@ -115,7 +115,8 @@ def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Iter
     if optimizer.name in ("adamw", "muon"):  # usual rates are known for AdamW, and Muon's updates are as large
         yield from check_rate(
             optimizer.learning_rate,
-            next(rates for widest, rates in USUAL_LEARNING_RATES.items() if hidden_size <= widest),
+            USUAL_LEARNING_RATES,
+            hidden_size,
             f"usual for {hidden_size} wide are",
             too_high="lower it, or the loss stays at its floor or diverges",
             too_low="raise it, or most of the budget is wasted",
@@ -124,17 +125,23 @@ def _check_learning_rate(optimizer: OptimizerSettings, hidden_size: int) -> Iter
 
 
 def check_rate(
-    rate: float, usual: tuple[float, float], whose: str, too_high: str, too_low: str, fault_from: float = math.inf
+    rate: float,
+    usual: Mapping[int, tuple[float, float]],
+    width: int,
+    whose: str,
+    too_high: str,
+    too_low: str,
+    fault_from: float = math.inf,
 ) -> Iterator[Finding]:
     """A finding if a learning rate is out of the usual range.
 
     Args:
-        usual: the lowest and highest.
+        usual: the largest width -> the lowest and highest rate up to there.
         whose: the beginning of the message's end, before that range.
         too_high, too_low: advice.
         fault_from: how many times the highest is a fault.
     """
-    low, high = usual
+    low, high = next(rates for widest, rates in usual.items() if width <= widest)
     end = f"{whose} {low:g} to {high:g}"
     if rate > high:
         message = f"optimizer.learning_rate {rate:g} is {rate / high:.1f} times the highest usual: {end}"

@@ -23,7 +23,6 @@ from unmask.doctor.recipe.checks import (
     plan_table,
 )
 from unmask.doctor.recipe.estimates import (
-    MEASURED_TOKENS,
     bare_module,
     checkpoint_bytes,
     count_moments,
@@ -34,14 +33,14 @@ from unmask.doctor.recipe.estimates import (
     run_bytes,
 )
 from unmask.doctor.recipe.material import Material, largest_phase, load_recipe, open_text
-from unmask.doctor.recipe.speed_probe import SpeedProbe, measure_speed
+from unmask.doctor.recipe.speed_probe import MEMORY_FOR_PROBE, SpeedProbe, measure_speed
 from unmask.doctor.samples import FirstStep, decode_samples, describe_step
-from unmask.doctor.store.checks import store_facts
 from unmask.doctor.store.floors import StoreFloors
 from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
 from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
+from unmask.store.manifest import sizes_of
 from unmask.training.device import Compute, choose_compute
 
 NOT_EXAMINED = Finding(
@@ -51,9 +50,6 @@ NOT_EXAMINED = Finding(
     "examined",
     "`unmask pretrain` with train.steps=20 reports the speed",
 )
-
-_MEMORY_FOR_PROBE = 0.6
-"""Share of the free memory that the probe may take."""
 
 
 def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_samples: int) -> Diagnosis:
@@ -84,9 +80,8 @@ def _examine(
     settings, sizes, tokens_per_step = material.settings, material.sizes, material.tokens_per_step
     parameters = count_parameters(settings, sizes)
     num_parameters = sum(parameters.values())
-    length = tokens_per_step / settings.train.batch_size
+    length, batch = material.length, material.usual_batch
     num_moments = count_moments(bare_module(settings, sizes), settings.optimizer)
-    batch = material.objective.prepare(next(material.batches(max(1, int(MEASURED_TOKENS / length)))))
     flops = material.objective.operations(sizes, batch, length)
 
     micro_batch = settings.train.micro_batch_of(settings.train.batch_size)
@@ -98,7 +93,7 @@ def _examine(
         if settings.train.micro_batch_size == "auto" and compute.device.type == "cuda" and memory.total > available:
             micro_batch = max(1, fitting_sequences(memory, available, micro_batch))
             memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute, recompute)
-        fitting = int((_MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
+        fitting = int((MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
         if probe_s > 0 and fitting > 0:
             probe = measure_speed(material, compute, probe_s, most_sequences=min(micro_batch, fitting))
     step_s = None if probe is None else probe.seconds_for(tokens_per_step)
@@ -137,7 +132,7 @@ def _examine(
         floors = StoreFloors.of(store.token_counts(), settings.objective.learns, material.objective)
         tables += [floors.table(), describe_step(material.text, settings.packing.max_length)]
         samples = decode_samples(material.text, num_samples)
-        figures |= {"floors": floors.figures(), "store": store_facts(store)}
+        figures |= {"floors": floors.figures(), "store": sizes_of(store.manifest)}
     tables.append(differences_table(settings))
     headline = (
         ("Parameters", human_count(num_parameters)),

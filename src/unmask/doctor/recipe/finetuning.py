@@ -78,7 +78,7 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
         ("Steps of a run", "unknown" if plan.steps is None else f"{plan.steps:,.0f}"),
         ("Time on this machine", "unknown" if plan.seconds is None else human_duration(plan.seconds)),
     )
-    return Diagnosis("recipe", name, tuple(findings), headline, tuple(tables), figures={**vars(plan)})
+    return Diagnosis("recipe", name, tuple(findings), headline, tuple(tables), figures=vars(plan))
 
 
 def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Finding]]:
@@ -177,7 +177,8 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
         width = run.module.encoder.settings.hidden_size
         yield from check_rate(
             settings.optimizer.learning_rate,
-            next(rates for widest, rates in USUAL_LEARNING_RATES.items() if width <= widest),
+            USUAL_LEARNING_RATES,
+            width,
             f"usual for fine-tuning models {width} wide are",
             too_high="lower it, or what was pre-trained is lost",
             too_low="raise it, or give more epochs",

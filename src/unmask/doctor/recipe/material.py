@@ -14,7 +14,7 @@ from unmask.config import build_settings
 from unmask.corpus.files import find_files
 from unmask.corpus.mixture import SUFFIXES as MIXTURE_SUFFIXES
 from unmask.doctor.findings import Finding
-from unmask.doctor.recipe.estimates import any_vocabulary
+from unmask.doctor.recipe.estimates import MEASURED_TOKENS, any_vocabulary
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
 from unmask.doctor.samples import FirstStep, first_step
 from unmask.errors import InputError, StoreError
@@ -167,6 +167,16 @@ class Material:
         if self.text is not None:
             return float(self.text.num_tokens)
         return self.settings.train.batch_size * expected_length(self.settings)
+
+    @property
+    def length(self) -> float:
+        """The mean tokens of a sequence."""
+        return self.tokens_per_step / self.settings.train.batch_size
+
+    @cached_property
+    def usual_batch(self) -> Batch:
+        """About `MEASURED_TOKENS` tokens in sequences like those of the run, prepared."""
+        return self.objective.prepare(next(self.batches(max(1, int(MEASURED_TOKENS / self.length)))))
 
     def batches(self, sequences: int) -> Iterator[Batch]:
         """Endless batches of `sequences` sequences, not masked yet."""

@@ -37,6 +37,9 @@ FEWEST_STEPS = 4
 """The number of measured steps that there should be time for."""
 MOST_STEPS = 200
 
+MEMORY_FOR_PROBE = 0.6
+"""Share of the free memory that a probe may take."""
+
 
 @dataclass(frozen=True)
 class SpeedProbe:
@@ -78,12 +81,25 @@ def measure_speed(
     clock: Callable[[], float] = time.perf_counter,
 ) -> SpeedProbe:
     """Trains what a recipe trains for a moment, and shows progress; see `probe_speed`."""
-    with Progress("measuring speed", unit="steps") as progress:
-        module = compute.place(material.module())
-        if material.settings.train.recompute:
-            recompute_blocks(module)
-        for _ in each_stage(module):
-            pass  # the last one takes longest
+    module = compute.place(material.module())
+    if material.settings.train.recompute:
+        recompute_blocks(module)
+    return measure_module(module, material, compute, limit_s, most_sequences, clock, "measuring speed")
+
+
+def measure_module(
+    module: TrainedModule,
+    material: Material,
+    compute: Compute,
+    limit_s: float,
+    most_sequences: int,
+    clock: Callable[[], float],
+    doing: str,
+) -> SpeedProbe:
+    """As `measure_speed`, of a module on the device, which need not be the recipe's; `doing` is said beside the bar."""
+    for _ in each_stage(module):
+        pass  # the last one takes longest
+    with Progress(doing, unit="steps") as progress:
         return probe_speed(
             material.settings,
             module,

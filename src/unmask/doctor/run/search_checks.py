@@ -8,10 +8,12 @@ from typing import Any
 
 from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.errors import InputError
-from unmask.finetuning.search.summary import in_words, spread_in_words, what_was_not_learned
+from unmask.finetuning.search.summary import spread_in_words, what_was_not_learned
 from unmask.info import unreadable_summary
 from unmask.io.json_text import read_object
 from unmask.io.paths import SUMMARY
+from unmask.io.progress import human_number
+from unmask.tasks.rows import listed
 from unmask.training.run.best import is_better
 
 Summary = Mapping[str, Any]
@@ -33,7 +35,7 @@ def examine_search(path: Path) -> Diagnosis:
         best, metric = summary["best_on_dev"], summary["metric"]
         headline = (
             ("Runs", f"{summary['num_finished']} of {summary['num_trials']}"),
-            ("Best on dev", f"{metric} {in_words(best['dev'][metric])}"),
+            ("Best on dev", f"{metric} {human_number(best['dev'][metric])}"),
             ("Its configuration", spread_in_words(best["all_runs_of_it"]["dev"].get(metric))),
         )
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -57,7 +59,8 @@ def check_search(summary: Summary) -> Iterator[Finding]:
         yield Finding("nothing-learned", "fault", found, f"try {advice}")
         return
     if degenerate := [trial for trial in trials if trial["degenerate"]]:
-        message = f"{len(degenerate)} of {len(trials)} runs give every example the same answer: {_listed(degenerate)}"
+        names = listed([str(trial["trial"]) for trial in degenerate], 5)
+        message = f"{len(degenerate)} of {len(trials)} runs give every example the same answer: {names}"
         advice = "more restarts, a lower learning rate or more epochs make them rarer; the mean counts them in"
         yield Finding("degenerate-runs", "warning", message, advice)
     else:
@@ -66,11 +69,6 @@ def check_search(summary: Summary) -> Iterator[Finding]:
         )
     yield from _edges(summary)
     yield from _spread(summary)
-
-
-def _listed(trials: Sequence[Summary]) -> str:
-    names = [str(trial["trial"]) for trial in trials]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _edges(summary: Summary) -> Iterator[Finding]:
@@ -125,7 +123,7 @@ def _configurations_table(summary: Summary) -> FigureTable:
         )
         for row in summary["combinations"]
     )
-    floors = ", ".join(f"{name} {in_words(value)}" for name, value in summary["floors"].items())
+    floors = ", ".join(f"{name} {human_number(value)}" for name, value in summary["floors"].items())
     note = f"To compare with: {floors}." if floors else ""
     columns = ("configuration", "runs", "dev", "test", "degenerate", "failed")
     return FigureTable(f"Mean {metric} and standard deviation", rows, columns, note)
@@ -136,8 +134,8 @@ def _trials_table(summary: Summary) -> FigureTable:
     rows = tuple(
         (
             str(trial["trial"]),
-            in_words(trial["dev"].get(metric)),
-            in_words(trial["test"].get(metric)),
+            human_number(trial["dev"].get(metric)),
+            human_number(trial["test"].get(metric)),
             str(trial["error"] or trial["degenerate"] or ""),
         )
         for trial in summary["trials"]

@@ -159,21 +159,6 @@ def _check_documents(
 # ---- What is shown
 
 
-def store_facts(store: TokenStore) -> dict[str, Any]:
-    """Sizes and provenance, as plain numbers and texts."""
-    manifest = store.manifest
-    return {
-        "documents": store.num_documents,
-        "sentences": manifest["sentences"],
-        "tokens": store.num_tokens,
-        "vocab_size": store.vocab_size,
-        "text_bytes": manifest["text_bytes"],
-        "bytes_per_token": manifest["text_bytes"] / max(1, store.num_tokens),
-        "shards": len(manifest["shards"]),
-        "size_bytes": store.size_bytes,
-    }
-
-
 def sources_table(manifest: Mapping[str, Any]) -> FigureTable:
     """The files that a store was made from."""
     sources = manifest.get("sources", [])

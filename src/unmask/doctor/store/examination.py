@@ -20,7 +20,6 @@ from unmask.doctor.store.checks import (
     length_table,
     longest_table,
     sources_table,
-    store_facts,
 )
 from unmask.doctor.store.floors import StoreFloors
 from unmask.doctor.store.statistics import count_store, find_duplicates
@@ -32,8 +31,8 @@ from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import template_of
 from unmask.recipe.loading import ALTERNATIVES
 from unmask.recipe.tree import PretrainRecipe
+from unmask.store.manifest import sizes_of
 from unmask.store.store import TokenStore
-from unmask.store.unknown_tokens import unknown_share
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -67,7 +66,7 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num_
     except SettingsError:  # nor can samples be made, which will say why
         objective = None
     floors = StoreFloors.of(statistics.token_counts, use.learns, objective)
-    facts = store_facts(store)
+    facts = sizes_of(store.manifest)
     tables = [
         facts_table(facts, statistics, tokenizer),
         sources_table(store.manifest),
@@ -88,10 +87,8 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num_
         else:
             tables.append(describe_step(step, packing.max_length))
             samples = decode_samples(step, num_samples)
-    unknown = unknown_share(store)
     figures = {
         **facts,
-        "unknown_tokens_share": unknown,
         "entries_used": int((statistics.token_counts > 0).sum()),
         "duplicate_documents_share": duplicates.share,
         "sentence_length": length_figures(statistics.sentence_lengths),
@@ -102,7 +99,7 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num_
         ("Documents", f"{store.num_documents:,}"),
         ("Tokens", human_count(store.num_tokens)),
         ("Bytes a token", f"{facts['bytes_per_token']:.2f}"),
-        ("Unknown tokens", f"{unknown:.2%}"),
+        ("Unknown tokens", f"{facts['unknown_tokens_share']:.2%}"),
         ("Copied documents", f"{duplicates.share:.2%}"),
         ("Unigram entropy", f"{floors.unigram:.3f}"),
     )

@@ -247,15 +247,15 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
     weights = known if is_known else [phase.share for phase in phases]
     alone = [step_cost(workload, phase, 1, sequences_at_once(phase, 1, memory), speeds).total for phase in phases]
     mean = StepCost(
-        computing=_mean([cost.computing for cost in costs], weights),
-        reducing=_mean([cost.reducing for cost in costs], weights),
-        hideable=_mean([cost.hideable for cost in costs], weights),
-        updating=_mean([cost.updating for cost in costs], weights),
+        computing=weighted_mean([cost.computing for cost in costs], weights),
+        reducing=weighted_mean([cost.reducing for cost in costs], weights),
+        hideable=weighted_mean([cost.hideable for cost in costs], weights),
+        updating=weighted_mean([cost.updating for cost in costs], weights),
     )
     seconds = sum(number * cost.total for number, cost in zip(known, costs, strict=True)) if is_known else None
     peaks = [memory_of(workload, phase, devices, each) for phase, each in zip(phases, at_once, strict=True)]
     micro_batches = [phase.batch_size / devices / each for phase, each in zip(phases, at_once, strict=True)]
-    added = _mean([_added_bytes(workload, math.ceil(number)) for number in micro_batches], weights)
+    added = weighted_mean([_added_bytes(workload, math.ceil(number)) for number in micro_batches], weights)
     return RunCost(
         devices,
         steps=sum(known) if is_known else None,
@@ -264,8 +264,8 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
         energy_kwh=None if seconds is None or watts is None else devices * watts * seconds / 3.6e6,
         step=mean,
         phase_steps=tuple(costs),
-        efficiency=_mean(alone, weights) / devices / mean.total,
-        efficiency_hidden=_mean(alone, weights) / devices / (mean.total - mean.hideable),
+        efficiency=weighted_mean(alone, weights) / devices / mean.total,
+        efficiency_hidden=weighted_mean(alone, weights) / devices / (mean.total - mean.hideable),
         sent_bytes=sent_bytes(devices, added + _gathered_bytes(workload, devices) / 2),
         memory_bytes=max(peaks),
         sequences_at_once=at_once[peaks.index(max(peaks))],
@@ -278,7 +278,7 @@ def _steps(train: TrainSettings, phase: Phase, cost: StepCost) -> float | None:
     return None if whole is None else whole * phase.share
 
 
-def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from unmask.doctor.recipe.examination import available_memory
-from unmask.doctor.recipe.speed_probe import measure_speed
+from unmask.doctor.recipe.speed_probe import MEMORY_FOR_PROBE, measure_speed
 from unmask.errors import SettingsError
-from unmask.experiments.plan.costs import RunCost, Speeds, Workload, nearest_divisor, run_cost
+from unmask.experiments.plan.costs import RunCost, Speeds, Workload, nearest_divisor, run_cost, weighted_mean
 from unmask.experiments.plan.hardware import (
     CPU,
     GPUS,
@@ -317,15 +317,10 @@ def _measure(opened: Opened, compute: Compute, speeds: Speeds, device: Device) -
     measured, planned, weights, words = [], [], [], []
     for material, phase, step in zip(opened.materials, phases, alone.phase_steps, strict=True):
         memory = phase.memory(1)
-        fitting = max(1, int(0.6 * (device.memory - memory.fixed) / memory.per_batch))
+        fitting = max(1, int(MEMORY_FOR_PROBE * (device.memory - memory.fixed) / memory.per_batch))
         probe = measure_speed(material, compute, MEASURED_S, min(fitting, phase.micro_batch_size or fitting))
         measured.append(probe.seconds_for(phase.tokens))
         planned.append(step.total)
         weights.append(phase.share)
         words.append(probe.steadiness)
-    total = sum(weights)
-    return Measured(
-        sum(weight * each for weight, each in zip(weights, measured, strict=True)) / total,
-        sum(weight * each for weight, each in zip(weights, planned, strict=True)) / total,
-        "; ".join(words),
-    )
+    return Measured(weighted_mean(measured, weights), weighted_mean(planned, weights), "; ".join(words))

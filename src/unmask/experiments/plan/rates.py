@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
 
-from unmask.doctor.recipe.estimates import each_stage
 from unmask.doctor.recipe.material import Material
-from unmask.doctor.recipe.speed_probe import probe_speed
-from unmask.io.progress import Progress
+from unmask.doctor.recipe.speed_probe import measure_module
+from unmask.io.processes import count_cores
 from unmask.objectives.base import fresh_module
 from unmask.training.device import Compute
 
@@ -41,36 +39,23 @@ def measure_operations(material: Material, compute: Compute, clock: Clock = time
     if deep > shallow:
         one_block = (seconds - _seconds_per_token(material, shallow, compute, clock)) / (deep - shallow)
         seconds += (depth - deep) * one_block
-    length = material.tokens_per_step / material.settings.train.batch_size
     batch = material.objective.prepare(next(material.batches(_sequences(material))))
-    return material.objective.operations(material.sizes, batch, length) / seconds
+    return material.objective.operations(material.sizes, batch, material.length) / seconds
 
 
 def _sequences(material: Material) -> int:
     train = material.settings.train
-    fitting = int(PROBED_TOKENS * train.batch_size / material.tokens_per_step)
+    fitting = int(PROBED_TOKENS / material.length)
     return max(1, min(train.micro_batch_of(train.batch_size), fitting))
 
 
 def _seconds_per_token(material: Material, num_blocks: int, compute: Compute, clock: Clock) -> float:
     """Of steps of the recipe with so many blocks, without the optimizer."""
-    objective = material.objective
     sizes = material.sizes.model_copy(update={"num_hidden_layers": num_blocks})
-    with torch.random.fork_rng(devices=[]), Progress(f"measuring {num_blocks} block(s)", unit="steps") as progress:
-        module = fresh_module(objective, sizes)
-        for _ in each_stage(module):
-            pass  # the last one takes longest
-        probe = probe_speed(
-            material.settings,
-            module,
-            objective,
-            material.batches,
-            compute,
-            limit_s=PROBE_S,
-            most_sequences=_sequences(material),
-            advance=progress.advance,
-            clock=clock,
-        )
+    doing = f"measuring {num_blocks} block(s)"
+    with torch.random.fork_rng(devices=[]):
+        module = fresh_module(material.objective, sizes)
+        probe = measure_module(module, material, compute, PROBE_S, _sequences(material), clock, doing)
     return (probe.step_s - probe.optimizer_s) / probe.tokens
 
 
@@ -98,5 +83,4 @@ def _median(work: Callable[[], object], clock: Clock) -> float:
 
 def processes_of_machine() -> int:
     """How many processes with this one's number of threads the machine has cores for."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // torch.get_num_threads())
+    return max(1, count_cores() // torch.get_num_threads())

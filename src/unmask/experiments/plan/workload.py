@@ -140,7 +140,7 @@ class _Kept:
 
 
 def _measure_kept(material: Material, compute: Compute, is_cpu: bool) -> _Kept:
-    batch = _usual_batch(material) if is_cpu else _short_batch(material)
+    batch = material.usual_batch if is_cpu else _short_batch(material)
     processor = Compute(torch.device("cpu"), compute.dtype, "measures what is kept")
     # oneDNN's products keep copies, which those of a GPU do not.
     with torch.backends.mkldnn.flags(enabled=is_cpu, allow_tf32=None, fp32_precision=None):
@@ -150,7 +150,7 @@ def _measure_kept(material: Material, compute: Compute, is_cpu: bool) -> _Kept:
 
 def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept) -> Phase:
     settings, sizes, objective = material.settings, material.sizes, material.objective
-    train, length = settings.train, material.tokens_per_step / settings.train.batch_size
+    train, length = settings.train, material.length
     module = bare_module(settings, sizes)
     fixed = fixed_memory(module.num_parameters, count_moments(module, settings.optimizer), compute)
     is_auto = train.micro_batch_size == "auto" and compute.device.type != "cpu"
@@ -160,19 +160,12 @@ def _open_phase(material: Material, share: float, compute: Compute, kept: _Kept)
         batch_size=train.batch_size,
         micro_batch_size=None if is_auto else train.micro_batch_of(train.batch_size),
         length=length,
-        operations=objective.operations(sizes, _usual_batch(material), length)
-        * (_RECOMPUTED if train.recompute else 1),
+        operations=objective.operations(sizes, material.usual_batch, length) * (_RECOMPUTED if train.recompute else 1),
         epochs=None if material.text is None else material.text.epochs,
         memory=lambda sequences: scale_memory(
             fixed, sizes, kept.batch, objective, sequences * length, compute.device, kept.size
         ),
     )
-
-
-def _usual_batch(material: Material) -> Batch:
-    """About `MEASURED_TOKENS` tokens in sequences like those of the run, prepared."""
-    length = material.tokens_per_step / material.settings.train.batch_size
-    return material.objective.prepare(next(material.batches(max(1, int(MEASURED_TOKENS / length)))))
 
 
 def _short_batch(material: Material) -> Batch:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unmask.finetuning.search.summary import in_words, spread_in_words, what_was_not_learned
+from unmask.finetuning.search.summary import spread_in_words, what_was_not_learned
+from unmask.io.progress import figures_in_a_line, human_number
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
 from unmask.reports.run_page import REPORT
@@ -49,8 +50,10 @@ def write_trials_page(directory: Path, summary: Summary) -> Path:
             if row["error"] or row["degenerate"]
         ],
         without_degenerate=_without_degenerate(summary),
-        runs=[(row["trial"], _in_a_line(row["dev"]), _in_a_line(row["test"])) for row in summary["trials"]],
-        in_words=in_words,
+        runs=[
+            (row["trial"], figures_in_a_line(row["dev"]), figures_in_a_line(row["test"])) for row in summary["trials"]
+        ],
+        number=human_number,
     )
     return path
 
@@ -61,12 +64,14 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
     tiles = [
         ("Runs", f"{summary['num_finished']} of {summary['num_trials']}"),
         (f"Mean {metric} of its configuration on dev", spread_in_words(over_all["dev"].get(metric))),
-        (f"Best run's {metric} on dev", in_words(best["dev"][metric])),
+        (f"Best run's {metric} on dev", human_number(best["dev"][metric])),
     ]
     if metric in over_all["test"]:
         tiles.append((f"Mean {metric} of its configuration on test", spread_in_words(over_all["test"][metric])))
     if ensemble := summary.get("ensemble"):
-        values = [f"{split} {in_words(ensemble[split].get(metric))}" for split in ("dev", "test") if split in ensemble]
+        values = [
+            f"{split} {human_number(ensemble[split].get(metric))}" for split in ("dev", "test") if split in ensemble
+        ]
         tiles.append((f"{metric} of {len(ensemble['members'])} together", " · ".join(values)))
     return tiles
 
@@ -96,7 +101,7 @@ def _strips(summary: Summary) -> dict[str, Any]:
                 "n": row["n"],
                 "on_dev": spread_in_words(row["dev"].get(metric)),
                 "on_test": spread_in_words(row["test"].get(metric)),
-                "values_in_words": ", ".join(map(in_words, runs[row["name"]])),
+                "values_in_words": ", ".join(map(human_number, runs[row["name"]])),
                 "dots": [place(value) for value in runs[row["name"]]],
                 "mean": None if mean is None else place(mean),
                 "floors": [place(floor) for floor in floors],
@@ -132,8 +137,12 @@ def _best(summary: Summary) -> tuple[list[str], list[list[str]]]:
     rows = []
     for split in ("dev", "test"):
         for name, spread in over_all[split].items():
-            row = [f"{split} {name}", in_words(best[split].get(name)), f"{spread_in_words(spread)} ({over_all['n']})"]
-            rows.append([*row, in_words(together[split].get(name))] if together else row)
+            row = [
+                f"{split} {name}",
+                human_number(best[split].get(name)),
+                f"{spread_in_words(spread)} ({over_all['n']})",
+            ]
+            rows.append([*row, human_number(together[split].get(name))] if together else row)
     return head, rows
 
 
@@ -160,7 +169,3 @@ def _without_degenerate(summary: Summary) -> list[tuple[str, str, str]]:
         for row in summary["combinations"]
         if (rest := row["without_degenerate"])
     ]
-
-
-def _in_a_line(figures: Mapping[str, float | None]) -> str:
-    return " · ".join(f"{name} {in_words(value)}" for name, value in figures.items())

@@ -33,28 +33,21 @@ from unmask.errors import Interrupted, SettingsError, UserError
 from unmask.finetuning.search.display import hiding_warnings, showing_warnings
 from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
-from unmask.finetuning.search.summary import (
-    TrialOutcome,
-    best_run,
-    describe,
-    finite,
-    in_words,
-    runs_of_best_point,
-    summarise,
-)
+from unmask.finetuning.search.summary import TrialOutcome, best_run, describe, finite, runs_of_best_point, summarise
 from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_results
 from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.example_sets import encode_sets
 from unmask.inference.predictor import load_predictor
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
-from unmask.io.progress import human_duration
+from unmask.io.progress import figures_in_a_line, human_duration, human_number
 from unmask.io.ray_process import RayProcess
 from unmask.io.writing import alone_in, refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import CONFIG
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts, Score
 from unmask.tasks.qa.task import QaTask
+from unmask.tasks.rows import listed
 from unmask.tasks.settings import DataSettings
 from unmask.tasks.table import open_task
 from unmask.training.device import choose_compute
@@ -78,7 +71,7 @@ def run_trials(
     resume: bool,
     overwrite: bool,
     run: RunOne,
-    check: Callable[[FinetuneRecipe], object] | None = None,
+    check: Callable[[FinetuneRecipe], object],
 ) -> Path:
     """Runs a recipe with a `search`.
 
@@ -111,7 +104,7 @@ def run_trials(
             checked: set[tuple[str, int | None]] = set()
             for trial in trials:
                 model = (trial.settings.init_from, trial.settings.transfer_layers)
-                if check is not None and model not in checked:
+                if model not in checked:
                     check(trial.settings)
                 checked.add(model)
         if settings.search.ray is not None:
@@ -215,11 +208,10 @@ def _refuse_to_leave_out(directory: Path, trials: Sequence[Trial]) -> None:
     there = sorted(path.name for path in (directory / TRIALS).glob("[!.]*") if path.is_dir())
     left_out = [name for name in there if name not in {trial.name for trial in trials}]
     if left_out:
-        names = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else "")
         raise SettingsError(
             f"{directory / TRIALS} holds {len(there):,} runs, and this search of {len(trials):,} would leave out "
-            f"{len(left_out):,} of them, which no figure would then show: {names}. Give at least the settings and "
-            "restarts of all that are there, or another --out"
+            f"{len(left_out):,} of them, which no figure would then show: {listed(left_out, 3)}. Give at least the "
+            "settings and restarts of all that are there, or another --out"
         )
 
 
@@ -324,7 +316,7 @@ def _describe_outcome(outcome: TrialOutcome, settings: FinetuneRecipe) -> str:
         return f"{outcome.name} has failed, the others continue: {outcome.error}"
     metric = choose_metric(outcome.dev, settings.train.metric)
     fault = "" if outcome.degenerate is None else f"; degenerate: {outcome.degenerate}"
-    return f"{outcome.name}: {metric} {in_words(outcome.dev[metric])} on dev{fault}"
+    return f"{outcome.name}: {metric} {human_number(outcome.dev[metric])} on dev{fault}"
 
 
 def _link_model(source: Path, target: Path) -> None:
@@ -354,8 +346,8 @@ def _answer_together(runs: Sequence[TrialOutcome], settings: FinetuneRecipe, dir
         for name, file, columns in settings.data.measured()
     }
     for name, metrics in figures.items():
-        shown = " · ".join(f"{metric} {in_words(value)}" for metric, value in metrics.items())
-        _log(directory, f"ensemble, {len(runs)} runs of {runs[0].point} together on {name}: {shown}")
+        what = f"ensemble, {len(runs)} runs of {runs[0].point} together on {name}"
+        _log(directory, f"{what}: {figures_in_a_line(metrics)}")
     _log(directory, f"the ensemble is {place}: `unmask predict`, `evaluate` and `serve` take it")
     return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from unmask.io.progress import human_number
 from unmask.training.run.best import is_better
 
 Figures = Mapping[str, float]
@@ -166,7 +167,7 @@ def describe(summary: Mapping[str, Any]) -> Iterable[str]:
             parts.append(f"failed: {', '.join(row['failed'])}")
         yield f"{row['name']}: {'; '.join(parts)}"
     best = summary["best_on_dev"]
-    yield f"best run on dev: {best['trial']}, {metric} {in_words(best['dev'][metric])}"
+    yield f"best run on dev: {best['trial']}, {metric} {human_number(best['dev'][metric])}"
     if fault := what_was_not_learned(summary):
         yield fault
 
@@ -182,13 +183,13 @@ def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
         return None
     else:
         floors = [
-            f"{name} {in_words(floor)}"
+            f"{name} {human_number(floor)}"
             for name, floor in summary["floors"].items()
             if isinstance(floor, int | float) and not is_better(metric, value, floor)
         ]
         if not floors:
             return None
-        found = f"The best run's {metric} on dev, {in_words(value)}, is no better than {', '.join(floors)}."
+        found = f"The best run's {metric} on dev, {human_number(value)}, is no better than {', '.join(floors)}."
     return (
         f"{found} Nothing was learned that counts, and which configuration is best says nothing: try higher learning "
         "rates, more epochs or more examples, and examine a run with `unmask doctor`."
@@ -200,9 +201,4 @@ def spread_in_words(spread: Mapping[str, float | None] | None) -> str:
     if spread is None:
         return "–"
     mean, sd = spread["mean"], spread["sd"]
-    return in_words(mean) if sd is None else f"{in_words(mean)} ± {sd:.2g}"
-
-
-def in_words(value: float | None) -> str:
-    """A figure in four digits; a dash where there is none."""
-    return "–" if value is None else f"{value:.4g}"
+    return human_number(mean) if sd is None else f"{human_number(mean)} ± {sd:.2g}"

@@ -40,7 +40,7 @@ from unmask.inference.task_options import NOTHING_SAID
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
-from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
+from unmask.io.writing import json_line, refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_encoder
@@ -188,7 +188,7 @@ def extract_features(
             inputs = read_file(loaded, input, input_format)
             for encoded in input_sets(loaded, inputs, checked_pool, counts, coverage):
                 for line in _write_set(loaded, encoded, checked_pool, writer, num_rows, num_inputs):
-                    index.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+                    index.write(json_line(line))
                     num_rows += line["num_tokens"] if pool == "none" else 1
                 num_inputs += len(encoded.inputs)
                 progress.advance(len(encoded.inputs))

@@ -24,7 +24,7 @@ from unmask.inference.onnx_model import check_layers
 from unmask.inference.task_options import NOTHING_SAID
 from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
-from unmask.models.heads.layer_mixture import CHOICES, LayerChoice
+from unmask.models.heads.layer_mixture import CHOICES, LayerChoice, find_choice
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
 
@@ -166,18 +166,7 @@ def _open(
 def choose_layers(name: str, model: FeatureModel) -> LayerChoice:
     """The choice of that name, of those by which the model gives each token one vector."""
     check_layers(model.encoder, name)
-    known: dict[str, LayerChoice] = dict(CHOICES.items())
-    num_layers = model.encoder.settings.num_hidden_layers
-    fitting = [other for other, choice in known.items() if not choice.mixed and choice.min_layers <= num_layers]
-    if name in fitting:
-        return known[name]
-    if name not in known:
-        what = f"no feature layers {name!r}"
-    elif known[name].mixed:
-        what = f"layers={name}: the weights of such a mixture are learned with a head, and here is none"
-    else:
-        what = f"{name} needs {known[name].min_layers} layers and the model has {num_layers}"
-    raise SettingsError(f"{what}: choose one of {', '.join(fitting)}")
+    return find_choice(name, model.encoder.settings.num_hidden_layers, mixes=False)
 
 
 def _numbered(texts: Iterable[str]) -> Iterator[FeatureInput]:

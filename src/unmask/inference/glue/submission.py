@@ -15,7 +15,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -79,8 +78,6 @@ TABLES: dict[str, SubmissionTable] = {
 Predict = Callable[[Path, Path], Iterator[Mapping[str, Any]]]
 """A run and a file of inputs -> a `label` or a `value` for each input, in order; `predict_file` is one."""
 
-_IN_FP32: Predict = partial(predict_file, precision="fp32")  # the same answers every time
-
 
 @dataclass(frozen=True)
 class SubmissionSummary:
@@ -126,7 +123,7 @@ def submit(
     data: Path | None = None,
     allow_missing: bool = False,
     overwrite: bool = False,
-    predict: Predict = _IN_FP32,
+    predict: Predict = predict_file,
 ) -> SubmissionSummary:
     """Answers GLUE's test files with one fine-tuned run per task.
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
+from unmask.io.encodings import is_text
 from unmask.models.hub.uses import NOT_FINITE
 
 _REPLACEMENT = "\ufffd"
@@ -106,7 +107,7 @@ def generate(
     loaded = (
         model if isinstance(model, LanguageModel) else load_language_model(model, device=device, precision=precision)
     )
-    if any("\ud800" <= character <= "\udfff" for character in prompt):
+    if not is_text(prompt):
         raise InputError("the prompt holds half of a surrogate pair: expected text in UTF-8")
     [text] = loaded.tokenizer.encode_batch([prompt])
     return continue_prompt(loaded, prompt, text, num_tokens, sampling, seed)

@@ -70,20 +70,28 @@ CHOICES: dict[FeatureLayers, LayerChoice] = {
 """The paper's "all 12 layers" are the Transformer's: the embeddings are not among them."""
 
 
-def find_choice(name: str, num_hidden_layers: int) -> LayerChoice:
-    """The choice of that name, for an encoder of so many layers. Raises SettingsError if there is no such choice, or
-    the encoder has too few layers for it."""
-    if name not in CHOICES:
-        known = list(CHOICES)
-        raise SettingsError(f"no feature layers {name!r}: {nearest(name, known).removeprefix('; ')}")
-    choice = CHOICES[name]
-    if num_hidden_layers < choice.min_layers:
-        fitting = [other for other, its in CHOICES.items() if its.min_layers <= num_hidden_layers]
-        raise SettingsError(
-            f"{name} needs {choice.min_layers} layers and the model has {num_hidden_layers}: "
-            f"choose one of {', '.join(fitting)}"
-        )
-    return choice
+def find_choice(name: str, num_hidden_layers: int, mixes: bool = True) -> LayerChoice:
+    """The choice of that name, for an encoder of so many layers.
+
+    Args:
+        mixes: False where each token needs one vector, and there is no head that a mixture is learned with.
+
+    Raises:
+        SettingsError: there is no such choice, or it does not fit.
+    """
+    known: dict[str, LayerChoice] = dict(CHOICES.items())
+    if mixes and name not in known:
+        raise SettingsError(f"no feature layers {name!r}: {nearest(name, list(known)).removeprefix('; ')}")
+    fitting = [key for key, its in known.items() if its.min_layers <= num_hidden_layers and (mixes or not its.mixed)]
+    if name in fitting:
+        return known[name]
+    if name not in known:
+        what = f"no feature layers {name!r}"
+    elif known[name].mixed and not mixes:
+        what = f"layers={name}: the weights of such a mixture are learned with a head, and here is none"
+    else:
+        what = f"{name} needs {known[name].min_layers} layers and the model has {num_hidden_layers}"
+    raise SettingsError(f"{what}: choose one of {', '.join(fitting)}")
 
 
 class LayerMixture(nn.Module):

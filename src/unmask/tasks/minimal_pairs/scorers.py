@@ -14,8 +14,10 @@ Nothing is divided by the length. Other special tokens are read, but do not coun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from itertools import islice
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +26,7 @@ from torch.nn import functional
 
 from unmask.batch import Batch
 from unmask.errors import InputError, ModelError
+from unmask.io.progress import Advance, not_shown
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder, TokenEncoder
@@ -33,7 +36,6 @@ from unmask.models.hub.uses import NOT_FINITE
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder
 from unmask.objectives.causal_lm import next_token_decoder, next_token_log_probabilities
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples, encoded
-from unmask.tasks.minimal_pairs.threads import side_by_side
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -45,14 +47,12 @@ PllMode = Literal["original", "word-left-to-right"]
 _LONGEST = 512
 """Tokens of what is called a sentence; a masked model reads it once for each of its tokens."""
 
+_AHEAD = 16
+"""Batches for each thread that are made before any of them is scored."""
+
+T = TypeVar("T")
 Scores = NDArray[np.float64]
 Ids = NDArray[np.int64]
-Advance = Callable[[float], None]
-"""Is given how many sentences more are scored, in fractions, whenever a batch is."""
-
-
-def _unobserved(_: float) -> None:
-    """An `Advance` for whom nobody waits."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,11 @@ class SentenceScorer(Protocol):
         """
         ...
 
-    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
         """Of each sentence the natural logarithm of each token that counts.
+
+        Args:
+            advance: called after each batch, with its number of sentences, in fractions.
 
         Raises:
             InputError: the words of a sentence cannot be distinguished; see `PllMode`.
@@ -91,7 +94,7 @@ class SentenceScorer(Protocol):
         ...
 
 
-def score_sentences(scorer: SentenceScorer, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> Scores:
+def score_sentences(scorer: SentenceScorer, sentences: Sequence[Sentence], advance: Advance = not_shown) -> Scores:
     """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.
 
     Raises:
@@ -119,13 +122,13 @@ class MaskedScorer:
         return _encode(self.tokenizer, texts, min(_LONGEST, self.max_length))
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
         rows = _rows(sentences)
         found = [np.zeros(len(each.ids)) for each in sentences]
         spans = [slice(*_text_span(self.tokenizer, each.ids)) for each in sentences]
         num_tokens = sum(len(each) * (span.stop - span.start) for each, span in zip(found, spans, strict=True))
         batches = self._masked_batches(sentences)
-        for copies in side_by_side(lambda copies: self._score(rows, copies, found), batches, self.compute.device):
+        for copies in _side_by_side(lambda copies: self._score(rows, copies, found), batches, self.compute.device):
             advance(len(sentences) * sum(len(found[copy.sentence]) for copy in copies) / max(1, num_tokens))
         three = zip(sentences, found, spans, strict=True)
         return [TokenScores(sentence.ids[span], each[span]) for sentence, each, span in three]
@@ -208,7 +211,7 @@ class LeftToRightScorer:
         return _sentences(texts, encoded, self.max_length, least=2)
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
         def scores(batch: Batch, of_batch: Sequence[Ids]) -> Iterator[TokenScores]:
             with self.compute.autocast():
                 found = next_token_log_probabilities(self.encoder, self.head, batch)
@@ -232,7 +235,7 @@ class ElmoScorer:
         return [Sentence(text, np.array(each.input_ids, np.int64)) for text, each in zip(texts, inputs, strict=True)]
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
         def scores(batch: Batch, of_batch: Sequence[Ids]) -> Iterator[TokenScores]:
             words = [self.tokenizer.vocabulary_ids(self.tokenizer.tokens(ids)) for ids in of_batch]
             labels = torch.tensor([word for ids in words for word in ids], device=batch.bounds.device)
@@ -268,7 +271,7 @@ class DiscriminatorScorer:
         return _encode(self.tokenizer, texts, self.max_length)
 
     @torch.no_grad()
-    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = _unobserved) -> list[TokenScores]:
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
         def scores(batch: Batch, of_batch: Sequence[Ids]) -> Iterator[TokenScores]:
             with self.compute.autocast():
                 logits = self.head(self.encoder(batch)).float()  # that a token was replaced
@@ -345,6 +348,25 @@ def _words_of(tokenizer: TextTokenizer, sentence: str) -> Ids:
 def _rows(sentences: Sequence[Sentence]) -> EncodedExamples:
     """A row for each sentence, of segment A."""
     return encoded([each.ids.tolist() for each in sentences], [len(each.ids) for each in sentences])
+
+
+def _side_by_side(score: Callable[[T], None], parts: Iterator[T], device: torch.device) -> Iterator[T]:
+    """Scores each part, and yields it then: on the CPU as many at once as PyTorch has threads, each on one of them.
+
+    Sentences make small products, of which two threads that share each finish fewer than two that have one each.
+    """
+    num_threads = torch.get_num_threads() if device.type == "cpu" else 1
+    while group := list(islice(parts, _AHEAD * num_threads if num_threads > 1 else 1)):
+        if len(group) == 1:
+            score(group[0])
+            yield group[0]
+            continue
+        try:
+            with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
+                for part, _ in zip(group, threads.map(score, group), strict=True):  # raises what one of them raised
+                    yield part
+        finally:
+            torch.set_num_threads(num_threads)  # or threads that are begun later would have one
 
 
 def _in_batches(

@@ -39,8 +39,6 @@ from unmask.tasks.sequence_module import new_bilstm_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 
-__all__ = ["DATA_SETS", "QaModule", "QaTask", "open_task"]
-
 COLUMNS = ("question", "context", "answers", "id")
 """The fields of `ColumnSettings` that apply here."""
 
@@ -205,21 +203,12 @@ class QaModule(TaskModule):
         head: maps (tokens, hidden) to (tokens, 2); a `BiLstmHead` also gets the sequence lengths.
     """
 
-    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-
     @property
     def paddings(self) -> Paddings | None:
         """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
         if isinstance(self.head, BiLstmHead):
             return None
         return dict.fromkeys(("start_positions", "end_positions"), Padding(SEQUENCES, NO_LABEL))
-
-    def forward(self, batch: Batch) -> list[LossTerm]:
-        """The term `task`."""
-        return self.loss(self.outputs(batch), batch)
 
     def outputs(self, batch: Batch) -> Tensor:
         """(tokens, 2)."""

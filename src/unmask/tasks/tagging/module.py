@@ -38,14 +38,6 @@ class TaggingModule(TaskModule):
         head: maps (tokens, hidden) to (tokens, labels); a `BiLstmHead` also gets the sequence lengths.
     """
 
-    encoder: Encoder
-    head: nn.Module
-
-    def __init__(self, encoder: Encoder, head: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-
     @property
     def paddings(self) -> Paddings | None:
         """How the columns that `forward` reads are padded to a bucket; None for a BiLSTM, which needs lengths."""
@@ -55,7 +47,7 @@ class TaggingModule(TaskModule):
         """The term `task`; the last block and the head compute only labelled tokens, unless the batch is padded to a
         bucket."""
         if isinstance(self.head, BiLstmHead | FeatureHead) or batch.is_padded:  # a BiLSTM reads all of a sequence
-            return self.loss(self.outputs(batch), batch)
+            return super().forward(batch)
         labels = batch.columns["labels"]
         labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
         logits = self.head(self.encoder(batch, labelled))

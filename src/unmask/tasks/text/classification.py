@@ -23,10 +23,9 @@ from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
-from unmask.tasks.settings import KINDS, ColumnSettings, TaskSettings
-from unmask.tasks.text import glue
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text.examples import TextExample, TextFiles
-from unmask.tasks.text.glue import TextDataSet
+from unmask.tasks.text.glue import DATA_SETS, TextDataSet
 from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_label, unknown_label
 from unmask.tasks.text.metrics import LabelScore, f1_scores, warn_of_absent
 from unmask.tasks.text.multi_label import MultiLabelClassification
@@ -35,10 +34,6 @@ from unmask.tasks.text.text_task import TextTask
 logger = logging.getLogger("unmask")
 
 LabelledText = TextExample[str]
-
-DATA_SETS: dict[str, TextDataSet] = {
-    name: glue.DATA_SETS[name] for name, kind in KINDS.items() if kind == "classification"
-}
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _PLAIN = TextDataSet(TextFiles(), unlabelled=frozenset())

@@ -24,17 +24,14 @@ from unmask.tasks.base import Prediction
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
-from unmask.tasks.settings import KINDS, ColumnSettings, TaskSettings
-from unmask.tasks.text import glue
+from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text.examples import TextExample, TextFiles
-from unmask.tasks.text.glue import TextDataSet
+from unmask.tasks.text.glue import DATA_SETS, TextDataSet
 from unmask.tasks.text.labels import read_label, read_number
 from unmask.tasks.text.metrics import ValueScore, f1_scores
 from unmask.tasks.text.text_task import TextTask
 
 ValuedText = TextExample[float]
-
-DATA_SETS: dict[str, TextDataSet] = {name: glue.DATA_SETS[name] for name, kind in KINDS.items() if kind == "regression"}
 
 _PLAIN = TextDataSet(TextFiles(), unlabelled=frozenset(), primary_metric="pearson")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from unmask.io.progress import figures_in_a_line
 from unmask.models.trained import TrainedModule
 from unmask.training.averaging import WeightAverage
 from unmask.training.distributed import Ranks
@@ -66,9 +67,9 @@ class Evaluations:
         return measure()
 
     def _log(self, state: TrainState) -> None:
-        shown = list(state.evaluation.items())[:_MOST_FIGURES]
+        shown = dict(list(state.evaluation.items())[:_MOST_FIGURES])
         left = len(state.evaluation) - len(shown)
-        figures = " · ".join(f"{name} {value:.4g}" for name, value in shown) + (f" · {left} more" if left else "")
+        figures = figures_in_a_line(shown) + (f" · {left} more" if left else "")
         with self.ranks.agreeing():
             self.log.write_evaluation(state.step, state.evaluation)
             logger.info("step %s: %s", f"{state.step:,}", figures)

@@ -74,7 +74,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def search(directory: Path, settings: FinetuneRecipe, run: RunOne) -> dict[str, Any]:
     try:
-        run_trials(settings, directory, recipe="a test", resume=False, overwrite=False, run=run)
+        run_trials(settings, directory, recipe="a test", resume=False, overwrite=False, run=run, check=lambda _: None)
     finally:
         summary: dict[str, Any] = json.loads((directory / "summary.json").read_text())
     return summary

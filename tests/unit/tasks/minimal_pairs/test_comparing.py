@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from unmask.io.progress import Advance
 from unmask.tasks.minimal_pairs.comparing import compare_pairs
 from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
-from unmask.tasks.minimal_pairs.scorers import Advance, Sentence, TokenScores
+from unmask.tasks.minimal_pairs.scorers import Sentence, TokenScores
 
 
 class GivenScores:

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import read_documents
-from unmask.errors import InputError, ModelError, OutputError, SettingsError
+from unmask.errors import InputError, ModelError, SettingsError
 from unmask.reports.tokenizer_page import write_page
 from unmask.tokenization.comparison.report import TokenizerFigures, TokenizersReport, report_tokenizers
 from unmask.tokenization.comparison.tables import WIDTH, format_report, share
@@ -233,7 +233,7 @@ def test_lengths_of_unknown_words_are_warned_of(tmp_path: Path, by_hand: Path) -
     assert "say nothing" not in format_report(compare(tmp_path, "the dogs went", by_hand))
 
 
-def test_the_page_escapes_and_is_not_overwritten(tmp_path: Path, by_hand: Path) -> None:
+def test_the_page_escapes(tmp_path: Path, by_hand: Path) -> None:
     report = compare(tmp_path, TEXT, by_hand, shutil.copytree(by_hand, tmp_path / "<b>&"))
     page = tmp_path / "page.html"
     write_page(report, page)
@@ -242,9 +242,6 @@ def test_the_page_escapes_and_is_not_overwritten(tmp_path: Path, by_hand: Path) 
     assert "<b>&<" not in html
     assert "http" not in html  # nothing is fetched
     assert html.count('class="bar"') == 2 + 4 * 2
-    with pytest.raises(OutputError, match="exists already"):
-        write_page(report, page)
-    write_page(report, page, overwrite=True)
 
 
 def test_json(tmp_path: Path, by_hand: Path) -> None:
