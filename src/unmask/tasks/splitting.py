@@ -23,11 +23,13 @@ from unmask.io.reading import open_input
 from unmask.io.rows import Row, stop
 from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows, txt_advice
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
+from unmask.tasks.choice.layouts import CODAH_COLUMNS
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name
+from unmask.tasks.tagging import files as tagging
 from unmask.tasks.tagging.conll import read_columns, read_conllu
-from unmask.tasks.tagging.files import FORMATS
+from unmask.tasks.tagging.files import FORMATS, has_published_layout
 from unmask.tasks.text.glue import DATA_SETS
 
 SplitName = Literal["train", "dev", "test"]
@@ -64,14 +66,15 @@ def split_file(
     """Writes `train`, `dev` and `test`, with the suffix of the file, into a new directory.
 
     Args:
-        path: `.json` in SQuAD's layout (by article); `.tsv`, `.csv`, `.jsonl` or `.parquet` (by a column); for tagging
-            also files of one word a line, such as `.conll`, `.txt`, `.testa`, `.conllu` (by document where `-DOCSTART-`
-            marks them, else by sentence); a data set's own `.txt` that is a table; plain or compressed. The parts of
-            text are in UTF-8, whatever the encoding of the file; those of a table begin with a byte order mark if the
-            file does.
+        path: `.json` in SQuAD's layout (by article), or a list of objects (by a column); `.tsv`, `.csv`, `.jsonl` or
+            `.parquet` (by a column); for tagging also files of one word a line, such as `.conll`, `.txt`, `.testa`,
+            `.conllu` (by document where `-DOCSTART-` marks them, else by sentence); a data set's own `.txt` that is a
+            table; plain or compressed. The parts of text are in UTF-8, whatever the encoding of the file; those of a
+            table begin with a byte order mark if the file does.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
-        group: the column by which rows belong together; None takes the first of the kind's `group_columns` that exists.
+        group: the column by which rows belong together; None takes the column of a data set's first text, or the first
+            of the kind's `group_columns`, that exists.
         overwrite: True replaces an earlier split in `out`.
 
     Returns:
@@ -91,16 +94,18 @@ def split_file(
     form = DATA_SETS[task].files.txt_format if suffix == ".txt" and task in DATA_SETS else suffix
     if len(file.paths) > 1 and suffix != ".parquet":
         raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
-    columns = FACTS[kind].group_columns if group is None else (group,)
-    has_words = FORMATS.get(suffix) in (read_columns, read_conllu) or (suffix == ".tsv" and task == "klue-ner")
+    columns = (*_own_columns(task), *FACTS[kind].group_columns) if group is None else (group,)
+    own_file = task in tagging.DATA_SETS and has_published_layout(file)
+    has_words = own_file or FORMATS.get(suffix) in (read_columns, read_conllu)
     if suffix == ".parquet":
         parts, write = _parquet(file, columns)
     elif suffix == ".json":
-        parts, write = _articles([line for _, line in file.lines()], file)
+        parts, write = _records(file, columns)
     elif kind == "tagging" and has_words:
         parts, write = list(_documents([line for _, line in file.lines()])), _encoded
     elif form in LINE_FORMATS or file.settings.separator is not None:
-        parts, write = _lines([*file.lines()], columns, file, form if form in LINE_FORMATS else ".csv")
+        of_form = form if form in LINE_FORMATS else ".csv"
+        parts, write = _lines([*file.lines()], columns, file, of_form, _own_header(task))
     else:
         raise InputError(
             f"{file}: unknown kind of file for {task}: expected .json, .jsonl, .tsv, .csv or .parquet, or for tagging "
@@ -108,6 +113,18 @@ def split_file(
             f"{txt_advice(file)}"
         )
     return _write_splits(parts, write, out, suffix, file, overwrite)
+
+
+def _own_columns(task: str) -> list[str]:
+    """The columns of a data set's first texts, in each of its layouts."""
+    return [layout.texts[0] for layout in DATA_SETS[task].files.layouts] if task in DATA_SETS else []
+
+
+def _own_header(task: str) -> tuple[str, ...]:
+    """The columns of a data set's tables that have no header."""
+    if task == "codah":
+        return CODAH_COLUMNS
+    return DATA_SETS[task].files.header if task in DATA_SETS else ()
 
 
 def _write_splits(
@@ -129,15 +146,20 @@ def _write_splits(
     return counts
 
 
-def _articles(lines: Iterable[str], path: DataPath) -> tuple[list[Unsplittable], Writer]:
-    """Articles of a file in SQuAD's layout, by their title, or else by their text."""
+def _records(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittable], Writer]:
+    """Articles of a file in SQuAD's layout, by their title, or else by their text; of a list the objects in it, as
+    rows."""
     try:
-        whole = json.loads("".join(lines))
+        whole = json.loads("".join(line for _, line in file.lines()))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}): repair it, or fetch it again") from error
+        raise InputError(f"{file}: not JSON ({error}): repair it, or fetch it again") from error
+    if isinstance(whole, list):
+        rows = list(read_rows(file))
+        objects = [Unsplittable(_group(row, columns, rows), value) for row, value in zip(rows, whole, strict=True)]
+        return objects, lambda chosen: _encoded([json.dumps(list(chosen), ensure_ascii=False), "\n"])
     articles = whole.get("data") if isinstance(whole, dict) else None
     if not isinstance(articles, list) or not all(isinstance(article, dict) for article in articles):
-        raise InputError(f"{path}: expected an object with articles under 'data', as SQuAD has them")
+        raise InputError(f"{file}: expected an object with articles under 'data', as SQuAD has them, or a list of rows")
     parts = [
         Unsplittable(str(article.get("title") or json.dumps(article.get("paragraphs"), ensure_ascii=False)), article)
         for article in articles
@@ -150,10 +172,10 @@ def _articles(lines: Iterable[str], path: DataPath) -> tuple[list[Unsplittable],
 
 
 def _lines(
-    lines: Sequence[tuple[int, str]], columns: Sequence[str], file: InputFiles, form: str
+    lines: Sequence[tuple[int, str]], columns: Sequence[str], file: InputFiles, form: str, own_header: Sequence[str]
 ) -> tuple[list[Unsplittable], Writer]:
     """Rows with their lines unchanged, below a header if there is one."""
-    table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop)
+    table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop, own_header)
     rows = list(read_jsonl(lines, str(file))) if form == ".jsonl" else []
     if table is not None:
         rows = list(table.rows)

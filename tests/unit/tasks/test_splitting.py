@@ -76,6 +76,34 @@ def test_rows_by_their_premise(tmp_path: Path, suffix: str) -> None:
         assert counts[tmp_path / "out" / f"{name}{suffix}"] == len(expected)
 
 
+def test_a_data_set_without_a_header_has_every_row_in_one_part(tmp_path: Path) -> None:
+    rows = [f"gj04\t1\t\tsentence {number}\n" for number in range(10)]
+    (tmp_path / "train.tsv").write_text("".join(rows))
+    counts = split_file(tmp_path / "train.tsv", "cola", tmp_path / "out")
+    assert sorted("".join(texts_of(tmp_path / "out", ".tsv").values()).splitlines(True)) == sorted(rows)
+    assert sum(counts.values()) == 10
+    with pytest.raises(InputError, match="there is source, label, mark, sentence"):
+        split_file(tmp_path / "train.tsv", "cola", tmp_path / "other", group="gj04")
+
+
+@pytest.mark.parametrize("task", ["klue-ynat", "mrpc"])
+def test_a_data_set_is_split_by_its_own_text(tmp_path: Path, task: str) -> None:
+    name = {"klue-ynat": "title", "mrpc": "#1 String"}[task]
+    rows = [{"id": number, name: f"text {number // 2}"} for number in range(20)]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    assert split_file(tmp_path / "a.json", task, tmp_path / "out") == {
+        tmp_path / "out" / f"{part}.json": size for part, size in (("train", 16), ("dev", 2), ("test", 2))
+    }
+    parts = [json.loads(text) for text in texts_of(tmp_path / "out", ".json").values()]
+    assert all(len({row[name] for row in part}) * 2 == len(part) for part in parts)
+    assert sorted((row for part in parts for row in part), key=lambda row: row["id"]) == rows
+
+
+def test_a_data_sets_own_suffix_of_words_is_read(tmp_path: Path) -> None:
+    (tmp_path / "test.annotated").write_text("".join(f"word{number}\tO\n\n" for number in range(10)))
+    assert sum(split_file(tmp_path / "test.annotated", "wnut17", tmp_path / "out").values()) == 10
+
+
 def test_quoted_rows_keep_their_line_breaks(tmp_path: Path) -> None:
     rows = [f'"a, ""{number}""\nb",x\r\n' for number in range(10)]
     path = write(tmp_path / "a.csv", "text,label\r\n" + "".join(rows))
