@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
-from unmask.io.input_files import DataPath
+from unmask.io.input_files import DataPath, as_files
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
@@ -122,6 +122,19 @@ class Classification(TextTask[str]):
         check_values(found)
         check_combined(found)
         return sorted_labels(found)
+
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
+        """See `Task`; notes numbers in a table that are read as the ids of names, for they may mean other labels."""
+        meant = [f"{number} {label}" for number, label in self._meanings.items() if number.isdecimal()]
+        is_table = as_files(path).suffixes[0] not in (".json", ".jsonl", ".parquet")  # the hub's have numbers
+
+        def read(row: Row, name: str) -> str | None:
+            label = self._read_label(row, name)
+            if is_table and meant and label is not None and str(row[name]).isdecimal() and str(row[name]) != label:
+                counts.note(f"labels that are numbers, taken for ids ({', '.join(meant)})")
+            return label
+
+        return self.files.load(path, counts, read, unlabelled)
 
     def _read_label(self, row: Row, name: str) -> str | None:
         label = read_label(row, name)

@@ -275,6 +275,18 @@ def test_files_of_a_data_set_may_have_different_layouts(tmp_path: Path) -> None:
     assert [example.label for example in task.load(dev, ExampleCounts())] == ["contradiction"]
 
 
+@pytest.mark.parametrize(("suffix", "is_noted"), [(".tsv", True), (".jsonl", False)])
+def test_numbers_in_a_table_are_noted_where_labels_are_names(tmp_path: Path, suffix: str, is_noted: bool) -> None:
+    """In WNLI's own file 1 is entailment, in RTE's names and the hub's numbers 0 is."""
+    row = {**pair(*SENTENCES), "label": 1}
+    lines = ["\t".join(map(str, cells)) for cells in (row, row.values())]
+    path = write(tmp_path / f"dev{suffix}", "\n".join(lines) if suffix == ".tsv" else json_lines(row))
+    counts, task = ExampleCounts(), new_task("rte")
+    assert [example.label for example in task.load(path, counts)] == ["not_entailment"]
+    noted = "labels that are numbers, taken for ids (0 entailment, 1 not_entailment)"
+    assert counts.notes == ({noted: 1} if is_noted else {})
+
+
 def test_a_label_that_is_no_number_of_one_is_refused(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl", {**pair(*PREMISE), "label": 3})
     with pytest.raises(InputError, match=r"a\.jsonl:1: the label '3' is none of the known ones \(entailment, neutral"):
