@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
@@ -72,7 +72,7 @@ class PreviousToken:
         targets = targets_of(batches)
         return vocabulary_floors("previous", NoContext.of(at_least_once(token_counts, targets)), targets)
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings)
         return 3 * (encoder_operations(sizes, length, 1.0) + head_operations(sizes))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.family import Part
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
@@ -154,7 +154,7 @@ class Objective(Protocol):
                 None: there is no run yet.
         """
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         """Necessary floating-point operations of training per token shown, the backward pass as twice the forward
         pass; see `encoder_operations`. For a run of stages, their mean.
 
@@ -171,7 +171,7 @@ class Objective(Protocol):
         """What prepared batches show a model, as (what, share): to be compared with the settings."""
 
 
-def fresh_module(objective: Objective, sizes: EncoderSettings | ElmoSettings) -> ObjectiveModule:
+def fresh_module(objective: Objective, sizes: Sizes) -> ObjectiveModule:
     """The module that learns, on a fresh encoder; its weights are drawn from PyTorch's default generator."""
     return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.family import Part
 from unmask.models.heads.heads import MaskedLMHead
@@ -81,7 +81,7 @@ class CausalLM:
         best = NoContext.of(at_least_once(token_counts, targets))
         return [floor for floor in vocabulary_floors("lm", best, targets) if floor.is_loss]
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"
         targets = 1 - 1 / length  # all tokens but the first of each sequence
         transform = sizes.hidden_size**2 if sizes.family.has("masked_lm_head") else 0

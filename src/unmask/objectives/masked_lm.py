@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
@@ -147,7 +147,7 @@ class MaskedLM:
         floors = vocabulary_floors("mlm", best, targets)
         return floors + [floor for part in self._parts for floor in part.floors(token_counts, batches)]
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"
         settings = self._settings
         masked = (settings.target_prob + settings.last_target_prob) / 2

@@ -37,7 +37,7 @@ from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import GENERATOR
 from unmask.models.buckets import IS_PADDING, LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_model
@@ -163,7 +163,7 @@ class ReplacedToken:
         floors = vocabulary_floors("generator", best, targets, advice=_ADVICE)
         return floors + discriminator_floors(self._settings.target_prob, evaluation)
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         """For both models as they are trained over the run; in two stages each is for half of it, the generator then
         frozen and run forward."""
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"

@@ -22,8 +22,7 @@ from unmask.errors import SettingsError
 from unmask.io.progress import human_bytes
 
 if TYPE_CHECKING:
-    from unmask.models.elmo.settings import ElmoSettings
-    from unmask.models.settings import EncoderSettings
+    from unmask.models.elmo.settings import Sizes
 
 logger = logging.getLogger("unmask")
 
@@ -80,7 +79,7 @@ class Compute:
         return f"{about}, {precision} ({self.reason}), {threads}, {versions}"
 
 
-def log_compute(compute: Compute, sizes: EncoderSettings | ElmoSettings) -> None:
+def log_compute(compute: Compute, sizes: Sizes) -> None:
     """Logs what a run computes with: the device, and the backend of attention where the encoder has any."""
     from unmask.models.kernels.attention_backends import describe_attention  # what only predicts needs neither
     from unmask.models.settings import EncoderSettings
