@@ -38,7 +38,6 @@ class PreviousTokenSettings(ObjectiveSettings):
 
 
 class PreviousToken:
-    perplexities: tuple[str, ...] = ("previous_loss",)
     vocabulary_terms: tuple[str, ...] = ("previous",)
     needs_pooler = predicts_next = False
 

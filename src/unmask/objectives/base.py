@@ -104,15 +104,13 @@ class Objective(Protocol):
 
     Attributes:
         needs_pooler: whether the encoder's pooler is trained.
-        perplexities: scores of the module that are mean losses in nats per token: their exponentials are reported as
-            well, named with `_perplexity` in place of `_loss`.
-        vocabulary_terms: the loss terms over the vocabulary.
+        vocabulary_terms: the loss terms over the vocabulary, the main one first: the exponential of its mean loss is
+            reported as perplexity.
         predicts_next: whether nearly every token is a target, predicted from those before it: its logits over the
             vocabulary are then never all in memory.
     """
 
     needs_pooler: bool
-    perplexities: tuple[str, ...]
     vocabulary_terms: tuple[str, ...]
     predicts_next: bool
 

@@ -52,7 +52,6 @@ class BiLM:
     """
 
     needs_pooler = False
-    perplexities: tuple[str, ...] = ("lm_loss",)
     vocabulary_terms: tuple[str, ...] = ("lm",)
     predicts_next = True
 

@@ -39,7 +39,6 @@ class CausalLM:
     """The objective; it has no settings, and needs nothing of the vocabulary."""
 
     needs_pooler = False
-    perplexities: tuple[str, ...] = ("lm_loss",)
     vocabulary_terms: tuple[str, ...] = ("lm",)
     predicts_next = True
 

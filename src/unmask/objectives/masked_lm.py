@@ -66,7 +66,6 @@ class MaskedLM:
         SettingsError: the masking needs words, and the vocabulary does not mark them.
     """
 
-    perplexities: tuple[str, ...] = ("mlm_loss",)
     predicts_next = False
 
     def __init__(self, settings: MaskedLMSettings, vocabulary: Vocabulary) -> None:

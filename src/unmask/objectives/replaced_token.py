@@ -75,7 +75,6 @@ what they compute."""
 class ReplacedToken:
     """The objective: chooses and masks targets, draws the numbers by which they are sampled, counts them."""
 
-    perplexities: tuple[str, ...] = ("generator_loss",)
     vocabulary_terms: tuple[str, ...] = ("generator",)
     needs_pooler = predicts_next = False
 
