@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import ModelError
-from unmask.io.paths import MODEL
+from unmask.io.paths import model_directory
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
 from unmask.models.encoder import Encoder, new_encoder
@@ -189,12 +189,7 @@ def load_model(directory: str | Path | ModelSource, kind: str | None = None) -> 
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, it is of another
             kind, or a weight is missing, left over or of another shape; the message names it.
     """
-    if isinstance(directory, ModelSource):
-        source = directory
-    else:
-        path = Path(directory)
-        is_run = not (path / CONFIG).exists() and (path / MODEL / CONFIG).is_file()
-        source = open_source(path / MODEL if is_run else path)
+    source = directory if isinstance(directory, ModelSource) else open_source(model_directory(directory))
     source.check_kind(kind)
     weights, parts = source.weights(), source.model_class.parts
     may_be_left = left_prefixes(source.family, source.model_class)
