@@ -48,18 +48,17 @@ NUM_LABELS: dict[HeadKind, int] = {"question_answering": 2, "multiple_choice": 1
 
 
 def weights_of(
-    encoder: Encoder, heads: Mapping[Part, nn.Module] | None = None, prefixed: bool | None = None
+    encoder: Encoder, heads: Mapping[Part, nn.Module] | None = None, *, prefixed: bool = False
 ) -> dict[str, Tensor]:
     """The weights under their names in the layout, the tied decoder left out; detached, on their device, not copied.
 
     Args:
-        prefixed: whether the encoder's names have the prefix; None: if there is a head.
+        prefixed: whether the encoder's names have the prefix, as beside a head.
     """
     named: dict[str, Tensor] = {}
     for parameter, place in hub_names(encoder, heads).items():
         named |= split(place, parameter.detach())
-    has_prefix = bool(heads) if prefixed is None else prefixed
-    prefix = "" if has_prefix else encoder.settings.family.weights.prefix
+    prefix = "" if prefixed else encoder.settings.family.weights.prefix
     return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
 
 
