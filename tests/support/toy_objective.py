@@ -56,9 +56,7 @@ class PreviousToken:
     def build(self, encoder: Encoder) -> PreviousTokenModule:
         return PreviousTokenModule(encoder)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         assert isinstance(module, PreviousTokenModule)
         module.masked_lm_head = load_model(source).masked_lm_head or module.masked_lm_head
 

@@ -123,13 +123,8 @@ class Objective(Protocol):
     def build(self, encoder: Encoder) -> ObjectiveModule:
         """The module that learns, with fresh heads on `encoder`."""
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         """Loads the heads (and the generator) of a model directory, if it has them, into a fresh module.
-
-        Args:
-            adapt: changes an encoder beside the module's own, as that one was changed.
 
         Raises:
             ModelError: as in `unmask.models.hub.directory.load_model`.

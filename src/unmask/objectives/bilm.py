@@ -85,9 +85,7 @@ class BiLM:
         assert encoder.reads_words, "the encoder has two directions that do not see each other"
         return BiLMModule(encoder)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         """Gives a fresh module the softmax of an ELMo directory, where it has one.
 
         Raises:

@@ -61,9 +61,7 @@ class CausalLM:
         """The module that learns, with a fresh head if the encoder is a BERT."""
         return CausalLMModule(encoder)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         """Loads a model directory's head, a left-to-right one or a masked LM's, if the module is a BERT."""
         assert isinstance(module, CausalLMModule), "a module of this objective"
         head = None if module.masked_lm_head is None else load_model(source).masked_lm_head

@@ -13,7 +13,6 @@ At a first reading skip what answers for reports, floors and checkpoints: in `Ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -124,9 +123,7 @@ class MaskedLM:
         settings = self._settings
         return MaskedLMModule(encoder, self._parts, settings.z_loss, has_left_to_right=settings.causal_share > 0)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         assert isinstance(module, MaskedLMModule), "a module of this objective"
         loaded = load_model(source)
         if loaded.masked_lm_head is not None:

@@ -120,13 +120,11 @@ class ReplacedToken:
         assert isinstance(encoder, ElectraEncoder), "of the family that it trains"
         return ReplacedTokenModule(encoder, self._settings)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         """Loads the discriminator's head and the generator of a model directory, if it has them, into a fresh module.
 
-        A masked LM becomes the generator if generator and discriminator are of one size. Tied embeddings stay the
-        discriminator's.
+        A masked LM becomes the generator if generator and discriminator are of one size. Tied embeddings, and dropout,
+        stay the discriminator's.
 
         Raises:
             ModelError: as in `unmask.models.hub.directory.load_model`, or `generator/` does not hold a generator.
@@ -145,10 +143,10 @@ class ReplacedToken:
             if not isinstance(loaded.encoder, ElectraEncoder) or loaded.masked_lm_head is None:
                 raise ModelError(f"{folder} is a {loaded.architecture}; expected a generator, an ElectraForMaskedLM")
             self._check_generator(folder, loaded.encoder.settings, module.generator.settings)
-            module.generator, module.generator_head = loaded.encoder, loaded.masked_lm_head
-        module.generator = adapt(module.generator)
-        if module.is_tied:
-            share_embeddings(module.generator, module.encoder)
+            if module.is_tied:
+                share_embeddings(loaded.encoder, module.encoder)
+            module.generator.load_state_dict(loaded.encoder.state_dict())
+            module.generator_head = loaded.masked_lm_head
 
     def floors(
         self,
