@@ -219,7 +219,7 @@ def their_losses(
 
 def weight_difference(kind: Kind, module: Any, model: Any, start: dict[str, Tensor]) -> float:
     """The largest over all tensors that are not flat: how far apart, by how far ours went."""
-    ours = weights_of(module.encoder, {kind.task.head_kind: module.head})
+    ours = weights_of(module.encoder, {kind.task.head_kind: module.head}, prefixed=True)
     theirs = model.state_dict()
     assert set(ours) == set(theirs)
     flat = (*FLAT["every kind"], *FLAT.get(kind.task.kind, ()))

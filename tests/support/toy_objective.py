@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
@@ -38,7 +38,6 @@ class PreviousTokenSettings(ObjectiveSettings):
 
 
 class PreviousToken:
-    perplexities: tuple[str, ...] = ("previous_loss",)
     vocabulary_terms: tuple[str, ...] = ("previous",)
     needs_pooler = predicts_next = False
 
@@ -57,9 +56,7 @@ class PreviousToken:
     def build(self, encoder: Encoder) -> PreviousTokenModule:
         return PreviousTokenModule(encoder)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         assert isinstance(module, PreviousTokenModule)
         module.masked_lm_head = load_model(source).masked_lm_head or module.masked_lm_head
 
@@ -72,7 +69,7 @@ class PreviousToken:
         targets = targets_of(batches)
         return vocabulary_floors("previous", NoContext.of(at_least_once(token_counts, targets)), targets)
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings)
         return 3 * (encoder_operations(sizes, length, 1.0) + head_operations(sizes))
 

@@ -44,7 +44,7 @@ class CorpusCounts:
     file_bytes: int = 0  # bytes read from the files as they are on disk, compressed or not, to show progress
     long_lines: int = 0  # lines of more than a megabyte: read whole, but rarely intended
     documents_read: int = 0  # documents as the readers found them
-    bytes_read: int = 0  # their UTF-8 bytes
+    bytes_read: int = 0  # their UTF-8 bytes: of mostly markup (Wikipedia, Markdown) only the text extracted
     # records that could not be read and were skipped, by reason ("not JSON", "not UTF-8" ...)
     skipped: dict[str, int] = field(default_factory=dict)
     # what was removed from documents that were handed on, by kind ("control characters", "boilerplate lines",

@@ -67,8 +67,6 @@ def _drafts(
     """Cleaned documents, not in the statistics: whether some stay is only decided after later ones were read."""
     for document in read_files(files, counts, reading):
         size = utf8_size(document.text)
-        counts.documents_read -= 1  # `Draft.book` counts it again
-        counts.bytes_read -= size
         draft = Draft(document.text, document.source, size, size, document.annotations)
         clean(draft, cleaning)
         yield draft

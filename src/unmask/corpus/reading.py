@@ -46,9 +46,8 @@ def read_files(
     """Streams the documents of files unchanged, except that a byte order mark at the beginning of a file is removed.
 
     Args:
-        counts: updated while reading: files, bytes, documents read, records skipped. `bytes_read` counts the text of
-            documents as yielded here; for formats that are mostly markup (Wikipedia, Markdown) only the text extracted,
-            for Gutenberg books also the licence, which is booked as removed.
+        counts: updated while reading: files, their bytes, records skipped, and what a format leaves out, as Gutenberg's
+            licence, which is booked as read and removed. Documents yielded are booked by the caller.
 
     Raises:
         InputError: with `on_error: stop`, a file cannot be opened, is damaged or cut short, is not UTF-8 (the byte is
@@ -75,15 +74,12 @@ def _read_file(path: Path, counts: CorpusCounts, settings: ReadingSettings) -> I
                 source.stream = as_utf8(source.stream, settings.encoding)
             source.compressed = compression.new_frame is not None
             for document in CORPUS_READERS[_choose_format(source)](source):
-                text = document.text
                 try:
-                    size = len(text) if text.isascii() else len(text.encode())
+                    document.text.encode()
                 except UnicodeEncodeError as error:
-                    _refuse_surrogate(source, document, text[error.start])
+                    _refuse_surrogate(source, document, document.text[error.start])
                     continue
                 is_empty = False
-                counts.documents_read += 1
-                counts.bytes_read += size
                 yield document
     except DamagedData as error:
         source.refuse(source.name, "damaged file", describe_damage(error))

@@ -16,17 +16,16 @@ _HEADER = ("", "documents", "count", "bytes", "share")
 _MOST_NAME_CHARACTERS = 44
 
 
-def format_statistics(counts: CorpusCounts | Mapping[str, Any], written: Mapping[str, int] | None = None) -> str:
+def format_statistics(statistics: Mapping[str, Any], written: Mapping[str, int] | None = None) -> str:
     """A table of at most 100 columns, for a terminal.
 
     Args:
-        counts: the statistics, or its `as_dict`, as a store's manifest has it under `text`.
+        statistics: `CorpusCounts.as_dict`, as a store's manifest has it under `text`.
         written: what was made of the corpus, by name: `{"sentences": 12, "tokens": 345}`.
 
     Returns:
         Lines without a newline at the end.
     """
-    statistics: Mapping[str, Any] = counts.as_dict() if isinstance(counts, CorpusCounts) else counts
     lines = [*_describe_input(statistics), *_align([_HEADER, *_rows(statistics)])]
     if written:
         amounts = [f"{count:,} {_name_of(name, count)}" for name, count in written.items()]

@@ -249,3 +249,8 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """A file's size and checksum, in the form of manifests and checkpoints."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}

@@ -8,7 +8,7 @@ from typing import cast, overload
 from unmask.models.bert import BertEncoder
 from unmask.models.electra import ElectraEncoder
 from unmask.models.elmo.encoder import ElmoEncoder
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import ElmoSettings, Sizes
 from unmask.models.gpt1 import Gpt1Encoder
 from unmask.models.lstm import LstmEncoder
 from unmask.models.modernbert import ModernBertEncoder
@@ -27,10 +27,10 @@ def new_encoder(settings: EncoderSettings, pooler: bool = True) -> TokenEncoder:
 @overload
 def new_encoder(settings: ElmoSettings, pooler: bool = True) -> ElmoEncoder: ...
 @overload
-def new_encoder(settings: EncoderSettings | ElmoSettings, pooler: bool = True) -> Encoder: ...
+def new_encoder(settings: Sizes, pooler: bool = True) -> Encoder: ...
 
 
-def new_encoder(settings: EncoderSettings | ElmoSettings, pooler: bool = True) -> Encoder:
+def new_encoder(settings: Sizes, pooler: bool = True) -> Encoder:
     """A fresh encoder of these sizes, its weights drawn from PyTorch's default generator.
 
     Args:

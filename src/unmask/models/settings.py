@@ -6,7 +6,7 @@ The field names are those of `config.json` in the Hugging Face layout, of BERT's
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticKnownError
@@ -43,31 +43,6 @@ def _known(name: Any) -> Any:
 
 Architecture = Annotated[str, BeforeValidator(_known)]
 """The name of a family of encoders."""
-
-
-class Sizes(Protocol):
-    """What the settings of every encoder provide, ELMo's too; see `EncoderSettings`."""
-
-    @property
-    def architecture(self) -> str: ...
-    @property
-    def family(self) -> Family: ...
-    @property
-    def causal(self) -> bool: ...
-    @property
-    def is_causal(self) -> bool: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def pad_token_id(self) -> int | None: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def num_hidden_layers(self) -> int: ...
-    @property
-    def hidden_dropout_prob(self) -> float: ...
-    @property
-    def initializer_range(self) -> float: ...
 
 
 class EncoderSettings(BaseModel):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.family import Part
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
@@ -104,15 +104,13 @@ class Objective(Protocol):
 
     Attributes:
         needs_pooler: whether the encoder's pooler is trained.
-        perplexities: scores of the module that are mean losses in nats per token: their exponentials are reported as
-            well, named with `_perplexity` in place of `_loss`.
-        vocabulary_terms: the loss terms over the vocabulary.
+        vocabulary_terms: the loss terms over the vocabulary, the main one first: the exponential of its mean loss is
+            reported as perplexity.
         predicts_next: whether nearly every token is a target, predicted from those before it: its logits over the
             vocabulary are then never all in memory.
     """
 
     needs_pooler: bool
-    perplexities: tuple[str, ...]
     vocabulary_terms: tuple[str, ...]
     predicts_next: bool
 
@@ -125,13 +123,8 @@ class Objective(Protocol):
     def build(self, encoder: Encoder) -> ObjectiveModule:
         """The module that learns, with fresh heads on `encoder`."""
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         """Loads the heads (and the generator) of a model directory, if it has them, into a fresh module.
-
-        Args:
-            adapt: changes an encoder beside the module's own, as that one was changed.
 
         Raises:
             ModelError: as in `unmask.models.hub.directory.load_model`.
@@ -154,7 +147,7 @@ class Objective(Protocol):
                 None: there is no run yet.
         """
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         """Necessary floating-point operations of training per token shown, the backward pass as twice the forward
         pass; see `encoder_operations`. For a run of stages, their mean.
 
@@ -171,7 +164,7 @@ class Objective(Protocol):
         """What prepared batches show a model, as (what, share): to be compared with the settings."""
 
 
-def fresh_module(objective: Objective, sizes: EncoderSettings | ElmoSettings) -> ObjectiveModule:
+def fresh_module(objective: Objective, sizes: Sizes) -> ObjectiveModule:
     """The module that learns, on a fresh encoder; its weights are drawn from PyTorch's default generator."""
     return objective.build(new_encoder(sizes, pooler=objective.needs_pooler))
 

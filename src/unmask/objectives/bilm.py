@@ -30,13 +30,12 @@ from unmask.errors import ModelError
 from unmask.models.dropout import dropout
 from unmask.models.elmo.encoder import BACKWARD, FORWARD, ElmoEncoder
 from unmask.models.elmo.projected_lstm import LstmState
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import ElmoSettings, Sizes
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder, summed_decoder_loss
-from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved
 from unmask.objectives.floors import Floor, NoContext, at_least_once, vocabulary_floors
 from unmask.objectives.sampled_softmax import draw_candidates, summed_sampled_loss
@@ -53,7 +52,6 @@ class BiLM:
     """
 
     needs_pooler = False
-    perplexities: tuple[str, ...] = ("lm_loss",)
     vocabulary_terms: tuple[str, ...] = ("lm",)
     predicts_next = True
 
@@ -87,9 +85,7 @@ class BiLM:
         assert encoder.reads_words, "the encoder has two directions that do not see each other"
         return BiLMModule(encoder)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         """Gives a fresh module the softmax of an ELMo directory, where it has one.
 
         Raises:
@@ -125,7 +121,7 @@ class BiLM:
         floors = vocabulary_floors("lm", NoContext.of(at_least_once(counts, targets)), targets)
         return [floor for floor in floors if floor.is_loss]
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         """Every word shown goes through the character CNN once, and through both stacks. The sampled softmax of each
         direction has the negatives and one target."""
         assert isinstance(sizes, ElmoSettings), "of a family that it trains"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.family import Part
 from unmask.models.heads.heads import MaskedLMHead
@@ -39,7 +39,6 @@ class CausalLM:
     """The objective; it has no settings, and needs nothing of the vocabulary."""
 
     needs_pooler = False
-    perplexities: tuple[str, ...] = ("lm_loss",)
     vocabulary_terms: tuple[str, ...] = ("lm",)
     predicts_next = True
 
@@ -62,9 +61,7 @@ class CausalLM:
         """The module that learns, with a fresh head if the encoder is a BERT."""
         return CausalLMModule(encoder)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         """Loads a model directory's head, a left-to-right one or a masked LM's, if the module is a BERT."""
         assert isinstance(module, CausalLMModule), "a module of this objective"
         head = None if module.masked_lm_head is None else load_model(source).masked_lm_head
@@ -81,7 +78,7 @@ class CausalLM:
         best = NoContext.of(at_least_once(token_counts, targets))
         return [floor for floor in vocabulary_floors("lm", best, targets) if floor.is_loss]
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"
         targets = 1 - 1 / length  # all tokens but the first of each sequence
         transform = sizes.hidden_size**2 if sizes.family.has("masked_lm_head") else 0

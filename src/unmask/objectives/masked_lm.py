@@ -13,7 +13,6 @@ At a first reading skip what answers for reports, floors and checkpoints: in `Ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from unmask.batch import Batch, LossTerm
 from unmask.errors import SettingsError
 from unmask.models.buckets import LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder, TokenEncoder
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
@@ -66,7 +65,6 @@ class MaskedLM:
         SettingsError: the masking needs words, and the vocabulary does not mark them.
     """
 
-    perplexities: tuple[str, ...] = ("mlm_loss",)
     predicts_next = False
 
     def __init__(self, settings: MaskedLMSettings, vocabulary: Vocabulary) -> None:
@@ -125,9 +123,7 @@ class MaskedLM:
         settings = self._settings
         return MaskedLMModule(encoder, self._parts, settings.z_loss, has_left_to_right=settings.causal_share > 0)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         assert isinstance(module, MaskedLMModule), "a module of this objective"
         loaded = load_model(source)
         if loaded.masked_lm_head is not None:
@@ -147,7 +143,7 @@ class MaskedLM:
         floors = vocabulary_floors("mlm", best, targets)
         return floors + [floor for part in self._parts for floor in part.floors(token_counts, batches)]
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"
         settings = self._settings
         masked = (settings.target_prob + settings.last_target_prob) / 2

@@ -37,7 +37,7 @@ from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import GENERATOR
 from unmask.models.buckets import IS_PADDING, LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.encoder import Encoder
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_model
@@ -75,7 +75,6 @@ what they compute."""
 class ReplacedToken:
     """The objective: chooses and masks targets, draws the numbers by which they are sampled, counts them."""
 
-    perplexities: tuple[str, ...] = ("generator_loss",)
     vocabulary_terms: tuple[str, ...] = ("generator",)
     needs_pooler = predicts_next = False
 
@@ -121,13 +120,11 @@ class ReplacedToken:
         assert isinstance(encoder, ElectraEncoder), "of the family that it trains"
         return ReplacedTokenModule(encoder, self._settings)
 
-    def restore_heads(
-        self, module: ObjectiveModule, source: ModelSource, adapt: Callable[[Any], Any] = lambda encoder: encoder
-    ) -> None:
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
         """Loads the discriminator's head and the generator of a model directory, if it has them, into a fresh module.
 
-        A masked LM becomes the generator if generator and discriminator are of one size. Tied embeddings stay the
-        discriminator's.
+        A masked LM becomes the generator if generator and discriminator are of one size. Tied embeddings, and dropout,
+        stay the discriminator's.
 
         Raises:
             ModelError: as in `unmask.models.hub.directory.load_model`, or `generator/` does not hold a generator.
@@ -146,10 +143,10 @@ class ReplacedToken:
             if not isinstance(loaded.encoder, ElectraEncoder) or loaded.masked_lm_head is None:
                 raise ModelError(f"{folder} is a {loaded.architecture}; expected a generator, an ElectraForMaskedLM")
             self._check_generator(folder, loaded.encoder.settings, module.generator.settings)
-            module.generator, module.generator_head = loaded.encoder, loaded.masked_lm_head
-        module.generator = adapt(module.generator)
-        if module.is_tied:
-            share_embeddings(module.generator, module.encoder)
+            if module.is_tied:
+                share_embeddings(loaded.encoder, module.encoder)
+            module.generator.load_state_dict(loaded.encoder.state_dict())
+            module.generator_head = loaded.masked_lm_head
 
     def floors(
         self,
@@ -163,7 +160,7 @@ class ReplacedToken:
         floors = vocabulary_floors("generator", best, targets, advice=_ADVICE)
         return floors + discriminator_floors(self._settings.target_prob, evaluation)
 
-    def operations(self, sizes: EncoderSettings | ElmoSettings, batch: Batch, length: float) -> float:
+    def operations(self, sizes: Sizes, batch: Batch, length: float) -> float:
         """For both models as they are trained over the run; in two stages each is for half of it, the generator then
         frozen and run forward."""
         assert isinstance(sizes, EncoderSettings), "of a family that it trains"

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from unmask.batch import StepBatches
 from unmask.packing.loader import Position, SequenceLoader
+from unmask.packing.stream import StreamLoader
 
 
 def phased_steps(
-    loaders: Sequence[SequenceLoader],
+    loaders: Sequence[SequenceLoader | StreamLoader],
     untils: Sequence[float],
     start: Position,
     progress: Callable[[], float],
@@ -26,7 +27,7 @@ def phased_steps(
     begins again in the same way: the text only ever goes forward.
 
     Args:
-        loaders: one per phase, all of the same split and seed.
+        loaders: one per phase, all of the same split and seed; a stream has a single phase.
         untils: the share of the budget done when each phase ends, ascending.
         start: the first step's position, with its phase.
         progress: returns the share of the budget done, from 0 to 1. It is called once for each step, when that step is
@@ -40,7 +41,9 @@ def phased_steps(
     while True:
         due = min(bisect_right(untils, progress()), len(untils) - 1)
         if due != position.phase:
-            position = replace(loaders[position.phase].after_block(position), phase=due)
+            loader = loaders[position.phase]
+            assert isinstance(loader, SequenceLoader), "a stream has a single phase"
+            position = replace(loader.after_block(position), phase=due)
             steps = loaders[due].steps(position)
             on_phase(due)
         step = next(steps)

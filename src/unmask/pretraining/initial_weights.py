@@ -5,7 +5,6 @@ that a small model learns sooner.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pkgutil import resolve_name
 
 import numpy as np
@@ -59,7 +58,7 @@ def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> Ob
         assert isinstance(encoder, BertEncoder), "no other family becomes one"
         encoder = bert_as_electra(encoder)
     module = objective.build(encoder)
-    objective.restore_heads(module, start.source, partial(with_dropout, dropout=dropout, name=name))
+    objective.restore_heads(module, start.source)
     for kept in module.saved().values() if pieces else ():
         heads = [head for head in kept.all_heads if isinstance(head, MaskedLMHead | SpanBoundaryHead)]
         assert not kept.encoder.reads_words, "its words have been compared"

@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.errors import SettingsError
 from unmask.io.paths import model_directory
-from unmask.models.elmo.settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, ElmoSettings
+from unmask.models.elmo.settings import ELMO_PRESETS, AnyModelSettings, ElmoModelSettings, Sizes
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family
 from unmask.models.hub.conversion import sizes_with_dropout
@@ -34,7 +34,7 @@ class Start:
 
     recipe: PretrainRecipe
     source: ModelSource | None
-    sizes: EncoderSettings | ElmoSettings | None
+    sizes: Sizes | None
     family: Family
     tokenizer: Tokenizer | None
 
@@ -104,7 +104,7 @@ def describe_new_layers(start: Start) -> str | None:
     )
 
 
-def _check_sizes(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
+def _check_sizes(settings: PretrainRecipe, sizes: Sizes) -> None:
     """Refuses `model.*` if what it gives differs from the model in `init_from`, and what is said of random weights."""
     ours, theirs = _given_sizes(settings.model, sizes.family), sizes.model_dump()
     if isinstance(sizes, EncoderSettings):
@@ -155,7 +155,7 @@ def given_dropout(model: AnyModelSettings) -> dict[str, float]:
     return model.model_dump(include=model.model_fields_set.intersection(DROPOUTS), exclude_none=True)
 
 
-def check_positions(settings: PretrainRecipe, sizes: EncoderSettings | ElmoSettings) -> None:
+def check_positions(settings: PretrainRecipe, sizes: Sizes) -> None:
     """Refuses, by a SettingsError, sequences that are longer than the encoder has positions."""
     (key, longest), most = settings.longest, sizes.num_positions
     if longest <= most:

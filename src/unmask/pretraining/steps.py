@@ -61,14 +61,7 @@ class PretrainingSteps:
         self._settings = settings = start.recipe
         self._share = share
         self._phases = settings.all_phases
-        self._stream: StreamLoader | None = None
-        self._loaders: list[SequenceLoader] = []
-        if tokenizer.reads_words:
-            self._stream = stream_loader(settings, store, tokenizer, held_out=False)
-        else:
-            self._loaders = [
-                sequence_loader(start, store, tokenizer, held_out=False, phase=phase) for phase in self._phases
-            ]
+        self._loaders = [build_loader(start, store, tokenizer, held_out=False, phase=phase) for phase in self._phases]
         state = {} if checkpoint is None else checkpoint.state
         done = 0.0 if checkpoint is None else settings.train.share_done(checkpoint.done)
         self._start = Position() if checkpoint is None else checkpoint.position(Position)
@@ -130,8 +123,6 @@ class PretrainingSteps:
 
     def _open(self, start: Position, most_tokens: int | None, share: Share) -> Iterator[StepBatches[Position]]:
         sizes = [self.cut(Position(phase=number), most_tokens).micro_batch_size for number in range(len(self._phases))]
-        if self._stream is not None:
-            return replace(self._stream, micro_batch_size=sizes[0], share=share).steps(start)
         steps = phased_steps(
             [
                 replace(loader, micro_batch_size=size, share=share)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 from unmask.corpus.annotations import Annotation
 from unmask.corpus.documents import Document
@@ -21,9 +22,9 @@ from unmask.errors import SettingsError
 from unmask.store.annotation_places import AnnotatedText, place_annotations
 from unmask.store.manifest import token_dtype
 from unmask.store.shard_writer import EncodedChunk, WordBytes
-from unmask.store.word_encoding import encode_words
 from unmask.tokenization.encoding.plain_text import plain_copy
 from unmask.tokenization.encoding.word_cache import WordCache
+from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 
 HASH_BYTES = 4
@@ -119,7 +120,7 @@ class Encoder:
             sentences = [self._segment(sentence) for sentence in sentences]
         words: WordBytes | None = None
         if self._tokenizer.reads_words:
-            tokens, lengths, words = encode_words(self._tokenizer, sentences, self._dtype)
+            tokens, lengths, words = _encode_words(self._tokenizer, sentences, self._dtype)
         else:
             assert self._cache is not None
             tokens, lengths = self._cache.encode(sentences)
@@ -138,6 +139,24 @@ class Encoder:
             words=words,
             spans=place_annotations(annotated, lengths, self._backend) if annotated else None,
         )
+
+
+def _encode_words(
+    tokenizer: WordTokenizer, sentences: Sequence[str], dtype: np.dtype[Any]
+) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.uint32], WordBytes]:
+    """Encodes sentences as `WordCache` does, without the marks at their beginning and end, and keeps their bytes.
+
+    Returns:
+        (words,) the ids of all words, that of `<UNK>` for words outside the vocabulary; (sentences,) uint32, the
+        number of words of each; the bytes of the words.
+    """
+    words_of = [tokenizer.words(sentence) for sentence in sentences]
+    words = [word for words in words_of for word in words]
+    encoded = [word.encode() for word in words]
+    ids = np.array(tokenizer.vocabulary_ids(words), dtype=dtype)
+    lengths = np.fromiter(map(len, words_of), np.uint32, len(words_of))
+    word_lengths = np.fromiter(map(len, encoded), np.uint32, len(encoded))
+    return ids, lengths, WordBytes(np.frombuffer(b"".join(encoded), np.uint8), word_lengths)
 
 
 def _is_space_part_of_words(tokenizer: Tokenizer) -> bool:

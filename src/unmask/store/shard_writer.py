@@ -21,7 +21,7 @@ from unmask.corpus.annotations import KINDS
 from unmask.errors import StoreError
 from unmask.io.json_text import read_object
 from unmask.io.paths import MANIFEST, SKIPPED
-from unmask.io.writing import UNFINISHED, sha256, write_json, writing
+from unmask.io.writing import UNFINISHED, describe_file, write_json, writing
 from unmask.store.manifest import (
     DOCUMENT,
     FORMAT_VERSION,
@@ -257,8 +257,3 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
     write_json(directory / MANIFEST, manifest)
     remove_records(directory)
     return manifest
-
-
-def describe_file(path: Path) -> dict[str, Any]:
-    """A file's size and checksum, in the form of the manifest."""
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}

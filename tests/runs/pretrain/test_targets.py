@@ -134,10 +134,11 @@ def test_what_nothing_counts_for_has_no_mean() -> None:
         def scores(self, batch: Batch) -> dict[str, tuple[torch.Tensor, int]]:
             return {"a_loss": (torch.tensor(3.0), 2), "b_loss": (torch.tensor(0.0), 0), "c": (torch.tensor(1.0), 4)}
 
-    objective = cast(Objective, SimpleNamespace(perplexities=("a_loss", "b_loss")))
     compute = Compute(torch.device("cpu"), torch.float32, "a test")
-    figures = measure(objective, cast(ObjectiveModule, Module()), [pack([[1]]), pack([[2]])], compute)
-    assert figures == {"a_loss": 1.5, "c": 0.25, "a_perplexity": math.exp(1.5)}
+    for term, perplexity in (("a", {"a_perplexity": math.exp(1.5)}), ("b", {})):
+        objective = cast(Objective, SimpleNamespace(vocabulary_terms=(term,)))
+        figures = measure(objective, cast(ObjectiveModule, Module()), [pack([[1]]), pack([[2]])], compute)
+        assert figures == {"a_loss": 1.5, "c": 0.25, **perplexity}
 
 
 def test_steps_that_were_looked_at_come_all_the_same(tiny_recipe: Path, tiny_store: Path) -> None:

@@ -53,14 +53,7 @@ def round_trip(texts_written: list[str], content: bytes, name: str) -> None:
         documents, counts = read(path)
     assert texts(documents) == texts_written
     assert counts.file_bytes == len(COMPRESS[split_suffixes(path)[1]](content))
-    sizes = [len(text.encode()) for text in texts_written]
-    assert counts == CorpusCounts(
-        files=1,
-        empty_files=int(not sizes),
-        file_bytes=counts.file_bytes,
-        documents_read=len(sizes),
-        bytes_read=sum(sizes),
-    )
+    assert counts == CorpusCounts(files=1, empty_files=int(not texts_written), file_bytes=counts.file_bytes)
 
 
 @given(st.lists(ANY_TEXT), st.sampled_from(sorted(COMPRESS)), st.booleans())
@@ -122,7 +115,7 @@ def test_standard_input_is_text_or_what_is_named_and_its_compression_is_seen(
     type_in(monkeypatch, given)
     documents, counts = read(Path("-"))
     assert documents == [Document("one", "standard input:1"), Document("two", "standard input:3")]
-    assert (counts.files, counts.file_bytes, counts.bytes_read) == (1, len(given), 6)
+    assert (counts.files, counts.file_bytes) == (1, len(given))
     type_in(monkeypatch, COMPRESS[compression](b"text,n\none,1\n"))
     assert texts(read(Path("-"), ReadingSettings(format="csv"))[0]) == ["one"]
 
@@ -137,10 +130,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, compression: str) ->
     path = write(tmp_path / f"a.jsonl{compression}", content)
     counts = CorpusCounts()
     tracemalloc.start()
-    assert all(document.text for document in read_files([path], counts))
+    assert sum(len(document.text) for document in read_files([path], counts)) == 8_000_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert counts.bytes_read == 8_000_000
     assert peak < 6e6  # most for .bz2, which unpacks blocks of 900 kB
 
 
@@ -150,17 +142,17 @@ def test_a_line_of_100_megabytes_is_read_and_counted(tmp_path: Path, name: str) 
     content = {".jsonl": b'{"text": "%s"}\n' % text, ".txt": text}.get(split_suffixes(Path(name))[0], b"text\n" + text)
     documents, counts = read(write(tmp_path / name, content))
     assert [len(document.text) for document in documents] == [len(text)]
-    assert (counts.long_lines, counts.bytes_read) == (1, len(text))
+    assert counts.long_lines == 1
 
 
 def test_many_empty_documents_stream(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.gz", b'{"text": ""}\n' * 50_000)
     counts = CorpusCounts()
     tracemalloc.start()
-    assert not any(document.text for document in read_files([path], counts))
+    assert sum(not document.text for document in read_files([path], counts)) == 50_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (counts.documents_read, counts.bytes_read, counts.empty_files) == (50_000, 0, 0)
+    assert counts.empty_files == 0
     assert peak < 5e6  # as documents they would be 10 MB
 
 
@@ -184,7 +176,6 @@ def skipped(path: Path) -> tuple[list[str], list[tuple[str, str]]]:
     left = texts(list(read_files([path], counts, SKIP)))
     assert sum(counts.skipped.values()) == len(listed)
     assert {reason for _, reason in listed} == counts.skipped.keys()
-    assert (counts.documents_read, counts.bytes_read) == (len(left), sum(len(text.encode()) for text in left))
     return left, listed
 
 

@@ -28,7 +28,7 @@ COUNTS = CorpusCounts(
 
 
 def test_the_table_says_what_came_in_what_went_and_what_is_left() -> None:
-    assert format_statistics(COUNTS, {"sentences": 60_000, "documents_without_tokens": 2}).splitlines() == [
+    assert format_statistics(COUNTS.as_dict(), {"sentences": 60_000, "documents_without_tokens": 2}).splitlines() == [
         "read 3 files, 1 without a document: 5 MiB",
         "passed over 2 records: not JSON",
         "met 1 line of more than a megabyte",
@@ -45,16 +45,12 @@ def test_the_table_says_what_came_in_what_went_and_what_is_left() -> None:
 
 def test_one_of_a_thing_is_told_in_the_singular() -> None:
     written = {"documents": 1, "tokens": 12, "unknown_tokens": 1, "documents_without_tokens": 1}
-    last = format_statistics(COUNTS, written).splitlines()[-1]
+    last = format_statistics(COUNTS.as_dict(), written).splitlines()[-1]
     assert last == "wrote 1 document, 12 tokens, 1 unknown token, 1 document without tokens"
 
 
-def test_a_manifest_tells_the_same() -> None:
-    assert format_statistics(json.loads(json.dumps(COUNTS.as_dict()))) == format_statistics(COUNTS)
-
-
 def test_nothing_read_is_told_as_well() -> None:
-    assert format_statistics(CorpusCounts()).splitlines() == [
+    assert format_statistics(CorpusCounts().as_dict()).splitlines() == [
         "read 0 files: 0 B",
         "          documents  count  bytes  share",
         "came in           0             0",
@@ -76,7 +72,7 @@ def test_columns_add_up_within_100_columns(counts: CorpusCounts) -> None:
     dropped, removed = counts.dropped.values(), counts.removed.values()
     counts.documents_read = counts.documents + sum(amount.count for amount in dropped)
     counts.bytes_read = counts.utf8_bytes + sum(amount.utf8_bytes for amount in [*dropped, *removed])
-    lines = format_statistics(counts).splitlines()
+    lines = format_statistics(counts.as_dict()).splitlines()
     assert all(len(line) <= 100 for line in lines)
     header = next(line for line in lines if line.endswith("share"))
     ends = {name: header.index(name) + len(name) for name in ("documents", "bytes")}

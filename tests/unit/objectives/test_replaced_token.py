@@ -250,7 +250,6 @@ def test_scores_are_what_they_are_called(tmp_path: Path) -> None:
         "discriminator_auc": pytest.approx(roc_auc_score(replaced, guesses)),
         "replaced_share": pytest.approx(float(replaced.mean())),
     }
-    assert set(its.perplexities) <= scores.keys()
 
 
 @torch.no_grad()

@@ -202,6 +202,7 @@ def test_other_dropout_is_no_misfit(tmp_path: Path) -> None:
         save_model(tmp_path / folder, saved.encoder, saved.heads)
     module = new_module()
     new_objective().restore_heads(module, open_source(tmp_path))
+    assert module.generator.settings.hidden_dropout_prob == DISCRIMINATOR.hidden_dropout_prob
     assert torch.equal(module.generator_head.bias, other.generator_head.bias)
     assert torch.equal(module.generator_head.dense.weight, other.generator_head.dense.weight)
 

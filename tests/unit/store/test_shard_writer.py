@@ -17,12 +17,11 @@ import pytest
 from support.corpora import names
 from support.stores import chunk_of
 from unmask.errors import OutputError, StoreError
-from unmask.io.writing import sha256
+from unmask.io.writing import describe_file, sha256
 from unmask.store.manifest import DOCUMENT
 from unmask.store.shard_writer import (
     EncodedChunk,
     ShardWriter,
-    describe_file,
     read_record,
     record_path,
     remove_records,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from unmask.corpus.annotations import Annotation, Edit, follow, removed_lines
 from unmask.corpus.documents import CorpusCounts
+from unmask.corpus.source import utf8_size
 
 NOTHING_LEFT = "nothing left"
 """The reason for dropping a document from which cleaning removed every line."""
@@ -28,8 +29,8 @@ class Draft:
     removed: list[tuple[str, int, int]] = field(default_factory=list)  # what was removed, how many, and the UTF-8 bytes
     dropped: str | None = None  # the reason for dropping the document; None while it stays
 
-    def change(self, text: str, what: str, count: int, num_bytes: int, edits: Iterable[Edit]) -> None:
-        """Replaces the text by one that is `num_bytes` shorter in UTF-8 after the removal of `count` of `what`.
+    def change(self, text: str, what: str, count: int, edits: Iterable[Edit]) -> None:
+        """Replaces the text by what the removal of `count` of `what` leaves of it.
 
         `edits` lists the changes; it is not read if the text has no annotations.
         """
@@ -37,17 +38,14 @@ class Draft:
             followed = follow(self.annotations, edits, len(text))
             self.num_annotations_removed += len(self.annotations) - len(followed)
             self.annotations = followed
+        bytes_before, self.utf8_bytes = self.utf8_bytes, utf8_size(text)
         self.text = text
-        self.utf8_bytes -= num_bytes
-        self.removed.append((what, count, num_bytes))
+        self.removed.append((what, count, bytes_before - self.utf8_bytes))
 
     def keep_lines(self, lines: Sequence[str], keep: Sequence[bool], what: str) -> None:
         """Removes lines, each with a line break; `lines` are all lines of the text."""
         kept = [line for line, stays in zip(lines, keep, strict=True) if stays]
-        gone = [line for line, stays in zip(lines, keep, strict=True) if not stays]
-        num_breaks = len(lines) - 1 - max(0, len(kept) - 1)
-        num_bytes = len("".join(gone).encode("utf-8")) + num_breaks
-        self.change("\n".join(kept), what, len(gone), num_bytes, removed_lines(lines, keep))
+        self.change("\n".join(kept), what, len(lines) - len(kept), removed_lines(lines, keep))
 
     def drop(self, reason: str) -> None:
         """Marks the document as dropped."""

@@ -13,6 +13,7 @@ from unmask.models.families.elmo import ELMO
 from unmask.models.family import Family
 from unmask.models.settings import (
     Count,
+    EncoderSettings,
     ModelSettings,
     NumLayers,
     Probability,
@@ -172,3 +173,6 @@ AnyModelSettings = Annotated[
     Annotated[ModelSettings, Tag("<other>")] | Annotated[ElmoModelSettings, Tag("<elmo>")], Discriminator(_kind_of)
 ]
 """`model.*` of a recipe, distinguished by `architecture`."""
+
+Sizes = EncoderSettings | ElmoSettings
+"""The sizes of any encoder."""

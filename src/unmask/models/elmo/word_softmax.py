@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from unmask.models.elmo.settings import ElmoSettings
 
@@ -22,7 +21,3 @@ class WordSoftmax(nn.Module):
         self.weight = nn.Parameter(torch.empty(settings.vocab_size, settings.projection_size))
         self.bias = nn.Parameter(torch.zeros(settings.vocab_size))
         nn.init.normal_(self.weight, std=1 / math.sqrt(settings.projection_size))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(rows, vocabulary) logits of `hidden` (rows, projection)."""
-        return functional.linear(hidden, self.weight, self.bias)

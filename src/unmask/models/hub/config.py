@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from unmask.errors import ModelError
 from unmask.io.json_text import read_object
 from unmask.io.paths import CONFIGS
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import ElmoSettings, Sizes
 from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family, HeadKind, ModelClass, Part
 from unmask.models.settings import EncoderSettings, reasons
@@ -40,7 +40,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 """Keys with the one value that is supported, which is also meant if they are left out, and its meaning."""
 
 
-def config_of(settings: EncoderSettings | ElmoSettings) -> dict[str, Any]:
+def config_of(settings: Sizes) -> dict[str, Any]:
     """The sizes of an encoder under the keys of its family."""
     if isinstance(settings, ElmoSettings):
         return settings.model_dump(mode="json", exclude={"architecture"})
@@ -120,7 +120,7 @@ def class_named(
 
 def read_class(
     path: Path, config: Mapping[str, Any], weights: Callable[[], Collection[str]]
-) -> tuple[str, Family, ModelClass, EncoderSettings | ElmoSettings]:
+) -> tuple[str, Family, ModelClass, Sizes]:
     """`class_named`, and the sizes of the encoder. Raises ModelError if the model does not load for what its
     configuration says."""
     name, family, its = class_named(path, config, weights)
@@ -227,7 +227,7 @@ def dropout_of(path: Path, config: Mapping[str, Any], its: ModelClass) -> float 
     raise ModelError(f"{path}: {key} is {value!r}; expected null or a number from 0 to 1")
 
 
-def length_config(sizes: EncoderSettings | ElmoSettings, trained: int | None) -> dict[str, int]:
+def length_config(sizes: Sizes, trained: int | None) -> dict[str, int]:
     """What `config.json` says of the longest sequence that a model has seen; nothing where that is unknown, or as many
     tokens as it has positions, or where it has none (ELMo, LSTMs)."""
     if trained is None or sizes.family.is_recurrent or trained >= sizes.num_positions:
@@ -235,7 +235,7 @@ def length_config(sizes: EncoderSettings | ElmoSettings, trained: int | None) ->
     return {TRAINED_LENGTH: trained}
 
 
-def usual_length(sizes: EncoderSettings | ElmoSettings, config: Mapping[str, Any]) -> int:
+def usual_length(sizes: Sizes, config: Mapping[str, Any]) -> int:
     """The longest sequence to read where the user does not say: as in pre-training, or all positions."""
     trained = config.get(TRAINED_LENGTH)
     if type(trained) is not int or trained < 3:  # no space for a token between `[CLS]` and `[SEP]`

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import ModelError
-from unmask.io.paths import MODEL
+from unmask.io.paths import model_directory
 from unmask.io.writing import write_json
 from unmask.models.bert import Pooler
 from unmask.models.encoder import Encoder, new_encoder
@@ -48,18 +48,17 @@ NUM_LABELS: dict[HeadKind, int] = {"question_answering": 2, "multiple_choice": 1
 
 
 def weights_of(
-    encoder: Encoder, heads: Mapping[Part, nn.Module] | None = None, prefixed: bool | None = None
+    encoder: Encoder, heads: Mapping[Part, nn.Module] | None = None, *, prefixed: bool = False
 ) -> dict[str, Tensor]:
     """The weights under their names in the layout, the tied decoder left out; detached, on their device, not copied.
 
     Args:
-        prefixed: whether the encoder's names have the prefix; None: if there is a head.
+        prefixed: whether the encoder's names have the prefix, as beside a head.
     """
     named: dict[str, Tensor] = {}
     for parameter, place in hub_names(encoder, heads).items():
         named |= split(place, parameter.detach())
-    has_prefix = bool(heads) if prefixed is None else prefixed
-    prefix = "" if has_prefix else encoder.settings.family.weights.prefix
+    prefix = "" if prefixed else encoder.settings.family.weights.prefix
     return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
 
 
@@ -189,12 +188,7 @@ def load_model(directory: str | Path | ModelSource, kind: str | None = None) -> 
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, it is of another
             kind, or a weight is missing, left over or of another shape; the message names it.
     """
-    if isinstance(directory, ModelSource):
-        source = directory
-    else:
-        path = Path(directory)
-        is_run = not (path / CONFIG).exists() and (path / MODEL / CONFIG).is_file()
-        source = open_source(path / MODEL if is_run else path)
+    source = directory if isinstance(directory, ModelSource) else open_source(model_directory(directory))
     source.check_kind(kind)
     weights, parts = source.weights(), source.model_class.parts
     may_be_left = left_prefixes(source.family, source.model_class)

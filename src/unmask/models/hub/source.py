@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import ModelError
-from unmask.models.elmo.settings import ElmoSettings
+from unmask.models.elmo.settings import Sizes
 from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family, HeadKind, ModelClass, Part
@@ -39,7 +39,7 @@ class ModelSource:
     class_name: str
     family: Family
     model_class: ModelClass
-    settings: EncoderSettings | ElmoSettings
+    settings: Sizes
     read: Callable[[], Mapping[str, Tensor]]
 
     @property

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unmask.errors import ModelError
-from unmask.io.writing import writing
+from unmask.io.writing import write_json, write_text
 from unmask.tokenization.definition import Piece, TextTemplate
 from unmask.tokenization.tokenizer import EncodedInput, assemble
 from unmask.tokenization.vocabulary import Vocabulary
@@ -247,10 +247,8 @@ class WordTokenizer:
         Raises:
             OutputError: the disk is full, or the place cannot be written.
         """
-        with writing(directory / WORDS_FILE) as file:
-            file.write("".join(f"{word}\n" for word in self.token_strings).encode())
-        with writing(directory / SETTINGS_FILE) as file:
-            file.write((json.dumps(self._settings(), indent=2) + "\n").encode())
+        write_text(directory / WORDS_FILE, "".join(f"{word}\n" for word in self.token_strings))
+        write_json(directory / SETTINGS_FILE, self._settings())
 
 
 def is_word_tokenizer(directory: Path) -> bool:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import OutputError
-from unmask.io.writing import UNFINISHED, sha256, write_json, writing_directory
+from unmask.io.writing import UNFINISHED, describe_file, write_json, writing_directory
 from unmask.training.run.checkpoint import STATE, Snapshot, newest_first, remove, state_digest, step_of
 from unmask.training.settings import TrainSettings
 
@@ -97,9 +97,7 @@ def write_checkpoint(
             _write_tensors(directory / name, tensors)
             if is_given_up():
                 raise CancelledError
-        files = {
-            file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in sorted(directory.iterdir())
-        }
+        files = {file.name: describe_file(file) for file in sorted(directory.iterdir())}
         saved = snapshot.state | {"files": files}
         write_json(directory / STATE, saved | {"sha256": state_digest(saved)})
     saved_steps = [path for path in newest_first(checkpoints) if path.name <= target.name]

@@ -52,9 +52,9 @@ Nothing more is known of either, although a good deal was said at the time."""
 
 def check_account(documents: list[Document], counts: CorpusCounts, path: Path) -> None:
     handed_on = sum(len(document.text.encode()) for document in documents)
-    assert counts.bytes_read == len(path.read_text("utf-8-sig").encode())  # no byte order mark, line ends count as one
-    assert counts.bytes_read == handed_on + sum(amount.utf8_bytes for amount in counts.removed.values())
-    assert counts.documents_read == len(documents)
+    in_file = len(path.read_text("utf-8-sig").encode())  # no byte order mark, line ends count as one
+    assert handed_on + counts.bytes_read == in_file
+    assert counts.bytes_read == sum(amount.utf8_bytes for amount in counts.removed.values())
 
 
 def test_a_book_is_found_by_its_mark_and_stripped_of_its_licence() -> None:

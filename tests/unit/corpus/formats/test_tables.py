@@ -103,12 +103,7 @@ def test_parquet_is_read_by_row_groups_and_places_are_rows(tmp_path: Path) -> No
     written = table(path, row_group_size=300)
     documents, counts = read(path, ReadingSettings(column="body"))
     assert documents == [Document(text, f"{path}:{number}") for number, text in enumerate(written, start=1)]
-    assert counts == CorpusCounts(
-        files=1,
-        file_bytes=path.stat().st_size,
-        documents_read=1_000,
-        bytes_read=sum(len(text.encode()) for text in written),
-    )
+    assert counts == CorpusCounts(files=1, file_bytes=path.stat().st_size)
 
 
 def test_compressed_parquet_is_unpacked_first(tmp_path: Path) -> None:

@@ -301,6 +301,7 @@ def test_googles_checkpoints_go_through_their_reader(tmp_path: Path, monkeypatch
     """Only where there is no config.json; what the reader gives is read as strictly as any directory."""
     hugging_face, google = save_pretrained(tmp_path / "hf", "bert"), tmp_path / "google"
     google.mkdir()
+    (google / "bert_config.json").write_text("{}")
     config = json.loads((hugging_face / "config.json").read_text())
     weights = load_file(hugging_face / "model.safetensors")
     monkeypatch.setattr(google_checkpoint, "is_google_checkpoint", lambda directory: directory == google)
