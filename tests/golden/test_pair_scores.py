@@ -215,7 +215,7 @@ def test_log_likelihoods_of_both_directions_of_elmo(tmp_path: Path) -> None:
     ("save", "message"),
     [
         (save_bert, "is a BertModel, which cannot say how likely a sentence is: expected a masked, left-to-right or"),
-        (save_discriminator, "is a discriminator without its generator, .*: give --discriminator"),
+        (save_discriminator, "is a discriminator without its generator, .*: give discriminator=True"),
     ],
 )
 def test_a_model_that_cannot_score_says_so(tmp_path: Path, save: Any, message: str) -> None:

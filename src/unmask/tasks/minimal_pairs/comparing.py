@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.tasks.minimal_pairs.reading import Paradigm
-from unmask.tasks.minimal_pairs.scorers import SentenceScorer, score_sentences
+from unmask.errors import InputError
+from unmask.io.rows import RowFaults
+from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
+from unmask.tasks.minimal_pairs.scorers import Sentence, SentenceScorer, score_sentences
 
 _PAIRS_AT_ONCE = 500
 """Pairs whose sentences are sorted by length together."""
@@ -30,18 +32,21 @@ def compare_pairs(
         As `unmask.inference.pairs.evaluate_pairs`. The mean is over paradigms, each counting the same, and so is that
         of each phenomenon (`terms`). Intervals are of 95 %: Wilson's for the share of a paradigm, which has a width at
         0 and 100 % too, and for means what Newcombe (1998) makes of these.
+
+    Raises:
+        InputError: as `encode_pairs`, before any is scored.
+        ModelError: what the model computes is not finite.
     """
     pairs = [pair for paradigm in paradigms for pair in paradigm.pairs]
+    encoded = encode_pairs(scorer, pairs)
     right = np.zeros(len(pairs), dtype=bool)
     num_alike = 0
     # Long and short ones mixed, so that the time left is a fair estimate.
     order = np.random.default_rng(0).permutation(len(pairs))
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         numbers = order[start : start + _PAIRS_AT_ONCE]
-        texts = [text for number in numbers for text in (pairs[number].good, pairs[number].bad)]
-        sentences = scorer.encode(texts)
-        two = zip(sentences[0::2], sentences[1::2], strict=True)
-        differ = [not np.array_equal(good.ids, bad.ids) for good, bad in two]
+        sentences = [sentence for number in numbers for sentence in encoded[number]]
+        differ = [not read_alike(*encoded[number]) for number in numbers]
         scores = score_sentences(scorer, sentences, lambda count: advance(count / 2))
         right[numbers] = (scores[0::2] > scores[1::2]) & differ  # equal ids may get scores that differ in a digit
         num_alike += differ.count(False)
@@ -63,6 +68,34 @@ def compare_pairs(
         "terms": {term: _mean(shares[name] for name in names)["accuracy"] for term, names in by_term.items()},
         "paradigms": {each.name: {"term": each.term, **_mean([shares[each.name]])} for each in paradigms},
     }
+
+
+def encode_pairs(scorer: SentenceScorer, pairs: Sequence[MinimalPair]) -> list[tuple[Sentence, Sentence]]:
+    """What the model reads of the right and of the wrong sentence of each pair.
+
+    Raises:
+        InputError: the model cannot score a sentence; file and line are named, the first few together.
+    """
+    encoded: list[tuple[Sentence, Sentence]] = []
+    faults = RowFaults()
+    for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+        part = pairs[start : start + _PAIRS_AT_ONCE]
+        try:
+            sentences = scorer.encode([text for pair in part for text in (pair.good, pair.bad)])
+            encoded += zip(sentences[0::2], sentences[1::2], strict=True)
+        except InputError:
+            for pair in part:
+                try:
+                    scorer.encode([pair.good, pair.bad])
+                except InputError as error:
+                    faults.add(InputError(f"{pair.place}: {error}"))
+    faults.raise_any()
+    return encoded
+
+
+def read_alike(good: Sentence, bad: Sentence) -> bool:
+    """Whether two sentences are one and the same to the model."""
+    return np.array_equal(good.ids, bad.ids)
 
 
 def _share(right: int, size: int) -> NDArray[np.float64]:
