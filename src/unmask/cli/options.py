@@ -34,7 +34,7 @@ Workers = Annotated[int | None, typer.Option("--workers", min=1, help="processes
 Json = Annotated[bool, typer.Option("--json", help="one JSON object")]
 Columns = Annotated[
     list[str] | None,
-    typer.Option("--column", metavar="NAME=COLUMN", help="columns of texts and labels: text_a=premise label=gold ..."),
+    typer.Option("--column", metavar="NAME=COLUMN", help="what a column is called, as label=gold; may be repeated"),
 ]
 Encoding = Annotated[str, typer.Option("--encoding", help="of the files, such as cp949 (Korean Windows) or utf-16")]
 Separator = Annotated[
