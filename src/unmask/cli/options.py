@@ -82,15 +82,19 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
         print(line.encode("utf-8", "backslashreplace").decode())
 
 
-def check_page(out: Path | None, overwrite: bool) -> None:
-    """Refuses the place of a page before the work for it begins; None is no page."""
+def check_page(out: Path | None, overwrite: bool, or_lines: bool = False) -> None:
+    """Refuses the place of a page, or of JSON lines where these are had too, before the work for it begins; None is no
+    page."""
     from unmask.errors import SettingsError
     from unmask.io.writing import refuse_existing
 
     if out is None:
         return
-    if out.suffix != ".html" or not out.parent.is_dir():
-        raise SettingsError(f"--out {out}: expected the name of a page, such as page.html, in a folder that exists")
+    if out.suffix not in (".html", *([".jsonl"] if or_lines else [])) or not out.parent.is_dir():
+        lines = " or of JSON lines, such as lines.jsonl," if or_lines else ""
+        raise SettingsError(
+            f"--out {out}: expected the name of a page, such as page.html,{lines} in a folder that exists"
+        )
     refuse_existing(out, overwrite)
 
 

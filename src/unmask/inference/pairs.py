@@ -19,7 +19,7 @@ from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.tasks.minimal_pairs.comparing import compare_pairs, encode_pairs, read_alike
+from unmask.tasks.minimal_pairs.comparing import PairScores, compare_pairs, encode_pairs, read_alike, score_pairs
 from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms
 from unmask.tasks.minimal_pairs.scorers import PllMode, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
@@ -60,12 +60,25 @@ def evaluate_pairs(
         ModelError: the model cannot say how likely a text is.
         InputError: the pairs cannot be read, or a sentence is too long.
     """
+    return score_model(model, pairs, pll=pll, discriminator=discriminator, device=device, precision=precision).figures()
+
+
+def score_model(
+    model: str | Path,
+    pairs: str | DataPath,
+    *,
+    pll: PllMode = "original",
+    discriminator: bool = False,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> PairScores:
+    """What `evaluate_pairs` measures, pair by pair; its arguments and errors are the same."""
     paradigms = read_paradigms(pairs)
     scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
     with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
-        results = compare_pairs(scorer, paradigms, progress.advance)
-        _warn_of_alike(results, paradigms, scorer)
-    return results
+        scored = score_pairs(scorer, paradigms, progress.advance)
+        _warn_of_alike(scored.figures(), paradigms, scorer)
+    return scored
 
 
 def evaluate_checkpoints(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,30 @@ def test_checkpoints_end_with_the_model(whole: Path, pairs: Path, tmp_path: Path
     assert "Over the run" in shown
     assert "&lt;term&gt;" in shown
     assert "<term>" not in shown
+
+
+def test_each_pair_is_written_with_its_scores(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:
+    lines = tmp_path / "scores.jsonl"
+    finished = unmask("evaluate", whole, "--pairs", pairs, "--json", "--out", lines)
+    assert finished.code == 0, finished.errors
+    scored = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    expected = [(number, row) for uid in ("agreement", "order") for number, row in given() if row["UID"] == uid]
+    for one, (number, row) in zip(scored, expected, strict=True):
+        assert one["place"] == f"{pairs}:{number}"
+        assert [one["paradigm"], one["sentence_good"], one["sentence_bad"]] == [
+            row[name] for name in ("UID", "sentence_good", "sentence_bad")
+        ]
+        assert one["right"] == (one["score_good"] > one["score_bad"])
+    for name, its in json.loads(finished.output)["paradigms"].items():
+        right = [one["right"] for one in scored if one["paradigm"] == name]
+        assert its["accuracy"] == pytest.approx(100 * sum(right) / 3)
+    refused = unmask("evaluate", whole, "--pairs", pairs, "--checkpoints", "--out", tmp_path / "all.jsonl")
+    assert (refused.code, "lines are of one model: leave out --checkpoints" in refused.errors) == (2, True)
+
+
+def given() -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of `pairs` with the numbers of their lines."""
+    return enumerate(ROWS * 3, start=1)
 
 
 def test_a_page_of_one_model_has_no_curve(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:
