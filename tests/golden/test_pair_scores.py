@@ -193,7 +193,8 @@ def test_log_likelihoods_of_both_directions_of_elmo(tmp_path: Path) -> None:
 
     def log_likelihood(word: int, hidden: torch.Tensor) -> float:
         known = word if word < tokenizer.vocab_size else tokenizer.unk_id
-        return float(torch.log_softmax(softmax(hidden[None])[0].double(), -1)[known])
+        logits = functional.linear(hidden, softmax.weight, softmax.bias)
+        return float(torch.log_softmax(logits.double(), -1)[known])
 
     expected, unknown = [], 0
     for sentence in SENTENCES:
@@ -215,7 +216,7 @@ def test_log_likelihoods_of_both_directions_of_elmo(tmp_path: Path) -> None:
     ("save", "message"),
     [
         (save_bert, "is a BertModel, which cannot say how likely a sentence is: expected a masked, left-to-right or"),
-        (save_discriminator, "is a discriminator without its generator, .*: give --discriminator"),
+        (save_discriminator, "is a discriminator without its generator, .*: give discriminator=True"),
     ],
 )
 def test_a_model_that_cannot_score_says_so(tmp_path: Path, save: Any, message: str) -> None:

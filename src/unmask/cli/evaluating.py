@@ -51,7 +51,9 @@ def evaluate_command(
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="with --pairs: every checkpoint of a pre-training run, not its model")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="with --pairs: a page, .html")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="with --pairs: a page, .html, or each pair with its scores, .jsonl")
+    ] = None,
     overwrite: Overwrite = False,
     task: Annotated[str | None, typer.Option("--task", help="the model's own where left out")] = None,
     predictions: Annotated[
@@ -126,18 +128,26 @@ def _evaluate_pairs(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    from unmask.inference.pairs import evaluate_checkpoints, evaluate_pairs
+    from unmask.errors import SettingsError
+    from unmask.inference.pairs import evaluate_checkpoints, score_model
+    from unmask.io.writing import write_json_lines
     from unmask.reports.pairs_page import write_pairs_page
 
-    check_page(out, overwrite)
-    every = evaluate_checkpoints(model, pairs, **asked) if checkpoints else [evaluate_pairs(model, pairs, **asked)]
+    check_page(out, overwrite, or_lines=True)
+    if checkpoints and out is not None and out.suffix == ".jsonl":
+        raise SettingsError(f"--out {out}: lines are of one model: leave out --checkpoints, or name a page (.html)")
+    scored = None if checkpoints else score_model(model, pairs, **asked)
+    every = evaluate_checkpoints(model, pairs, **asked) if scored is None else [scored.figures()]
     if as_json:
         found = {"task": "pairs", "checkpoints": every} if checkpoints else every[-1]
         print(json.dumps(found, ensure_ascii=False))
     else:
         _print_pairs(every, checkpoints)
     if out is not None:  # last, so that a full disk loses no figure
-        write_pairs_page(out, model, str(pairs), every)
+        if scored is not None and out.suffix == ".jsonl":
+            write_json_lines(out, scored.rows())
+        else:
+            write_pairs_page(out, model, str(pairs), every)
         print(f"wrote {out}", file=sys.stderr)
 
 

@@ -84,8 +84,10 @@ def score_command(
     precision: Precision = "fp32",
 ) -> None:
     """Answer a task without fine-tuning, by what a left-to-right model finds likelier: one JSON object a line. With
-    --json the figures on labelled examples instead, as `evaluate --json`."""
-    from unmask.errors import SettingsError
+    --json the figures on labelled examples instead, as `evaluate --json`. With --method acceptability and neither
+    --threshold nor --dev: the log-probability of each text, which needs no labels."""
+    from unmask.errors import InputError, SettingsError
+    from unmask.inference.left_to_right.text_scores import score_texts
     from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
     from unmask.inference.task_options import naming_columns
     from unmask.io.writing import refuse_existing, write_json_lines
@@ -95,27 +97,38 @@ def score_command(
         if as_json:
             raise SettingsError("--out is for predictions, and --json prints the figures: leave one of them out")
         refuse_existing(out, overwrite)
-    with naming_columns():
-        opened = open_zero_shot(
-            model,
-            data,
-            task,
-            method=cast(Method | None, method),
-            template=template,
-            words=None if words is None else read_words(words),
-            threshold=threshold,
-            dev=dev,
-            columns=read_columns(columns or []),
-            device=device,
-            precision=precision,
-        )
-        if as_json:
-            print(json.dumps(evaluate_zero_shot(opened, data), ensure_ascii=False))
-        elif out is None:
-            print_json_lines(predict_zero_shot(opened, data))
-        else:
-            write_json_lines(out, predict_zero_shot(opened, data))
-            print(out)
+    named = read_columns(columns or [])
+    is_alone = (task, template, words, threshold, dev, as_json) == ("classification", None, None, None, None, False)
+    try:
+        with naming_columns():
+            if method == "acceptability" and is_alone:
+                lines = score_texts(model, data, columns=named, device=device, precision=precision)
+            else:
+                opened = open_zero_shot(
+                    model,
+                    data,
+                    task,
+                    method=cast(Method | None, method),
+                    template=template,
+                    words=None if words is None else read_words(words),
+                    threshold=threshold,
+                    dev=dev,
+                    columns=named,
+                    device=device,
+                    precision=precision,
+                )
+                if as_json:
+                    print(json.dumps(evaluate_zero_shot(opened, data), ensure_ascii=False))
+                    return
+                lines = predict_zero_shot(opened, data)
+            if out is None:
+                print_json_lines(lines)
+            else:
+                write_json_lines(out, lines)
+                print(out)
+    except InputError as error:
+        alone = "--method acceptability alone, which prints log-probabilities"
+        raise InputError(str(error).replace("`unmask predict`", alone)) from error
 
 
 def read_words(given: list[str]) -> dict[str, str]:

@@ -33,7 +33,7 @@ Workers = Annotated[int | None, typer.Option("--workers", min=1, help="processes
 Json = Annotated[bool, typer.Option("--json", help="one JSON object")]
 Columns = Annotated[
     list[str] | None,
-    typer.Option("--column", metavar="NAME=COLUMN", help="columns of texts and labels: text_a=premise label=gold ..."),
+    typer.Option("--column", metavar="NAME=COLUMN", help="what a column is called, as label=gold; may be repeated"),
 ]
 Encoding = Annotated[str, typer.Option("--encoding", help="of the files, such as cp949 (Korean Windows) or utf-16")]
 Separator = Annotated[
@@ -81,15 +81,19 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
         print(json_line(row).decode(), end="")
 
 
-def check_page(out: Path | None, overwrite: bool) -> None:
-    """Refuses the place of a page before the work for it begins; None is no page."""
+def check_page(out: Path | None, overwrite: bool, or_lines: bool = False) -> None:
+    """Refuses the place of a page, or of JSON lines where these are had too, before the work for it begins; None is no
+    page."""
     from unmask.errors import SettingsError
     from unmask.io.writing import refuse_existing
 
     if out is None:
         return
-    if out.suffix != ".html" or not out.parent.is_dir():
-        raise SettingsError(f"--out {out}: expected the name of a page, such as page.html, in a folder that exists")
+    if out.suffix not in (".html", *([".jsonl"] if or_lines else [])) or not out.parent.is_dir():
+        lines = " or of JSON lines, such as lines.jsonl," if or_lines else ""
+        raise SettingsError(
+            f"--out {out}: expected the name of a page, such as page.html,{lines} in a folder that exists"
+        )
     refuse_existing(out, overwrite)
 
 

@@ -91,13 +91,16 @@ class Corpus:
 
 
 def find_corpora(
-    text: Sequence[str | Path], reading: ReadingSettings, cleaning: CleaningSettings, sizes: Mapping[str, int] = {}
+    text: str | Path | Sequence[str | Path],
+    reading: ReadingSettings,
+    cleaning: CleaningSettings,
+    sizes: Mapping[str, int] = {},
 ) -> list[Corpus]:
     """The corpora that paths name; those of a mixture are read once to learn their sizes. Files in folders that are not
     read are named in a warning.
 
     Args:
-        text: files, folders and globs, as `find_files` takes them; or one mixture, a YAML file.
+        text: one or more files, folders and globs, as `find_files` takes them; or one mixture, a YAML file.
         cleaning: how documents are cleaned, since shares are of cleaned text.
         sizes: those that are known, by the names of a mixture's corpora; none is measured where all are.
 
@@ -106,6 +109,7 @@ def find_corpora(
             paths, or a file of one cannot be read.
         SettingsError: a mixture is invalid.
     """
+    text = [text] if isinstance(text, str | Path) else text
     left_out: list[Path] = []
     if not any(Path(path).suffix in SUFFIXES for path in text):
         found = [Corpus("", find_files(text, reading.format, left_out))]

@@ -31,7 +31,9 @@ _CHOSEN = ("thresholds", "null_threshold")
 logger = logging.getLogger("unmask")
 
 
-def average_models(models: Sequence[str | Path], directory: str | Path, *, overwrite: bool = False) -> Path:
+def average_models(
+    models: str | Path | Sequence[str | Path], directory: str | Path, *, overwrite: bool = False
+) -> Path:
     """Writes the mean of models' weights, as float32, with the configuration and the tokenizer of the first; and so of
     the generators beside ELECTRAs, if all have theirs.
 
@@ -49,6 +51,7 @@ def average_models(models: Sequence[str | Path], directory: str | Path, *, overw
         OutputError: the directory exists already, or cannot be written.
     """
     directory = Path(directory)
+    models = [models] if isinstance(models, str | Path) else models
     if len(models) < 2:
         raise SettingsError(f"the mean of {len(models)} model(s): expected two or more")
     check_place(directory, overwrite)

@@ -10,11 +10,10 @@ from typing import Any
 from unmask.errors import SettingsError
 from unmask.inference.example_sets import counted_in, encode_sets
 from unmask.inference.predictor import Predictor, load_predictor
-from unmask.inference.task_options import NOTHING_SAID, naming_columns
+from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.tasks.base import ExampleCounts, Score, Task, positive_label
-from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.text.metrics import LabelScore, LabelSetScore
 
 logger = logging.getLogger("unmask")
@@ -25,7 +24,7 @@ def evaluate(
     model: str | Path | Predictor,
     data: str | DataPath,
     task: str | None = None,
-    columns: ColumnSettings = NOTHING_SAID,
+    columns: Columns = NOTHING_SAID,
     *,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -34,11 +33,13 @@ def evaluate(
     """Measures a fine-tuned model, or an ensemble, on a file of labelled examples, in constant memory.
 
     Args:
-        model: the directory of a model, of the run that made it or of an ensemble, or a loaded `Predictor`.
+        model: the directory of a model, of the run that made it or of an ensemble, or a `Predictor` from
+            `unmask.inference.predictor.load_predictor`.
         data: `.tsv`, `.csv`, `.jsonl` or `.parquet`, plain, `.gz` or `.zst`, or a data set's published layout.
         task: the task or data set whose layout the file has; None takes the one that the model was trained on. A
             `Predictor` has its own.
-        columns: of the examples, where they are not those that the model remembers.
+        columns: of the examples, where they are not those that the model remembers, such as `{"label": "gold"}`; see
+            `unmask.tasks.settings.ColumnSettings`.
         settings: of the task by name, such as `{"max_length": 256}`, in place of those that the model remembers.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32` or `bf16`.

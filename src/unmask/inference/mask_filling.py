@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,8 @@ class MaskFiller:
             InputError: `top_k` is no number of answers.
             ModelError: what the model computes is not finite.
         """
-        if top_k < 1:
-            raise InputError(f"top_k is {top_k}: expected at least 1")
+        if not isinstance(top_k, Integral) or top_k < 1:
+            raise InputError(f"top_k is {top_k}: expected a whole number, at least 1")
         answers: list[list[dict[str, Any]]] = []
         start = num_tokens = 0
         for end, text in enumerate(texts):

@@ -19,7 +19,7 @@ from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.tasks.minimal_pairs.comparing import compare_pairs
+from unmask.tasks.minimal_pairs.comparing import PairScores, compare_pairs, encode_pairs, read_alike, score_pairs
 from unmask.tasks.minimal_pairs.reading import Paradigm, read_paradigms
 from unmask.tasks.minimal_pairs.scorers import PllMode, SentenceScorer, new_scorer
 from unmask.tokenization.opening import open_tokenizer
@@ -60,12 +60,25 @@ def evaluate_pairs(
         ModelError: the model cannot say how likely a text is.
         InputError: the pairs cannot be read, or a sentence is too long.
     """
+    return score_model(model, pairs, pll=pll, discriminator=discriminator, device=device, precision=precision).figures()
+
+
+def score_model(
+    model: str | Path,
+    pairs: str | DataPath,
+    *,
+    pll: PllMode = "original",
+    discriminator: bool = False,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> PairScores:
+    """What `evaluate_pairs` measures, pair by pair; its arguments and errors are the same."""
     paradigms = read_paradigms(pairs)
     scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
     with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
-        results = compare_pairs(scorer, paradigms, progress.advance)
-        _warn_of_alike(results, paradigms)
-    return results
+        scored = score_pairs(scorer, paradigms, progress.advance)
+        _warn_of_alike(scored.figures(), paradigms, scorer)
+    return scored
 
 
 def evaluate_checkpoints(
@@ -98,21 +111,36 @@ def evaluate_checkpoints(
                 scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
                 results.append({"step": step, **compare_pairs(scorer, paradigms, progress.advance)})
             if len(results) == 1:  # all have the same vocabulary
-                _warn_of_alike(results[0], paradigms)
+                _warn_of_alike(results[0], paradigms, scorer)
     return results
 
 
-def _warn_of_alike(results: Mapping[str, Any], paradigms: Sequence[Paradigm]) -> None:
-    """Warns where the vocabulary makes the sentences of many pairs alike; those that are the same text have their own
-    warning when they are read."""
-    alike = results["alike"] - sum(pair.good == pair.bad for each in paradigms for pair in each.pairs)
-    if alike > MOST_ALIKE * results["n"]:
-        logger.warning(
-            "of %s pairs, %s are two equal sentences to this model, whose vocabulary lacks their words, and count as "
-            "wrong: take a model whose tokenizer was made for such text",
-            f"{results['n']:,}",
-            f"{alike:,}",
-        )
+def _warn_of_alike(results: Mapping[str, Any], paradigms: Sequence[Paradigm], scorer: SentenceScorer) -> None:
+    """Warns where the model reads the two sentences of many pairs as the same; those that are the same text have their
+    own warning when they are read."""
+    pairs = [pair for each in paradigms for pair in each.pairs if pair.good != pair.bad]
+    num_alike = results["alike"] - (results["n"] - len(pairs))
+    if num_alike <= MOST_ALIKE * results["n"]:
+        return
+    alike = [good.ids for good, bad in encode_pairs(scorer, pairs) if read_alike(good, bad)]
+    num_unknown = sum(scorer.tokenizer.unk_id in ids.tolist() for ids in alike)
+    for count, reason, advice in (
+        (num_unknown, "whose vocabulary lacks their words", "a model whose tokenizer was made for such text"),
+        (
+            len(alike) - num_unknown,
+            "whose tokenizer makes no difference between them (case, accents, blanks)",
+            "a model whose tokenizer does, or other pairs",
+        ),
+    ):
+        if count:
+            logger.warning(
+                "of %s pairs, %s two equal sentences to this model, %s, and %s as wrong: take %s",
+                f"{results['n']:,}",
+                "1 is" if count == 1 else f"{count:,} are",
+                reason,
+                "counts" if count == 1 else "count",
+                advice,
+            )
 
 
 def open_scorer(
@@ -130,7 +158,7 @@ def open_scorer(
         SettingsError: an option does not exist, or does not apply to it.
     """
     if pll not in get_args(PllMode):
-        raise SettingsError(f"--pll {pll}: expected {' or '.join(get_args(PllMode))}")
+        raise SettingsError(f"pll={pll}: expected {' or '.join(get_args(PllMode))}")
     directory = model_directory(model)
     if is_onnx(directory):
         raise ModelError(
@@ -141,14 +169,14 @@ def open_scorer(
         if not (directory / GENERATOR).is_dir():
             raise ModelError(
                 f"{directory} is a discriminator without its generator, which says how likely a token is: give "
-                "--discriminator to let it answer itself"
+                "discriminator=True (--discriminator) to let it answer itself"
             )
         directory = directory / GENERATOR
         loaded = load_model(directory)
     if discriminator and loaded.discriminator_head is None:
-        raise SettingsError(f"--discriminator is for ELECTRA: {directory} is a {loaded.architecture}: leave it out")
+        raise SettingsError(f"discriminator is for ELECTRA: {directory} is a {loaded.architecture}: leave it out")
     if pll != "original" and (loaded.masked_lm_head is None or loaded.is_causal_lm):
-        raise SettingsError(f"--pll {pll} is for masked language models: {directory} is a {loaded.architecture}")
+        raise SettingsError(f"pll={pll} is for masked language models: {directory} is a {loaded.architecture}")
     compute, tokenizer = inference_compute(device, precision), open_tokenizer(directory)
     module = nn.ModuleList([loaded.encoder, *loaded.heads.values()]).to(compute.device).eval()
     if not loaded.encoder.reads_words:

@@ -28,7 +28,7 @@ from unmask.inference.example_sets import (
 from unmask.inference.inputs import having_field, read_task_inputs
 from unmask.inference.onnx_model import OnnxModule, on_processor
 from unmask.inference.precision import freeze, inference_compute
-from unmask.inference.task_options import NOTHING_SAID, Use, adjusted_task, check_task_settings, naming_columns
+from unmask.inference.task_options import NOTHING_SAID, Columns, Use, adjusted_task, check_task_settings, naming_columns
 from unmask.io.input_files import DataPath
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Advance, Progress, not_shown
@@ -127,7 +127,7 @@ class Predictor:
         return self.task.combine(outputs) if self.others else outputs[0]
 
     def with_options(
-        self, columns: ColumnSettings = NOTHING_SAID, settings: Mapping[str, Any] | None = None, use: Use = "predict"
+        self, columns: Columns = NOTHING_SAID, settings: Mapping[str, Any] | None = None, use: Use = "predict"
     ) -> Predictor:
         """The same model with a user's options for its task; see `unmask.inference.task_options`.
 
@@ -246,7 +246,8 @@ def predict(
     """Predicts what a model was fine-tuned for: labels, values, answers, choices or tags.
 
     Args:
-        model: a model's directory, that of the run that made it, or a loaded `Predictor`.
+        model: a model's directory, that of the run that made it, or a `Predictor` from
+            `unmask.inference.predictor.load_predictor`.
         rows: inputs, read as they are needed: with the columns that the model was trained on, or the usual ones of its
             task (`text`; `text_a` and `text_b`; `question` and `context`; `context` and `choices`; `tokens`); whatever
             else they hold is kept.

@@ -19,6 +19,9 @@ from unmask.tasks.text.text_task import TextTask
 NOTHING_SAID = ColumnSettings()
 """No columns given: they are those that the model remembers, or the usual ones."""
 
+Columns = ColumnSettings | Mapping[str, Any]
+"""Names of columns: settings, or a dictionary such as `{"label": "gold"}`."""
+
 Use = Literal["predict", "evaluate", "score"]
 """`score`: measures existing predictions, without a model."""
 
@@ -69,6 +72,11 @@ def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
     return dict(given.get("task", {}))
 
 
+def as_columns(columns: Columns) -> ColumnSettings:
+    """Raises SettingsError for an unknown name, or a value that is no column."""
+    return columns if isinstance(columns, ColumnSettings) else build_settings(ColumnSettings, columns, "columns")
+
+
 def check_task_settings(settings: Mapping[str, Any], use: Use) -> None:
     """Raises SettingsError for settings that have no effect in this use of a task, naming the first and the reason."""
     for name in settings:
@@ -90,9 +98,7 @@ def build_task_settings(settings: Mapping[str, Any]) -> TaskSettings:
     return build_settings(TaskSettings, settings, "task")
 
 
-def adjusted_task(
-    task: Task[Any], columns: ColumnSettings, settings: Mapping[str, Any], num_positions: int
-) -> Task[Any]:
+def adjusted_task(task: Task[Any], columns: Columns, settings: Mapping[str, Any], num_positions: int) -> Task[Any]:
     """A fine-tuned model's task with a user's options.
 
     If a column is named, every row has to have it; the usual names are no longer looked for instead.
@@ -105,6 +111,7 @@ def adjusted_task(
     Raises:
         SettingsError: a setting or column is unknown, out of range, or of another kind of task.
     """
+    columns = as_columns(columns)
     if not settings and not columns.model_fields_set:
         return task
     kept = task.remembered()

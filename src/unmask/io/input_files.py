@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -67,8 +68,19 @@ DataPath = Path | InputFiles
 
 
 def as_files(path: str | DataPath) -> InputFiles:
-    """The one file that a path names."""
-    return path if isinstance(path, InputFiles) else InputFiles((Path(path),))
+    """The one file that a path names.
+
+    Raises:
+        InputError: this is no path.
+    """
+    if isinstance(path, InputFiles):
+        return path
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(
+            f"found a {type(path).__name__}: expected the path of a file of examples; `unmask.predict` takes examples "
+            "in memory"
+        )
+    return InputFiles((Path(path),))
 
 
 def files_of(path: str | DataPath) -> Iterator[InputFiles]:

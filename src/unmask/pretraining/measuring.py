@@ -19,7 +19,7 @@ from unmask.objectives.settings import CAUSAL_SHARE
 from unmask.pretraining.inputs import PretrainingInputs
 from unmask.pretraining.plateau import Plateau, plateau_advice
 from unmask.recipe.tree import PretrainRecipe
-from unmask.tasks.minimal_pairs.comparing import compare_pairs
+from unmask.tasks.minimal_pairs.comparing import compare_pairs, encode_pairs
 from unmask.tasks.minimal_pairs.scorers import SentenceScorer, new_scorer
 from unmask.training.device import Compute
 from unmask.training.run.log import METRICS, read_metrics
@@ -125,6 +125,6 @@ def _scorer(run: PretrainingInputs, compute: Compute) -> SentenceScorer:
     scorer = new_scorer(kept.encoder, kept.heads, kept.causal_lm, run.tokenizer, compute, longest)
     if scorer is None:
         raise SettingsError("eval.pairs: this model cannot say how likely a sentence is: leave it out")
-    sentences = [text for paradigm in run.pairs for pair in paradigm.pairs for text in (pair.good, pair.bad)]
-    scorer.encode(sentences)  # one that is too long, or too short, does not end a run in the middle
+    # one that is too long, or too short, does not end a run in the middle
+    encode_pairs(scorer, [pair for paradigm in run.pairs for pair in paradigm.pairs])
     return scorer

@@ -47,7 +47,7 @@ _MOST_SHOWN = 0.99
 
 
 def prepare(
-    text: Sequence[str | Path],
+    text: str | Path | Sequence[str | Path],
     tokenizer: str | Path,
     out: str | Path,
     *,
@@ -63,7 +63,7 @@ def prepare(
     """Makes a token store.
 
     Args:
-        text: files, folders and globs, or a mixture, as `unmask.corpus.pipeline.find_corpora` takes them.
+        text: one or more files, folders and globs, or a mixture, as `unmask.corpus.pipeline.find_corpora` takes them.
         tokenizer: a tokenizer's directory.
         out: the store's directory.
         workers: encoding processes; 1 starts none. A script that passes more needs the usual

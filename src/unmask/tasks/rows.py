@@ -105,7 +105,8 @@ def choose_layout(
     for layout in layouts:
         if all(name in row for name in needed(layout)):
             return layout
-    missing = [name for name in needed(layouts[0]) if name not in row]
+    nearest = min(layouts, key=lambda layout: not any(name in row for name in needed(layout)))  # else the first
+    missing = [name for name in needed(nearest) if name not in row]
     wanted = dict.fromkeys(name for layout in layouts for name in needed(layout))
     expected = ", or ".join(dict.fromkeys(" and ".join(needed(layout)) for layout in layouts))
     raise ColumnError(

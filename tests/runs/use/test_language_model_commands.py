@@ -10,7 +10,7 @@ import pytest
 
 import unmask as package
 from support.commands import Command, type_in
-from support.files import write_rows
+from support.files import write, write_rows
 from support.runs import pretrain_without_report
 from unmask.tasks.settings import ColumnSettings
 
@@ -121,6 +121,34 @@ def test_a_threshold_is_given_or_chosen_on_dev(unmask: Command, gpt1: Path, tmp_
     assert [json.loads(line)["label"] for line in low.output.splitlines()] == ["1", "1"]
     neither = unmask("score", gpt1, data, "--task", "cola")
     assert (neither.code, "give a dev file" in neither.errors) == (2, True)
+
+
+def test_texts_without_labels_have_their_log_probability(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
+    texts = ["the man is in the day", "the", "", "qz xj"]
+    lines = write(tmp_path / "new.txt", "".join(f"{text}\n" for text in texts))
+    table = write_rows(tmp_path / "new.jsonl", *({"id": text, "said": text} for text in texts))
+    printed = unmask("score", gpt1, lines, "--method", "acceptability")
+    scored = [json.loads(line) for line in printed.output.splitlines()]
+    assert [one["input"] for one in scored] == [{"text": text} for text in texts]
+    model = package.load_language_model(gpt1)
+    for text, one in zip(texts, scored, strict=True):
+        [ids] = model.tokenizer.encode_batch([text])
+        expected = sum(
+            float(model.next_logits(ids[:place]).log_softmax(-1)[ids[place]]) for place in range(1, len(ids))
+        )
+        assert one["log_probability"] == pytest.approx(expected, abs=1e-4)  # fp32 sums in another order
+        assert one["num_tokens"] == max(0, len(ids) - 1)
+    command = ("score", gpt1, table, "--method", "acceptability", "--column", "text=said")
+    assert unmask(*command, "--out", tmp_path / "out.jsonl").code == 0
+    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert written == [
+        {"id": text, **one, "input": {"id": text, "said": text}} for text, one in zip(texts, scored, strict=True)
+    ]
+    circle = unmask(*command, "--threshold", "-5")
+    assert "a file without labels is for --method acceptability alone, which prints log-prob" in circle.errors
+    assert (
+        "no column 'text': expected text; there is id, said. Name yours with --column" in unmask(*command[:-2]).errors
+    )
 
 
 def test_what_has_no_label_is_judged_by_a_dev_file_that_has(unmask: Command, gpt1: Path, tmp_path: Path) -> None:

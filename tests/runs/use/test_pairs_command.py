@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,30 @@ def test_checkpoints_end_with_the_model(whole: Path, pairs: Path, tmp_path: Path
     assert "Over the run" in shown
     assert "&lt;term&gt;" in shown
     assert "<term>" not in shown
+
+
+def test_each_pair_is_written_with_its_scores(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:
+    lines = tmp_path / "scores.jsonl"
+    finished = unmask("evaluate", whole, "--pairs", pairs, "--json", "--out", lines)
+    assert finished.code == 0, finished.errors
+    scored = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    expected = [(number, row) for uid in ("agreement", "order") for number, row in given() if row["UID"] == uid]
+    for one, (number, row) in zip(scored, expected, strict=True):
+        assert one["place"] == f"{pairs}:{number}"
+        assert [one["paradigm"], one["sentence_good"], one["sentence_bad"]] == [
+            row[name] for name in ("UID", "sentence_good", "sentence_bad")
+        ]
+        assert one["right"] == (one["score_good"] > one["score_bad"])
+    for name, its in json.loads(finished.output)["paradigms"].items():
+        right = [one["right"] for one in scored if one["paradigm"] == name]
+        assert its["accuracy"] == pytest.approx(100 * sum(right) / 3)
+    refused = unmask("evaluate", whole, "--pairs", pairs, "--checkpoints", "--out", tmp_path / "all.jsonl")
+    assert (refused.code, "lines are of one model: leave out --checkpoints" in refused.errors) == (2, True)
+
+
+def given() -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of `pairs` with the numbers of their lines."""
+    return enumerate(ROWS * 3, start=1)
 
 
 def test_a_page_of_one_model_has_no_curve(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:
@@ -84,8 +109,21 @@ def test_sentences_that_are_equal_to_the_model_are_told(
     """Words without a vocabulary: wrong, but no knowledge of grammar."""
     unknown = [{"sentence_good": "ㄱ ㄴ", "sentence_bad": "ㄷ ㄹ"}, *ROWS]
     finished = unmask("evaluate", whole, "--pairs", write_rows(tmp_path / "korean.jsonl", *unknown), "--json")
-    assert "of 3 pairs, 1 are two equal sentences to this model" in caplog.text
+    reason = "whose vocabulary lacks their words, and counts as wrong: take a model whose tokenizer was made for such"
+    assert f"of 3 pairs, 1 is two equal sentences to this model, {reason} text" in caplog.text
+    assert "case" not in caplog.text
     assert json.loads(finished.output)["alike"] == 1
+
+
+def test_sentences_that_differ_in_case_or_blanks_lack_no_word(
+    whole: Path, tmp_path: Path, unmask: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [("a man", "A man"), ("a man", "a  man"), ("a man", "man a")]
+    pairs = write_rows(tmp_path / "a.jsonl", *({"good": good, "bad": bad} for good, bad in rows))
+    unmask("evaluate", whole, "--pairs", pairs, "--json")
+    told = "2 are two equal sentences to this model, whose tokenizer makes no difference between them (case, accents,"
+    assert told in caplog.text
+    assert "vocabulary" not in caplog.text
 
 
 def test_the_same_sentence_twice_is_no_fault_of_the_vocabulary(
@@ -103,7 +141,7 @@ def test_special_tokens_in_a_sentence_are_text(whole: Path, tmp_path: Path, unma
     assert unmask("evaluate", whole, "--pairs", said).code == 0
     refused = unmask("evaluate", whole, "--pairs", said, "--pll", "word-left-to-right")
     assert refused.code == 2
-    assert "holds a special token of this model as text" in refused.errors
+    assert f"error: {said}:1: 'It is [SEP] old.' holds a special token of this model as text" in refused.errors
 
 
 @pytest.mark.parametrize(
@@ -114,14 +152,14 @@ def test_special_tokens_in_a_sentence_are_text(whole: Path, tmp_path: Path, unma
         (["--pairs", "PAIRS", "--column", "sentence_good=g"], "are for --data: leave them out"),
         (["task.max_length=3", "--pairs", "PAIRS"], "are for --data: leave them out"),
         (["--pairs", "PAIRS", "--encoding", "ascii8"], "ascii8"),
-        (["--pairs", "PAIRS", "--pll", "other"], "--pll other: expected original or word-left-to-right"),
+        (["--pairs", "PAIRS", "--pll", "other"], "pll=other: expected original or word-left-to-right"),
         (["--pairs", "PAIRS", "--data", "x.csv"], "--pairs measures a MODEL by itself"),
         (["--data", "x.csv", "--checkpoints"], "--checkpoints, --discriminator and --pll are for --pairs"),
         (["--data", "x.csv", "--pll", "word-left-to-right"], "are for --pairs: leave them out, or give minimal pairs"),
         (["--data", "x.csv", "--overwrite"], "are for --pairs: leave them out, or give minimal pairs"),
         (["--data", "x.csv", "--discriminator"], "are for --pairs: leave them out, or give minimal pairs"),
         (["--pairs", "none"], "none: there is no such file or folder"),
-        (["--pairs", "PAIRS", "--discriminator"], "--discriminator is for ELECTRA"),
+        (["--pairs", "PAIRS", "--discriminator"], "discriminator is for ELECTRA"),
     ],
 )
 def test_bad_input(arguments: list[str], message: str, whole: Path, pairs: Path, unmask: Command) -> None:

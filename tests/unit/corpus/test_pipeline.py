@@ -158,6 +158,14 @@ def test_an_account_goes_on_from_one_corpus_to_the_next(tmp_path: Path) -> None:
     assert counts.file_bytes == 2 * path.stat().st_size
 
 
+def test_a_lone_path_is_a_list_of_one(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.txt", "text\n")
+    mixture = write(tmp_path / "all.yaml", "corpora: {one: {text: [a.txt]}}")
+    for path in (text, mixture):
+        for lone in (path, str(path)):
+            assert [corpus.files for corpus in find_corpora(lone, ReadingSettings(), CleaningSettings())] == [[text]]
+
+
 def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text, page = write(tmp_path / "a.txt", "A man.\n"), write(tmp_path / "sub" / "page.html")
     write(tmp_path / ".hidden.html")

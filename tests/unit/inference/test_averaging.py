@@ -197,6 +197,8 @@ def test_models_of_other_tasks_have_none(tmp_path: Path, models: list[Path]) -> 
 
 def test_what_is_written_over(tmp_path: Path, models: list[Path]) -> None:
     with pytest.raises(SettingsError, match=r"the mean of 1 model\(s\): expected two or more"):
+        average_models(str(models[0]), tmp_path / "mean")
+    with pytest.raises(SettingsError, match=r"the mean of 1 model\(s\): expected two or more"):
         average_models(models[:1], tmp_path / "mean")
     place = tmp_path / "mean"
     place.mkdir()

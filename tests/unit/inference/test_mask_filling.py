@@ -87,8 +87,9 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
         filler.fill("a " * 79 + "[MASK]")
     with pytest.raises(InputError, match=r"the text is .*: expected one text; for many, keep a MaskFiller"):
         filler.fill(["[MASK]"])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="top_k is 0"):
-        filler.fill("[MASK]", 0)
+    for wrong in (0, 1.5, None):
+        with pytest.raises(InputError, match=f"top_k is {wrong}: expected a whole number"):
+            filler.fill("[MASK]", wrong)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="no such directory"):
         fill_mask(tmp_path / "absent", "[MASK]")
     assert len(filler.fill("[MASK]", 10**6)) == 400  # all there are

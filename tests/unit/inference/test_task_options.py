@@ -65,11 +65,17 @@ def test_columns_that_are_named_are_read(tiny_model: Path, tmp_path: Path, kind:
     expected = evaluate(model, usual)
     with pytest.raises(InputError, match=r"no column .*--column"):
         evaluate(model, renamed)
-    assert evaluate(model, renamed, columns=columns) == expected
+    assert evaluate(model, renamed, columns=columns) == evaluate(model, renamed, columns=names) == expected
     (said,), (known,) = predict_file(model, renamed, columns=columns), predict_file(model, usual)
     assert {**said, "input": None} == {**known, "input": None}
     predictions = write_rows(tmp_path / "said.jsonl", said)
     assert evaluate_predictions(predictions, renamed, name, columns) == expected
+
+
+def test_an_unknown_column_is_told(tiny_model: Path, tmp_path: Path) -> None:
+    model = save(tmp_path / "model", tiny_model, "classification", labels=["a", "b"])
+    with pytest.raises(SettingsError, match="columns: unknown key lable; did you mean label"):
+        evaluate(model, tmp_path / "data.jsonl", columns={"lable": "gold"})
 
 
 def test_a_column_that_is_named_has_to_be_there(tiny_model: Path, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from support.files import write_rows
 from support.tasks import new_task
-from unmask.errors import InputError
+from unmask.errors import ColumnError, InputError
 from unmask.info import format_description
+from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts, Task
-from unmask.tasks.rows import listed, named
+from unmask.tasks.rows import choose_layout, listed, named
 from unmask.tasks.settings import ColumnSettings
 
 CHOICE = new_task("choice", ColumnSettings(context="문맥", choices="보기", label="정답"))
@@ -41,6 +42,15 @@ def test_the_column_that_looks_like_the_missing_one_is_named(
     with pytest.raises(InputError, match=rf"^{path}:1: no column '{missing}'") as refused:
         list(task.fit_to(path).load(path, ExampleCounts()))
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [({"text_a": "a"}, "'text_b'"), ({"two": "a"}, "'one'"), ({"other": "a"}, "'one' and no column 'two'")],
+)
+def test_the_column_is_missing_that_is_not_there_beside_another(fields: dict[str, str], missing: str) -> None:
+    with pytest.raises(ColumnError, match=rf"^a:1: no column {missing}: expected one and two, or text_a and text_b;"):
+        choose_layout([("one", "two"), ("text_a", "text_b")], Row(fields, "a:1"), lambda names: names, "--column")
 
 
 def test_labels_with_commas_can_be_told_apart_in_a_line() -> None:

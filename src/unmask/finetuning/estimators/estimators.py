@@ -281,9 +281,11 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
     def predict_proba(self, X: Texts) -> NDArray[np.float64]:  # noqa: N803
         """(texts, classes), in the order of `classes_`; a row sums to 1 unless the model was fitted on a matrix. Raises
         as `predict`."""
-        outputs = self._outputs(X)
+        outputs = self._outputs(
+            X
+        ).double()  # in float32 the sum of a row differs from 1 by more than scikit-learn allows
         probabilities = torch.sigmoid(outputs) if self._has_many else torch.softmax(outputs, -1)
-        return probabilities.double().numpy()
+        return probabilities.numpy()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -36,7 +36,7 @@ from unmask.inference.features.inputs import FeatureInput, describe_tokens, feat
 from unmask.inference.inputs import read_inputs
 from unmask.inference.onnx_model import check_layers, on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
-from unmask.inference.task_options import NOTHING_SAID
+from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
@@ -65,7 +65,7 @@ def load_feature_model(
     model: str | Path,
     layers: str = "last",
     *,
-    columns: ColumnSettings = NOTHING_SAID,
+    columns: Columns = NOTHING_SAID,
     max_length: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
@@ -75,8 +75,9 @@ def load_feature_model(
     Args:
         model: its directory, or that of the run that made it.
         layers: a key of `unmask.models.heads.layer_mixture.CHOICES`.
-        columns: a table's columns for `text`, `text_a` and `text_b`, or `tokens`; and for `id`. One that is not named
-            is the one that a fine-tuned model remembers, or has that very name.
+        columns: a table's columns for `text`, `text_a` and `text_b`, or `tokens`; and for `id`; such as
+            `{"text": "sentence"}`. One that is not named is the one that a fine-tuned model remembers, or has that very
+            name.
         max_length: most tokens read at once, special tokens included; None takes as many as it
             was pre-trained on, or has positions for.
         device: `auto`, `cpu` or `cuda`.
@@ -94,7 +95,7 @@ def load_feature_model(
         compute, loaded = on_processor(directory, compute), open_encoder(directory)
     else:
         loaded = load_encoder(directory)
-    layouts = feature_layouts(columns, _remembered_columns(loaded.config or {}, directory))
+    layouts = feature_layouts(as_columns(columns), _remembered_columns(loaded.config or {}, directory))
     encoder = loaded.encoder.to(compute.device).eval()
     attach_tokenizer(encoder, tokenizer, directory)
     settings = encoder.settings
@@ -129,7 +130,7 @@ def extract_features(
     *,
     layers: str = "last",
     pool: str = "none",
-    columns: ColumnSettings = NOTHING_SAID,
+    columns: Columns = NOTHING_SAID,
     input_format: str | None = None,
     max_length: int | None = None,
     device: str = "auto",
@@ -150,7 +151,8 @@ def extract_features(
             `num_tokens`. Pooled, an input has one row; with `none` it has `num_tokens` rows, and the line also holds
             `tokens`, `offsets` (characters of the text), `words` (the number of each token's word, where words were
             given) and `num_tokens_a` (for a pair, whose second text's tokens follow the first's).
-        layers, columns, max_length, device, precision: see `load_feature_model`.
+        layers, columns, max_length, device, precision: see
+            `unmask.inference.features.extraction.load_feature_model`.
         input_format: what standard input holds; see `unmask.inference.inputs.read_inputs`.
         pool: `none`, `cls`, `mean` or `max`.
         format: `parquet` writes `features.parquet` in place of `features.npy`: `id`, a string, and `features`.
@@ -162,6 +164,7 @@ def extract_features(
     Raises:
         UserError: anything wrong with the model, inputs, settings or output; nothing is left half-written.
     """
+    input = as_files(input)
     checked_pool = check_pool(pool)
     _check_known("format", format, get_args(Format))
     out = Path(out)
@@ -173,7 +176,7 @@ def extract_features(
         model, layers, columns=columns, max_length=max_length, device=device, precision=precision
     )
     total = None
-    if as_files(input).path.is_file():
+    if input.path.is_file():
         total, num_rows = _survey(loaded, read_file(loaded, input, input_format), checked_pool)
         num_copies = 2 if format == "parquet" else 1
         _check_space(out, num_copies * num_rows * DTYPE.itemsize * int(np.prod(loaded.shape)))
@@ -219,7 +222,7 @@ def check_pool(name: str) -> Pool:
 
 def _check_known(what: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        raise SettingsError(f"no {what} {name!r}: {nearest(name, known).removeprefix('; ')}")
+        raise SettingsError(f"no {what} {name!r}: {nearest(str(name), known).removeprefix('; ')}")
 
 
 def _ids(index: Path, pool: Pool) -> Iterator[str]:

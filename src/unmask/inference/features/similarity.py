@@ -6,7 +6,7 @@ was only pre-trained gives weak embeddings: compare cosines with each other, not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -45,8 +45,8 @@ def embed(
     """Embeddings of texts, all of them in memory; for a great many, use `extract_features`.
 
     Args:
-        model: a model's directory, that of the run that made it, or a model from `load_feature_model` (which has its
-            own layers, device and precision).
+        model: a model's directory, that of the run that made it, or a model from
+            `unmask.inference.features.extraction.load_feature_model` (which has its own layers, device and precision).
         layers: `embeddings`, `second-to-last`, `last` or `concat-last-4`.
         pool: `mean`, `max` or `cls`; see `unmask.inference.features.extraction`.
         normalise: True divides each by its length; the embedding of a text without a token stays zero.
@@ -55,8 +55,9 @@ def embed(
         (texts, width) float32.
 
     Raises:
-        UserError: the model does not load, or a setting is none of these.
+        UserError: the model does not load, a setting is none of these, or this is no list of texts.
     """
+    _check_list(texts, "texts", '["a fine film"]')
     opened = _open(model, layers, device, precision)
     parts = [vectors for _, vectors in _embedded(opened, _numbered(texts), pool, normalise)]
     return np.concatenate(parts) if parts else np.empty((0, *opened.shape), np.float32)
@@ -85,22 +86,27 @@ def load_embedder(
 
 def similarities(
     model: str | Path | FeatureModel,
-    pairs: Iterable[tuple[str, str]],
+    pairs: Iterable[Sequence[str] | Mapping[str, Any]],
     *,
     layers: str = "last",
     pool: str = "mean",
     device: str = "auto",
     precision: str = "fp32",
 ) -> Iterator[dict[str, Any]]:
-    """The similarity of each pair of texts, read as they are needed; the arguments are those of `embed`.
+    """The similarity of each pair of texts, read as they are needed; the other arguments are those of `embed`.
+
+    Args:
+        pairs: of each the two texts, or a row with `text_a` and `text_b`.
 
     Yields:
-        `{"text_a", "text_b", "similarity"}`, the last from -1 to 1; 0 where a text has no token.
+        `{"text_a", "text_b", "similarity"}`, the last from -1 to 1; 0 where a text has no token; and the `id` of a row
+        that has one.
+
+    Raises:
+        UserError: as `embed`, or one is not a pair of texts.
     """
-    rows = (
-        Row({"text_a": first, "text_b": second}, f"pair {number}")
-        for number, (first, second) in enumerate(pairs, start=1)
-    )
+    _check_list(pairs, "pairs", '[("a man", "a dog")]')
+    rows = (_row_of_pair(pair, f"pair {number}") for number, pair in enumerate(pairs, start=1))
     return _similarities(_open(model, layers, device, precision), map(read_feature_input, rows), pool)
 
 
@@ -167,6 +173,21 @@ def choose_layers(name: str, model: FeatureModel) -> LayerChoice:
     """The choice of that name, of those by which the model gives each token one vector."""
     check_layers(model.encoder, name)
     return find_choice(name, model.encoder.settings.num_hidden_layers, mixes=False)
+
+
+def _check_list(given: object, what: str, example: str) -> None:
+    """Refuses what would be taken letter by letter, or by the names of its columns."""
+    if isinstance(given, str | bytes | Mapping) or hasattr(given, "columns") or not isinstance(given, Iterable):
+        raise InputError(f"found a {type(given).__name__}: expected a list of {what}, such as {example}")
+
+
+def _row_of_pair(pair: object, source: str) -> Row:
+    if isinstance(pair, Mapping):
+        return Row(pair, source)
+    texts = [*pair] if isinstance(pair, Iterable) and not isinstance(pair, str | bytes) else []
+    if len(texts) != 2:
+        raise InputError(f"{source} is {str(pair)[:60]!r}: expected two texts, or a row with text_a and text_b")
+    return Row({"text_a": texts[0], "text_b": texts[1]}, source)
 
 
 def _numbered(texts: Iterable[str]) -> Iterator[FeatureInput]:

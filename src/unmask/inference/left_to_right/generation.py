@@ -10,6 +10,7 @@ import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 
 import torch
@@ -42,10 +43,13 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p"):
+            if not isinstance(value := getattr(self, name), Real):
+                raise SettingsError(f"{name} {value!r}: expected a number")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise SettingsError(f"temperature {self.temperature}: expected 0 (the likeliest token) or more")
-        if self.top_k < 0:
-            raise SettingsError(f"top_k {self.top_k}: expected 1 or more, or 0 for all tokens")
+        if not isinstance(self.top_k, Integral) or self.top_k < 0:
+            raise SettingsError(f"top_k {self.top_k}: expected a whole number of tokens, or 0 for all")
         if not 0 < self.top_p <= 1:
             raise SettingsError(f"top_p {self.top_p}: expected a probability over 0, up to 1")
 
@@ -87,7 +91,7 @@ def generate(
         model: a model's directory, that of the run that made it, or a loaded `LanguageModel`.
         prompt: may be empty for a BERT, whose texts begin with `[CLS]`.
         num_tokens: how many to add; special tokens are never among them.
-        temperature, top_k, top_p: see `Sampling`.
+        temperature, top_k, top_p: see `unmask.inference.left_to_right.generation.Sampling`.
         seed: of the draws, from 0 to 2**63 - 1: the same seed gives the same text.
         device, precision: see `load_language_model`.
 
@@ -99,9 +103,11 @@ def generate(
         ModelError: a logit is not finite, or see `load_language_model`.
         SettingsError: a value is out of its range.
     """
-    if num_tokens < 0:
-        raise SettingsError(f"num_tokens {num_tokens}: expected 0 or more")
-    if not 0 <= seed < 2**63:
+    if not isinstance(prompt, str):
+        raise InputError(f"the prompt is {str(prompt)[:60]!r}: expected one text")
+    if not isinstance(num_tokens, Integral) or num_tokens < 0:
+        raise SettingsError(f"num_tokens {num_tokens}: expected a whole number, 0 or more")
+    if not isinstance(seed, Integral) or not 0 <= seed < 2**63:
         raise SettingsError(f"seed {seed}: expected a whole number from 0 to 2**63 - 1")
     sampling = Sampling(temperature, top_k, top_p)
     loaded = (
@@ -110,7 +116,7 @@ def generate(
     if not is_text(prompt):
         raise InputError("the prompt holds half of a surrogate pair: expected text in UTF-8")
     [text] = loaded.tokenizer.encode_batch([prompt])
-    return continue_prompt(loaded, prompt, text, num_tokens, sampling, seed)
+    return continue_prompt(loaded, prompt, text, num_tokens, sampling, int(seed))
 
 
 def continue_prompt(

@@ -33,12 +33,14 @@ from unmask.inference.coverage import Coverage
 from unmask.inference.evaluation import named_figures, warn_if_degenerate
 from unmask.inference.example_sets import in_sets
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
+from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
+from unmask.io.input_files import as_files
 from unmask.io.rows import find_field
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import Choice, answer
 from unmask.tasks.rows import named
-from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.settings import TaskSettings
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.text.classification import Classification, sorted_labels
 from unmask.tasks.text.examples import TextExample
@@ -100,7 +102,7 @@ class ZeroShot:
     def predict(self, path: str | Path, *, unlabelled: bool = True) -> Iterator[tuple[Any, Prediction]]:
         """Streams a file's examples with their predictions; `unlabelled` reads no labels."""
         counts = ExampleCounts()
-        for part in self.read(Path(path), counts, unlabelled=unlabelled):
+        for part in self.read(as_files(path).path, counts, unlabelled=unlabelled):
             yield from zip(part, self._answer(part, counts), strict=True)
 
     def read(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[list[Any]]:
@@ -232,7 +234,7 @@ def open_zero_shot(
     words: Mapping[str, str] | None = None,
     threshold: float | None = None,
     dev: str | Path | None = None,
-    columns: ColumnSettings = ColumnSettings(),  # noqa: B008  immutable
+    columns: Columns = NOTHING_SAID,
     device: str = "auto",
     precision: str = "fp32",
 ) -> ZeroShot:
@@ -243,9 +245,9 @@ def open_zero_shot(
         data: in a data set's published layout, or with the given columns.
         task: `classification`, `choice`, or the id of a data set of such a kind.
         method: None takes the data set's, or `labels` for classification and `completion` for choices.
-        template, words, threshold: see `Heuristic`; None takes the data set's.
+        template, words, threshold: see `unmask.inference.left_to_right.zero_shot.Heuristic`; None takes the data set's.
         dev: labelled examples on which the threshold of `acceptability` is chosen if none is given.
-        columns: of the file.
+        columns: of the file, such as `{"label": "gold"}`; see `unmask.tasks.settings.ColumnSettings`.
         device, precision: see `load_language_model`.
 
     Raises:
@@ -255,14 +257,14 @@ def open_zero_shot(
     """
     check_name(task)
     of_words = {"labels": list(sorted_labels(words))} if task == "classification" and words and len(words) > 1 else {}
-    opened = open_task(TaskSettings.model_validate({"name": task, **of_words}), columns)
+    opened = open_task(TaskSettings.model_validate({"name": task, **of_words}), as_columns(columns))
     if not isinstance(opened, Classification | Choice):
         raise SettingsError(
             f"{task} is {opened.kind}: what a language model finds likelier answers classification and choice"
         )
     if isinstance(opened, Classification) and dev is not None:  # the dev file has labels, which `data` may lack
-        opened = replace(opened, labels=opened.fit_to(Path(dev)).labels)
-    fitted = opened.fit_to(Path(data))
+        opened = replace(opened, labels=opened.fit_to(as_files(dev)).labels)
+    fitted = opened.fit_to(as_files(data))
     heuristic = _heuristic(fitted, method, template, words, threshold)
     if heuristic.method == "labels" and len(fitted.labels) < 2:
         raise InputError(

@@ -80,7 +80,7 @@ class TunedHead:
 
 
 def save_model(
-    directory: Path,
+    directory: str | Path,
     encoder: Encoder | LoadedModel,
     heads: Mapping[Part, nn.Module] = {},
     *,
@@ -104,6 +104,7 @@ def save_model(
         ModelError: a loaded model has a head that its task alone builds.
         OutputError: the disk is full, or the place cannot be written.
     """
+    directory = Path(directory)
     if isinstance(encoder, LoadedModel):
         _save_loaded(directory, encoder)
         return
@@ -183,6 +184,10 @@ def load_model(directory: str | Path | ModelSource, kind: str | None = None) -> 
     Args:
         directory: a model's, or that of the run that made it, or what `open_source` gave for it.
         kind: what it must be: `CAUSAL`, `MASKED` or `FINE_TUNED`, with `head` or `head_weights`; None: anything.
+
+    Returns:
+        Encoder and heads in training mode, as PyTorch makes them, so that `eval()` comes before their use; float32, on
+        the CPU.
 
     Raises:
         ModelError: a file is missing or damaged, the class or one of its settings is not supported, it is of another

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.tasks.minimal_pairs.reading import Paradigm
-from unmask.tasks.minimal_pairs.scorers import SentenceScorer, score_sentences
+from unmask.errors import InputError
+from unmask.io.rows import RowFaults
+from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
+from unmask.tasks.minimal_pairs.scorers import Sentence, SentenceScorer, score_sentences
 
 _PAIRS_AT_ONCE = 500
 """Pairs whose sentences are sorted by length together."""
@@ -18,51 +21,123 @@ _DEVIATIONS = 1.96
 """Of a normal distribution, to either side of 95 % of it."""
 
 
-def compare_pairs(
-    scorer: SentenceScorer, paradigms: Sequence[Paradigm], advance: Callable[[float], None] = lambda _: None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class PairScores:
     """Which sentences of the pairs a model finds likelier. Two that are equally likely count as wrong.
+
+    Attributes:
+        paradigms: what was scored.
+        scores: (pairs, 2) of the right and of the wrong sentence, in the order of the paradigms.
+        alike: (pairs,) whether the model reads both as the same.
+    """
+
+    paradigms: Sequence[Paradigm]
+    scores: NDArray[np.float64]
+    alike: NDArray[np.bool_]
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """(pairs,) whether the right sentence is likelier."""
+        is_right: NDArray[np.bool_] = self.scores[:, 0] > self.scores[:, 1]
+        return is_right & ~self.alike  # equal ids may get scores that differ in a digit
+
+    def figures(self) -> dict[str, Any]:
+        """What `unmask.inference.pairs.evaluate_pairs` returns. The mean is over paradigms, each counting the same, and
+        so is that of each phenomenon (`terms`). Intervals are of 95 %: Wilson's for the share of a paradigm, which has
+        a width at 0 and 100 % too, and for means what Newcombe (1998) makes of these."""
+        right = self.right
+        shares: dict[str, NDArray[np.float64]] = {}
+        first = 0
+        for paradigm in self.paradigms:
+            size = len(paradigm.pairs)
+            shares[paradigm.name] = _share(int(right[first : first + size].sum()), size)
+            first += size
+        by_term: dict[str, list[str]] = {}
+        for paradigm in self.paradigms:
+            if paradigm.term:
+                by_term.setdefault(paradigm.term, []).append(paradigm.name)
+        return {
+            "task": "pairs",
+            "n": len(right),
+            "alike": int(self.alike.sum()),
+            "metrics": _mean(shares.values()),
+            "terms": {term: _mean(shares[name] for name in names)["accuracy"] for term, names in by_term.items()},
+            "paradigms": {each.name: {"term": each.term, **_mean([shares[each.name]])} for each in self.paradigms},
+        }
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Each pair with its scores, as a line of JSON."""
+        pairs = ((paradigm.name, pair) for paradigm in self.paradigms for pair in paradigm.pairs)
+        for (name, pair), scores, right in zip(pairs, self.scores.tolist(), self.right.tolist(), strict=True):
+            yield {
+                "paradigm": name,
+                "place": pair.place,
+                "sentence_good": pair.good,
+                "sentence_bad": pair.bad,
+                "score_good": scores[0],
+                "score_bad": scores[1],
+                "right": right,
+            }
+
+
+def score_pairs(
+    scorer: SentenceScorer, paradigms: Sequence[Paradigm], advance: Callable[[float], None] = lambda _: None
+) -> PairScores:
+    """Scores both sentences of all pairs.
 
     Args:
         advance: given how many pairs more are done, in fractions, whenever a batch is scored.
 
-    Returns:
-        As `unmask.inference.pairs.evaluate_pairs`. The mean is over paradigms, each counting the same, and so is that
-        of each phenomenon (`terms`). Intervals are of 95 %: Wilson's for the share of a paradigm, which has a width at
-        0 and 100 % too, and for means what Newcombe (1998) makes of these.
+    Raises:
+        InputError: as `encode_pairs`, before any is scored.
+        ModelError: what the model computes is not finite.
     """
     pairs = [pair for paradigm in paradigms for pair in paradigm.pairs]
-    right = np.zeros(len(pairs), dtype=bool)
-    num_alike = 0
+    encoded = encode_pairs(scorer, pairs)
+    scores = np.empty((len(pairs), 2))
     # Long and short ones mixed, so that the time left is a fair estimate.
     order = np.random.default_rng(0).permutation(len(pairs))
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         numbers = order[start : start + _PAIRS_AT_ONCE]
-        texts = [text for number in numbers for text in (pairs[number].good, pairs[number].bad)]
-        sentences = scorer.encode(texts)
-        two = zip(sentences[0::2], sentences[1::2], strict=True)
-        differ = [not np.array_equal(good.ids, bad.ids) for good, bad in two]
-        scores = score_sentences(scorer, sentences, lambda count: advance(count / 2))
-        right[numbers] = (scores[0::2] > scores[1::2]) & differ  # equal ids may get scores that differ in a digit
-        num_alike += differ.count(False)
-    shares: dict[str, NDArray[np.float64]] = {}
-    first = 0
-    for paradigm in paradigms:
-        size = len(paradigm.pairs)
-        shares[paradigm.name] = _share(int(right[first : first + size].sum()), size)
-        first += size
-    by_term: dict[str, list[str]] = {}
-    for paradigm in paradigms:
-        if paradigm.term:
-            by_term.setdefault(paradigm.term, []).append(paradigm.name)
-    return {
-        "task": "pairs",
-        "n": len(pairs),
-        "alike": num_alike,
-        "metrics": _mean(shares.values()),
-        "terms": {term: _mean(shares[name] for name in names)["accuracy"] for term, names in by_term.items()},
-        "paradigms": {each.name: {"term": each.term, **_mean([shares[each.name]])} for each in paradigms},
-    }
+        sentences = [sentence for number in numbers for sentence in encoded[number]]
+        found = score_sentences(scorer, sentences, lambda count: advance(count / 2))
+        scores[numbers] = found.reshape(-1, 2)
+    return PairScores(paradigms, scores, np.array([read_alike(*both) for both in encoded], dtype=bool))
+
+
+def compare_pairs(
+    scorer: SentenceScorer, paradigms: Sequence[Paradigm], advance: Callable[[float], None] = lambda _: None
+) -> dict[str, Any]:
+    """The figures of `score_pairs`, which has the same arguments."""
+    return score_pairs(scorer, paradigms, advance).figures()
+
+
+def encode_pairs(scorer: SentenceScorer, pairs: Sequence[MinimalPair]) -> list[tuple[Sentence, Sentence]]:
+    """What the model reads of the right and of the wrong sentence of each pair.
+
+    Raises:
+        InputError: the model cannot score a sentence; file and line are named, the first few together.
+    """
+    encoded: list[tuple[Sentence, Sentence]] = []
+    faults = RowFaults()
+    for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+        part = pairs[start : start + _PAIRS_AT_ONCE]
+        try:
+            sentences = scorer.encode([text for pair in part for text in (pair.good, pair.bad)])
+            encoded += zip(sentences[0::2], sentences[1::2], strict=True)
+        except InputError:
+            for pair in part:
+                try:
+                    scorer.encode([pair.good, pair.bad])
+                except InputError as error:
+                    faults.add(InputError(f"{pair.place}: {error}"))
+    faults.raise_any()
+    return encoded
+
+
+def read_alike(good: Sentence, bad: Sentence) -> bool:
+    """Whether two sentences are one and the same to the model."""
+    return np.array_equal(good.ids, bad.ids)
 
 
 def _share(right: int, size: int) -> NDArray[np.float64]:

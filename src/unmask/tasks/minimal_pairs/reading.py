@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -40,10 +40,12 @@ class MinimalPair:
     Attributes:
         good: the grammatical one.
         bad: the other.
+        place: file and line.
     """
 
     good: str
     bad: str
+    place: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,13 @@ def read_paradigms(path: str | DataPath) -> list[Paradigm]:
     """
     faults = RowFaults()
     given = as_files(path)
-    placed = [pair for file in _files(given.path) for pair in _read(replace(given, paths=(file,)), faults)]
+    found = [pair for file in _files(given.path) for pair in _read(replace(given, paths=(file,)), faults)]
     faults.raise_any()
-    _report_equal(placed)
-    placed.sort(key=lambda each: each.paradigm)  # stable: pairs keep their order
+    _report_equal(found)
+    found.sort(key=lambda each: each.paradigm)  # stable: pairs keep their order
     return [
         Paradigm(name, members[0].term, tuple(each.pair for each in members))
-        for name, members in ((name, list(group)) for name, group in groupby(placed, key=lambda each: each.paradigm))
+        for name, members in ((name, list(group)) for name, group in groupby(found, key=lambda each: each.paradigm))
     ]
 
 
@@ -92,19 +94,17 @@ def sample(paradigms: Sequence[Paradigm], most: int) -> list[Paradigm]:
     ]
 
 
-class _Placed(NamedTuple):
+class _OfParadigm(NamedTuple):
     paradigm: str
     term: str
     pair: MinimalPair
-    place: str
-    """File and line."""
 
 
-def _report_equal(pairs: Sequence[_Placed]) -> None:
+def _report_equal(pairs: Sequence[_OfParadigm]) -> None:
     equal = [each for each in pairs if each.pair.good == each.pair.bad]
     if not equal:
         return
-    first = f"{equal[0].place}: both sentences are {equal[0].pair.good[:60]!r}"
+    first = f"{equal[0].pair.place}: both sentences are {equal[0].pair.good[:60]!r}"
     if len(equal) == len(pairs):
         raise InputError(f"{first}, and so in every pair: expected two that differ")
     logger.warning(
@@ -142,7 +142,7 @@ def _pair_files(folder: Path) -> list[Path]:
     ]
 
 
-def _read(file: InputFiles, faults: RowFaults) -> Iterator[_Placed]:
+def _read(file: InputFiles, faults: RowFaults) -> Iterator[_OfParadigm]:
     suffix, packed = file.suffixes
     stem = file.path.name.removesuffix(packed).removesuffix(suffix)
     for row in _zorro_rows(file) if suffix == ".txt" else read_rows(file):
@@ -155,11 +155,11 @@ def _read(file: InputFiles, faults: RowFaults) -> Iterator[_Placed]:
             )
         name, term = (str(row.fields.get(key) or "").strip() for key in ("UID", "linguistics_term"))
         try:
-            pair = MinimalPair(_sentence(row, names[0], "right"), _sentence(row, names[1], "wrong"))
+            pair = MinimalPair(_sentence(row, names[0], "right"), _sentence(row, names[1], "wrong"), row.source)
         except InputError as error:
             faults.add(error)
         else:
-            yield _Placed(name or stem, term, pair, row.source)
+            yield _OfParadigm(name or stem, term, pair)
 
 
 def _sentence(row: Row, column: str, kind: str) -> str:

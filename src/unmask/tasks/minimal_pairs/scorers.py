@@ -74,11 +74,15 @@ class Sentence:
 class SentenceScorer(Protocol):
     """A model that scores how likely sentences are."""
 
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
     def encode(self, texts: Sequence[str]) -> list[Sentence]:
         """What the model reads of each text.
 
         Raises:
-            InputError: a text is longer than the model reads, or has too few tokens to be scored.
+            InputError: a text is longer than the model reads, has too few tokens to be scored, or its words cannot be
+                distinguished; see `PllMode`.
         """
         ...
 
@@ -87,9 +91,6 @@ class SentenceScorer(Protocol):
 
         Args:
             advance: called after each batch, with its number of sentences, in fractions.
-
-        Raises:
-            InputError: the words of a sentence cannot be distinguished; see `PllMode`.
         """
         ...
 
@@ -98,7 +99,6 @@ def score_sentences(scorer: SentenceScorer, sentences: Sequence[Sentence], advan
     """(sentences,) natural logarithms, higher for what is likelier; comparable between sentences of one model.
 
     Raises:
-        InputError: as `SentenceScorer.token_scores`.
         ModelError: what the model computes is not finite.
     """
     scores = np.array([each.scores.sum() for each in scorer.token_scores(sentences, advance)])
@@ -119,7 +119,23 @@ class MaskedScorer:
     mode: PllMode = "original"
 
     def encode(self, texts: Sequence[str]) -> list[Sentence]:
-        return _encode(self.tokenizer, texts, min(_LONGEST, self.max_length))
+        sentences = _encode(self.tokenizer, texts, min(_LONGEST, self.max_length))
+        for sentence in sentences:
+            self._words(sentence)
+        return sentences
+
+    def _words(self, sentence: Sentence) -> Ids:
+        """The number of the word, or where words do not matter of the token, that each token of the text belongs to."""
+        start, stop = _text_span(self.tokenizer, sentence.ids)
+        if self.mode != "word-left-to-right":
+            return np.arange(stop - start)
+        words = _words_of(self.tokenizer, sentence.text)
+        if len(words) != stop - start:
+            raise InputError(
+                f"{sentence.text[:60]!r} holds a special token of this model as text, and its words cannot be "
+                "distinguished: leave the pair out, or take pll=original"
+            )
+        return words
 
     @torch.no_grad()
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
@@ -149,18 +165,11 @@ class MaskedScorer:
 
     def _masked(self, number: int, sentence: Sentence) -> list[_Copy]:
         """A copy of a sentence for each token that counts."""
-        start, stop = _text_span(self.tokenizer, sentence.ids)
-        words = np.arange(stop - start)
-        if self.mode == "word-left-to-right":
-            words = _words_of(self.tokenizer, sentence.text)
-            if len(words) != stop - start:
-                raise InputError(
-                    f"{sentence.text[:60]!r} holds a special token of this model as text, and its words cannot be "
-                    "distinguished: leave the pair out, or take --pll original"
-                )
+        words = self._words(sentence)
+        start = _text_span(self.tokenizer, sentence.ids)[0]
         return [
             _Copy(number, start + place, start + place + np.flatnonzero(words[place:] == words[place]))
-            for place in range(stop - start)
+            for place in range(len(words))
         ]
 
     @torch.no_grad()

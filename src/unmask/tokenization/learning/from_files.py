@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from unmask.config import build_settings
 from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
@@ -25,9 +27,9 @@ from unmask.tokenization.settings import TokenizerSettings
 
 
 def train_tokenizer(
-    text: Sequence[str | Path],
+    text: str | Path | Sequence[str | Path],
     out: str | Path,
-    settings: TokenizerSettings = TokenizerSettings(),  # noqa: B008  immutable
+    settings: TokenizerSettings | Mapping[str, Any] = TokenizerSettings(),  # noqa: B008  immutable
     *,
     seed: int = 0,
     overwrite: bool = False,
@@ -38,9 +40,9 @@ def train_tokenizer(
     `transformers.AutoTokenizer` opens (it does not know tokenizers of words).
 
     Args:
-        text: files, folders and globs, or a mixture, as `unmask.corpus.pipeline.find_corpora` takes them.
+        text: one or more files, folders and globs, or a mixture, as `unmask.corpus.pipeline.find_corpora` takes them.
         out: the tokenizer's directory.
-        settings: kind, size, casing ...
+        settings: kind, size, casing ..., as `unmask.TokenizerSettings` or a dictionary of them.
         seed: of the sample that is taken if the text exceeds `settings.sample_bytes`.
         overwrite: True replaces a tokenizer at `out`.
         reading: how files become documents.
@@ -48,9 +50,12 @@ def train_tokenizer(
 
     Raises:
         InputError: no text, or text that cannot be read.
-        SettingsError: the vocabulary has no room for the characters of the text, or a package is missing.
+        SettingsError: a setting is unknown or out of its range, the vocabulary has no room for the characters of the
+            text, or a package is missing.
         OutputError: `out` exists, holds other things than a tokenizer, or the disk is full.
     """
+    if not isinstance(settings, TokenizerSettings):
+        settings = build_settings(TokenizerSettings, settings, "settings")
     out = Path(out)
     refuse_foreign(out, TOKENIZER_FILES, "a tokenizer")
     refuse_existing(out, overwrite)

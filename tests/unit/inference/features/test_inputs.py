@@ -107,7 +107,7 @@ def test_words_and_places_of_segmented_text() -> None:
     ("fields", "told"),
     [
         ({"sentence": "a"}, "no column 'tokens': expected tokens, or text, or text_a and text_b; there is sentence"),
-        ({"text_a": "a"}, "no column 'tokens'"),
+        ({"text_a": "a"}, "no column 'text_b'"),
         ({"text": None}, "text is null: expected a text"),
         ({"tokens": 3}, "tokens is 3: expected a list of words"),
         ({"tokens": ["a", 3]}, "tokens is 3: expected a text"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,41 @@ def test_search_holds_no_more_than_it_found(tiny_model: Path, tmp_path: Path) ->
     assert [result["index"] for result in equal[0]["results"]] == [0, 1]
 
 
+def test_pairs_may_be_rows(tiny_model: Path) -> None:
+    (two,) = similarities(tiny_model, [("a man", "a dog")])
+    row = {"text_a": "a man", "text_b": "a dog"}
+    assert list(similarities(tiny_model, [row, {**row, "id": 7}, ["a man", "a dog"]])) == [two, {"id": 7, **two}, two]
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["ab", b"ab", {"a man": "a dog"}, SimpleNamespace(columns=["ab", "cd"]), 5],
+    ids=lambda given: type(given).__name__,
+)
+def test_what_is_no_list_is_not_taken_apart(given: Any, tiny_model: Path) -> None:
+    found = f"found a {type(given).__name__}: expected a list of"
+    with pytest.raises(InputError, match=rf"{found} texts, such as \["):
+        embed(tiny_model, given)
+    with pytest.raises(InputError, match=rf"{found} pairs, such as \["):
+        similarities(tiny_model, given)
+
+
+@pytest.mark.parametrize(
+    ("pair", "told"),
+    [
+        ("ab", "pair 2 is 'ab': expected two texts, or a row with text_a and text_b"),
+        (("a", "b", "c"), r"pair 2 is .*: expected two texts"),
+        (5, "pair 2 is '5': expected two texts"),
+        (("a", 5), "pair 2: text_b is 5: expected a text"),
+        ({"text": "a"}, "pair 2: a single text: expected a pair"),
+        ({"text_a": "a"}, "pair 2: no column 'text_b': expected"),
+    ],
+)
+def test_the_number_of_a_wrong_pair_is_told(pair: Any, told: str, tiny_model: Path) -> None:
+    with pytest.raises(InputError, match=told):
+        list(similarities(tiny_model, [("a", "b"), pair]))
+
+
 def test_texts_without_tokens_are_like_nothing(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
     (answer,) = similarities(tiny_model, [("", "a man")])
     assert answer["similarity"] == 0
@@ -146,5 +182,7 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
         embed(load_feature_model(tiny_model, "weighted-all-and-embeddings"), ["a"])
     with pytest.raises(SettingsError, match="pool=none gives a vector for each token"):
         embed(tiny_model, ["a"], pool="none")
+    with pytest.raises(SettingsError, match="no pool None"):
+        embed(tiny_model, ["a"], pool=None)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="top_k is 0"):
         search(tmp_path, tiny_model, ["a"], ["b"], 0)

@@ -73,8 +73,8 @@ def test_however_high_a_temperature_all_tokens_may_come() -> None:
     assert np.abs(drawn(Sampling(1e300), logits(5.0, -50.0, -torch.inf)) - [0.5, 0.5, 0]).max() < 0.064
 
 
-@pytest.mark.parametrize("seed", [-1, 2**63, 2**64, -(2**63) - 1])
-def test_a_seed_out_of_range_is_told(model: LanguageModel, seed: int) -> None:
+@pytest.mark.parametrize("seed", [-1, 2**63, 2**64, -(2**63) - 1, None, 1.5])
+def test_a_seed_out_of_range_is_told(model: LanguageModel, seed: Any) -> None:
     with pytest.raises(SettingsError, match=rf"seed {seed}: expected a whole number from 0 to 2\*\*63 - 1"):
         generate(model, "the", 2, seed=seed)
 
@@ -82,6 +82,7 @@ def test_a_seed_out_of_range_is_told(model: LanguageModel, seed: int) -> None:
 def test_the_largest_seed_is_taken(model: LanguageModel) -> None:
     generated = generate(model, "the", 2, seed=2**63 - 1)
     assert generated == generate(model, "the", 2, seed=2**63 - 1)
+    assert generated == generate(model, "the", np.int64(2), seed=np.int64(2**63 - 1), top_k=np.int64(0))
 
 
 def test_top_k_and_top_p_leave_the_likeliest() -> None:
@@ -102,6 +103,9 @@ def test_top_k_and_top_p_leave_the_likeliest() -> None:
         ({"top_k": -1}, "top_k -1"),
         ({"top_p": 0.0}, "top_p 0"),
         ({"top_p": 1.1}, r"top_p 1\.1"),
+        ({"temperature": "1"}, "temperature '1': expected a number"),
+        ({"top_p": None}, "top_p None: expected a number"),
+        ({"top_k": 1.5}, r"top_k 1\.5: expected a whole number of tokens, or 0 for all"),
     ],
 )
 def test_values_out_of_range_are_told(wrong: dict[str, Any], told: str) -> None:
@@ -181,8 +185,11 @@ def test_prompts_without_a_token_or_without_sense_are_refused(tmp_path: Path) ->
         generate(gpt1, "  ", 3)
     with pytest.raises(InputError, match="half of a surrogate pair"):
         generate(gpt1, "a\ud800", 3)
-    with pytest.raises(SettingsError, match="num_tokens -1"):
-        generate(gpt1, "a", -1)
+    with pytest.raises(InputError, match="the prompt is '5': expected one text"):
+        generate(gpt1, 5, 3)  # type: ignore[arg-type]
+    for wrong in (-1, 2.5):
+        with pytest.raises(SettingsError, match=f"num_tokens {wrong}: expected a whole number"):
+            generate(gpt1, "a", wrong)  # type: ignore[arg-type]
     bert = new_language_model(tmp_path / "bert", "bert", "wordpiece")
     assert bert.prefix == (bert.tokenizer.cls_id,)
     generate(bert, "", 3)

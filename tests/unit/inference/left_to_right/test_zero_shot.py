@@ -287,3 +287,15 @@ def test_no_threshold_is_better_than_the_best(values: Any, positive: Any) -> Non
     found = matthews(values, positive, best_threshold(values.astype(float), positive))
     others = [matthews(values, positive, cut) for cut in (*(np.unique(values) + 0.5), -9)]
     assert found == pytest.approx(max(0, *others), abs=1e-12)
+
+
+def test_columns_may_be_a_dictionary(model: LanguageModel, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl", {"review": "a film", "gold": "good"}, {"review": "a case", "gold": "bad"})
+    assert open_zero_shot(model, path, columns={"text": "review", "label": "gold"}).task.labels == ("bad", "good")
+    with pytest.raises(SettingsError, match="columns: unknown key lable"):
+        open_zero_shot(model, path, columns={"lable": "gold"})
+
+
+def test_examples_in_memory_are_no_file(model: LanguageModel) -> None:
+    with pytest.raises(InputError, match="found a list: expected the path of a file"):
+        open_zero_shot(model, [{"text": "a film"}])  # type: ignore[arg-type]

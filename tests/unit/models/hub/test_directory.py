@@ -88,7 +88,7 @@ def test_masked_lm_without_pooler_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pooler", [True, False])
 def test_bare_encoder_round_trip(tmp_path: Path, pooler: bool) -> None:
     encoder = BertEncoder(SETTINGS, pooler)
-    save_model(tmp_path / "model", encoder)
+    save_model(str(tmp_path / "model"), encoder)
     names = load_file(tmp_path / "model" / "model.safetensors").keys()
     assert not any(name.startswith("bert.") for name in names)
     model = load_model(tmp_path / "model")

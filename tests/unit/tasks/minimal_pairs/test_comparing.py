@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from unmask.errors import InputError
 from unmask.io.progress import Advance
 from unmask.tasks.minimal_pairs.comparing import compare_pairs
 from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
@@ -17,6 +18,9 @@ class GivenScores:
     """Sentences such as `words -2.5`, read as their words, with the score that they name."""
 
     def encode(self, texts: Sequence[str]) -> list[Sentence]:
+        for text in texts:
+            if text == "long":
+                raise InputError(f"{text!r}: too many tokens")
         return [Sentence(text, np.array([ord(letter) for letter in text.split()[0]])) for text in texts]
 
     def token_scores(self, sentences: Sequence[Sentence], advance: Advance) -> list[TokenScores]:
@@ -65,6 +69,19 @@ def test_pairs_keep_their_paradigm_over_several_rounds_of_scoring() -> None:
     found = compare_pairs(GivenScores(), paradigms, advanced.append)
     assert [each["accuracy"] for each in found["paradigms"].values()] == [100, 0]
     assert advanced == [500, 500, 500, 100]
+
+
+def test_sentences_that_cannot_be_scored_are_told_with_their_places_before_any_is_scored() -> None:
+    advanced: list[float] = []
+    long = [MinimalPair("long", "bad -2", "a.jsonl:701"), MinimalPair("good -2", "long", "b.jsonl:3")]
+    with pytest.raises(InputError) as refused:
+        compare_pairs(GivenScores(), [of("all", "", *[RIGHT] * 700, *long)], advanced.append)
+    assert str(refused.value).splitlines() == [
+        "a.jsonl:701: 'long': too many tokens",
+        "  b.jsonl:3: the same",
+        "  2 rows in all cannot be used",
+    ]
+    assert not advanced
 
 
 def test_an_interval_is_wilsons() -> None:

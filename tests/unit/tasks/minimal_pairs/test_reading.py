@@ -49,6 +49,7 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     expected = (MinimalPair("He eats.", "He eat."),)
     named = write(tmp_path / "named.csv", "bad,good\nHe eat.,He eats.\n")
     assert read_paradigms(named)[0].pairs == expected
+    assert read_paradigms(named)[0].pairs[0].place == f"{named}:2"
     nameless = write(tmp_path / "nameless.tsv", "He eats.\tHe eat.\n")
     assert read_paradigms(InputFiles((nameless,), TableSettings(header="none")))[0].pairs == expected
 

@@ -1,0 +1,21 @@
+"""A tokenizer from files: what a call takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.files import write
+from unmask.errors import SettingsError
+from unmask.tokenization.learning.from_files import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
+
+
+def test_a_lone_path_and_a_dictionary_of_settings_are_taken(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.txt", "the man and the dog\n" * 9)
+    found, _ = train_tokenizer(str(text), tmp_path / "one", {"vocab_size": 30})
+    expected, _ = train_tokenizer([text], tmp_path / "other", TokenizerSettings(vocab_size=30))
+    assert found.fingerprint() == expected.fingerprint()
+    with pytest.raises(SettingsError, match="settings: unknown key vocabsize; did you mean vocab_size"):
+        train_tokenizer(text, tmp_path / "third", {"vocabsize": 30})
