@@ -20,15 +20,10 @@ from unmask.packing.settings import PackingSettings, Phases, PhaseSettings
 from unmask.recipe.pairings import contradiction, cut_of, overflow
 from unmask.tasks.settings import DataSettings, EvaluationSettings, TaskSettings
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.training.settings import (
-    Cut,
-    Device,
-    OptimizerSettings,
-    Precision,
-    ScheduleSettings,
-    SearchSettings,
-    TrainSettings,
-)
+from unmask.training.settings import Cut, OptimizerSettings, ScheduleSettings, SearchSettings, TrainSettings
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "bf16"]
 
 
 class PretrainRecipe(Settings):

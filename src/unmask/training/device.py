@@ -13,19 +13,21 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
 from unmask.errors import SettingsError
 from unmask.io.progress import human_bytes
-from unmask.training.settings import Device, Precision
 
 if TYPE_CHECKING:
     from unmask.models.elmo.settings import Sizes
 
 logger = logging.getLogger("unmask")
+
+DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("auto", "fp32", "bf16")
 
 _FIRST_WITH_BF16 = (8, 0)
 _LITTLE_MEMORY = 0.2
@@ -152,7 +154,7 @@ def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
     Raises:
         SettingsError: `cuda` without a GPU that can be used, or an unknown name.
     """
-    for name, value, known in (("device", device, get_args(Device)), ("precision", precision, get_args(Precision))):
+    for name, value, known in (("device", device, DEVICES), ("precision", precision, PRECISIONS)):
         if value not in known:
             raise SettingsError(f"{name} {value!r}: expected {', '.join(known[:-1])} or {known[-1]}")
 

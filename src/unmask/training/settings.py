@@ -11,8 +11,6 @@ from pydantic import Field, model_validator
 
 from unmask.config import Settings
 
-Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["auto", "fp32", "bf16"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
