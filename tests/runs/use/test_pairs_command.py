@@ -131,7 +131,7 @@ def test_the_same_sentence_twice_is_no_fault_of_the_vocabulary(
 ) -> None:
     same = [{"sentence_good": "It is old.", "sentence_bad": "It is old."}, *ROWS]
     finished = unmask("evaluate", whole, "--pairs", write_rows(tmp_path / "same.jsonl", *same), "--json")
-    assert "of 3 pairs, 1 are twice the same sentence" in caplog.text
+    assert "pairs of twice the same sentence: 1 of 3" in caplog.text
     assert "vocabulary" not in caplog.text
     assert json.loads(finished.output)["alike"] == 1
 

@@ -108,10 +108,10 @@ def _report_equal(pairs: Sequence[_OfParadigm]) -> None:
     if len(equal) == len(pairs):
         raise InputError(f"{first}, and so in every pair: expected two that differ")
     logger.warning(
-        "%s; of %s pairs, %s are twice the same sentence: they count as wrong, as in published figures",
+        "%s; pairs of twice the same sentence: %s of %s; they count as wrong, as in published figures",
         first,
-        f"{len(pairs):,}",
         f"{len(equal):,}",
+        f"{len(pairs):,}",
     )
 
 
