@@ -226,8 +226,8 @@ def _paired(
             if identity in unanswered and identity in unasked:
                 yield unanswered.pop(identity), unasked.pop(identity)
     if unanswered or unasked:
-        row = next(iter((unanswered or unasked).values()))
-        identity = next(iter(unanswered or unasked))
+        rows: Mapping[str, Example | Row] = unanswered or unasked
+        identity, row = next(iter(rows.items()))
         lacking, number = (predictions, len(unanswered)) if unanswered else (data, len(unasked))
         raise InputError(
             f"{row.source}: the id {identity!r} is not in {lacking} ({number:,} such in all): expected one prediction "

@@ -96,6 +96,10 @@ class Example(Protocol):
     def source(self) -> str:
         """Where it is, as `path:line`."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What the model reads, before it is tokenized or cut."""
+
 
 def log_mean_probability(outputs: Sequence[Tensor]) -> Tensor:
     """The logarithm of the mean of the members' probabilities; see `Task.combine`."""
