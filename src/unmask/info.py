@@ -28,6 +28,7 @@ from unmask.io.paths import (
     SPAN_BOUNDARY,
     SUMMARY,
     TRAINING_REPORT,
+    TRIALS,
     is_onnx,
 )
 from unmask.io.progress import human_bytes, human_count
@@ -301,10 +302,14 @@ def _describe_run(path: Path) -> dict[str, Any]:
 
 
 def _is_search(path: Path) -> bool:
-    return (path / SUMMARY).is_file()
+    return (path / SUMMARY).is_file() or ((path / RECIPE).is_file() and (path / TRIALS).is_dir())
 
 
 def _describe_search(path: Path) -> dict[str, Any]:
+    if not (path / SUMMARY).is_file():  # it is there from the end of the first trial on
+        trials = [trial for trial in (path / TRIALS).glob("[!.]*") if trial.is_dir()]
+        finished = sum((trial / RESULTS).is_file() for trial in trials)
+        return {"complete": False, "begun": len(trials), "finished": finished}
     summary = read_object(path / SUMMARY)
     try:
         metric, best = summary["metric"], summary["best_on_dev"]

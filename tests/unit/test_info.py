@@ -160,6 +160,13 @@ def test_torch_is_not_imported() -> None:
     assert finished.returncode == 0, finished.stderr
 
 
+def test_a_search_that_was_stopped_in_its_first_trial(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("seed: 0\n")
+    (tmp_path / "trials" / "lr1_seed0").mkdir(parents=True)
+    expected = f"{tmp_path}: an unfinished search\n  complete  False\n  begun     1\n  finished  0"
+    assert format_description(describe(tmp_path)) == expected
+
+
 def test_a_search_and_an_ensemble(tmp_path: Path) -> None:
     mean = {"accuracy": {"mean": 0.5, "sd": 0.1}}
     summary = {

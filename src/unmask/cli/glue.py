@@ -24,7 +24,9 @@ def glue_submit_command(
     data: Annotated[
         Path | None, typer.Option("--data", help="GLUE's folders; left out: beside each run's training file")
     ] = None,
-    allow_missing: Annotated[bool, typer.Option("--allow-missing", help="leave out tasks that no run is for")] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="leave out tasks without a run or a test file")
+    ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Answer GLUE's test files: eleven tables in one .zip, checked."""

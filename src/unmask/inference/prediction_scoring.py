@@ -151,6 +151,8 @@ def _settings_from(predictions: str | Path, task: Task[Any], are_stated: bool) -
     first = next(_read_predictions(predictions), None)
     if first is None:
         raise InputError(f"{predictions}: there is nothing in it: expected one prediction a line")
+    if isinstance(task, QaTask) and _are_answers_by_id(first.fields):
+        raise InputError(f"{predictions}: one JSON object, {{id: answer}}, which is read from .json: name it so")
     found: dict[str, Any] = {}
     if isinstance(task, Tagging) and not task.tags_characters:
         found |= {"units": "characters"} if _are_of_characters(predictions) else {}
@@ -165,6 +167,11 @@ def _settings_from(predictions: str | Path, task: Task[Any], are_stated: bool) -
         found["labels"] = [*known, *sorted_labels(set(probabilities).difference(known))]
         found["multi_label"] = "labels" in first.fields
     return found
+
+
+def _are_answers_by_id(fields: Mapping[str, Any]) -> bool:
+    """Whether an object is a whole file of answers, as the official scorers read it, and not one prediction."""
+    return not {"id", "answer"} & fields.keys() and all(isinstance(value, str) for value in fields.values())
 
 
 def _predicted_tags(predictions: str | Path) -> Iterator[list[str]]:
@@ -226,8 +233,8 @@ def _paired(
             if identity in unanswered and identity in unasked:
                 yield unanswered.pop(identity), unasked.pop(identity)
     if unanswered or unasked:
-        row = next(iter((unanswered or unasked).values()))
-        identity = next(iter(unanswered or unasked))
+        rows: Mapping[str, Example | Row] = unanswered or unasked
+        identity, row = next(iter(rows.items()))
         lacking, number = (predictions, len(unanswered)) if unanswered else (data, len(unasked))
         raise InputError(
             f"{row.source}: the id {identity!r} is not in {lacking} ({number:,} such in all): expected one prediction "

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -296,4 +297,4 @@ def _in_words(key: str) -> str:
 
 def _words(key: str) -> str:
     """As `_in_words`, for the middle of a sentence."""
-    return " ".join(WORDS.get(word, word) for word in key.replace("/", " ").replace("_", " ").split(" "))
+    return " ".join(WORDS.get(word, word) for word in re.split("[/._]", key))

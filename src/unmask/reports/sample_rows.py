@@ -1,7 +1,7 @@
 """The sample predictions of a report, drawn from a run's `samples.json`.
 
 That file is a list of `{"title", "text": [token, ...]}` or of `{"title", "input": {...}, "label", "prediction",
-"probability"}`. A token has
+"probability"}`, these with `correct` where equal texts do not decide it: True, False, or None for numbers. A token has
 
     token           as the model reads it
     kind            plain, special, masked, next or checked: whether something is predicted there, and what
@@ -43,7 +43,8 @@ def view_samples(samples: Sequence[Row]) -> dict[str, Any]:
     return {
         "notes": sorted({str(token.get("kind")) for sample in texts for token in sample["text"]}),
         "texts": [(sample.get("title", ""), [_token(token) for token in sample["text"]]) for sample in texts],
-        "head": [*fields, "label", "prediction", "probability"],
+        "head": [*fields, "label", "prediction"],
+        "has_probability": any(sample.get("probability") is not None for sample in answers),
         "answers": [_answer(sample, fields) for sample in answers],
     }
 
@@ -106,11 +107,12 @@ def _bare(token: Row, name: str) -> str:
 
 def _answer(sample: Row, fields: Sequence[str]) -> dict[str, Any]:
     label, prediction = sample.get("label"), sample.get("prediction")
+    correct = sample.get("correct", None if label is None else label == prediction)
     return {
         "input": [sample.get("input", {}).get(name) for name in fields],
         "label": label,
         "prediction": prediction,
-        "kind": "" if label is None else "right" if label == prediction else "wrong",
+        "kind": "" if correct is None else "right" if correct else "wrong",
         "probability": _chance(sample, ""),
     }
 

@@ -96,6 +96,10 @@ class Example(Protocol):
     def source(self) -> str:
         """Where it is, as `path:line`."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What the model reads, before it is tokenized or cut."""
+
 
 def log_mean_probability(outputs: Sequence[Tensor]) -> Tensor:
     """The logarithm of the mean of the members' probabilities; see `Task.combine`."""
@@ -271,7 +275,8 @@ class Task(Protocol[ExampleT]):
         `{"accuracy": {"most frequent label of train": .68}}`."""
 
     def sample(self, example: ExampleT, prediction: Prediction) -> dict[str, Any]:
-        """For the report: `input` (name -> text), `label`, `prediction` and `probability` (a number or None)."""
+        """For the report: `input` (name -> text), `label`, `prediction`, `probability` (a number or None), and
+        `correct` where equal texts do not decide it; see `unmask.reports.sample_rows`."""
 
     def remembered(self) -> dict[str, Any]:
         """What a fine-tuned model's `config.json` records of its task under `unmask_task`: the settings of

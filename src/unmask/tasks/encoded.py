@@ -115,10 +115,6 @@ class EncodedExamples:
         """The same for training, where nothing is decoded."""
         return replace(self, alignment={})
 
-    def hashes(self) -> Iterator[int]:
-        """Of the tokens of each unit: equal tokens have equal ones, in this process."""
-        return (hash(self.input_ids[self.tokens_of(unit)].tobytes()) for unit in range(len(self)))
-
     def checksum(self) -> int:
         """A 32-bit checksum of the examples and their targets."""
         sums = 0

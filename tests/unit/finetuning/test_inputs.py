@@ -69,6 +69,20 @@ def test_what_is_measured_and_trained_on_is_told(
     assert [message.split(" (")[0] for message in told] == ["1 of the 3 inputs of dev", "4 of the 4 inputs of test"]
 
 
+def test_texts_that_only_the_model_cannot_tell_apart_are_not_known(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other words outside the vocabulary, and other words after what `task.max_length` cuts."""
+    long = "a dog " * 20
+    train = write_rows(tmp_path / "train.jsonl", {"text": "a ㋀", "label": "y"}, {"text": f"{long}a", "label": "n"})
+    dev = write_rows(tmp_path / "dev.jsonl", {"text": "a ㋁", "label": "n"}, {"text": f"{long}dog", "label": "n"})
+    data = {"train": str(train), "dev": str(dev)}
+    open_inputs(
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
+    )
+    assert "are in data.train too" not in caplog.text
+
+
 @pytest.mark.parametrize("num_contradictions", [3, 2])
 def test_texts_with_two_labels_are_told(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, num_contradictions: int

@@ -202,3 +202,24 @@ def test_labels_other_than_those_of_the_predictions_are_refused(tmp_path: Path) 
     tagged = write_rows(tmp_path / "tags.jsonl", {"tokens": ["a"], "tags": ["O"]})
     with pytest.raises(SettingsError, match=r"task\.labels cannot be set here"):
         evaluate_predictions(tagged, tagged, "tagging", settings={"labels": ["O", "B-X"]})
+
+
+# ---- Answers by id
+
+
+def test_official_answers_without_their_suffix_are_told_so(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", {"id": "1", "question": "q", "context": "a kite", "answers": ["kite"]})
+    path = write_rows(tmp_path / "said", {"1": "kite", "2": "dog"})
+    with pytest.raises(
+        InputError, match=r"said: one JSON object, \{id: answer\}, which is read from \.json: name it so"
+    ):
+        evaluate_predictions(path, data, "korquad1")
+    result = evaluate_predictions(path.rename(tmp_path / "said.json"), data, "qa")
+    assert result["metrics"] == {"exact_match": 100, "f1": 100}
+
+
+@pytest.mark.parametrize("fields", [{"id": "1", "said": "kite"}, {"answer": None}])
+def test_one_answer_is_not_taken_for_a_file_of_answers(tmp_path: Path, fields: dict[str, Any]) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", {"id": "1", "question": "q", "context": "a kite", "answers": ["kite"]})
+    with pytest.raises(InputError, match="its prediction says answer None"):
+        evaluate_predictions(write_rows(tmp_path / "said.jsonl", fields), data, "qa")

@@ -115,7 +115,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert tiles == {
         "Parameters": "4.4M", "Steps": "200", "Tokens": "200k", "Time training": "6 min 40 s", "Training MLM loss": mlm,
         "Training NSP loss": nsp,
-        "Held-out loss": "0.05", "Held-out MLM loss": "0.04", "Held-out NSP accuracy": "0.625", "Dev.f1": "0.875",
+        "Held-out loss": "0.05", "Held-out MLM loss": "0.04", "Held-out NSP accuracy": "0.625", "Dev f1": "0.875",
     }  # fmt: skip
     assert "unmask pretrain bert_tiny &#39;corpus=my text&#39; --resume" in text
     assert text.count("unigram entropy 7.125") == 2  # the legend of the curve, and beside the held-out loss

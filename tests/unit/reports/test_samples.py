@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -211,3 +212,18 @@ def test_pieces_of_a_word_stand_together() -> None:
         {"token": "␣do", "kind": "plain", "joined": False}, {"token": "gs", "kind": "plain", "joined": True}
     ]  # fmt: skip
     assert '<p class="text">dogs</p>' in drawn(*marked)
+
+
+def test_an_answer_is_marked_as_its_task_compares_it() -> None:
+    said = {"input": {"text": "t"}, "label": "kite", "prediction": "The kite", "probability": 0.5}
+    page = render("samples.html", **view_samples([said, {**said, "correct": True}, {**said, "prediction": "kite"}]))
+    assert re.findall('<mark class="(.*?)">', page) == ["wrong", "right", "right"]
+    assert "<th>probability</th>" in page
+
+
+def test_numbers_are_neither_right_nor_wrong_and_have_no_probability() -> None:
+    said = {"input": {"text": "t"}, "label": "3.2", "prediction": "3.1", "probability": None, "correct": None}
+    page = render("samples.html", **view_samples([said]))
+    assert "wrong" not in page
+    assert "probability" not in page
+    assert page.count("<td>") == page.count("<th>") == 3

@@ -44,12 +44,6 @@ def test_parts_put_together_are_the_whole(ids: list[list[int]], cut: int) -> Non
     assert np.array_equal(together.second_starts, whole.second_starts)
 
 
-@given(lists_of_ids, lists_of_ids)
-def test_equal_units_have_equal_hashes(ids: list[list[int]], others: list[list[int]]) -> None:
-    there = set(encode([*others, *ids[1:]]).hashes())
-    assert [each in there for each in encode(ids).hashes()] == [each in [*others, *ids[1:]] for each in ids]
-
-
 @given(lists_of_ids, st.integers(1, 40))
 def test_batches_by_length_show_every_example_once_within_the_budget(ids: list[list[int]], budget: int) -> None:
     seen = []

@@ -132,14 +132,14 @@ def submit(
         out: the .zip; the same predictions make the same bytes.
         data: the folder with GLUE's folders (`CoLA/test.tsv`, `MNLI/test_matched.tsv`, `AX/AX.tsv` ...). None looks
             beside each run's training file, and in the sibling folders.
-        allow_missing: True leaves out the files of tasks that have no run, with a warning.
+        allow_missing: True leaves out the files of tasks that have no run or no test file, with a warning.
         overwrite: True replaces an existing file.
         predict: the function that answers.
 
     Raises:
         SettingsError: a task has no run, or two; or a run is not for a GLUE task.
         ModelError: a model does not load, or answers with other labels than GLUE's.
-        InputError: a test file is missing, or is not GLUE's.
+        InputError: a test file is missing, with `allow_missing` every one, or is not GLUE's.
         OutputError: the file exists already, or cannot be written.
     """
     refuse_existing(out, overwrite)
@@ -154,17 +154,29 @@ def submit(
     present = {name: table for name, table in TABLES.items() if name not in missing}
     for name, table in present.items():
         _check_labels(by_task[table.task], name, table)
-    test_files = {name: _find_test_file(by_task[table.task], data, name, table) for name, table in present.items()}
+    test_files: dict[str, Path] = {}
+    absent: list[_AbsentError] = []
+    for name, table in present.items():
+        try:
+            test_files[name] = _find_test_file(by_task[table.task], data, name, table)
+        except _AbsentError as error:
+            absent.append(error)
+    if absent and not (allow_missing and test_files):
+        raise absent[0]
     for name, test_file in test_files.items():
-        _check_test_file(test_file, name, present[name])
+        _check_test_file(test_file, name, TABLES[name])
+    missing = tuple(name for name in TABLES if name not in test_files)
+    for reason in absent:
+        logger.warning("%s", reason)
     if missing:
         logger.warning("%s left out: GLUE's server takes a submission with all eleven files only", ", ".join(missing))
     with as_output_error(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     counts: dict[str, Counter[str]] = {}
     with writing(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, table in present.items():
-            run, test_file = by_task[table.task], test_files[name]
+        for name, test_file in test_files.items():
+            table = TABLES[name]
+            run = by_task[table.task]
             logger.info("%s: %s rows of %s", name, f"{table.rows:,}", test_file)
             answers = _answers(run, name, table, predict(run, test_file))
             counts[name] = _write_table(archive, name, answers)
@@ -195,6 +207,10 @@ def _check_labels(run: Path, name: str, table: SubmissionTable) -> None:
         )
 
 
+class _AbsentError(InputError):
+    """A test file is nowhere."""
+
+
 def _find_test_file(run: Path, data: Path | None, name: str, table: SubmissionTable) -> Path:
     """GLUE's test file for a table: under `data`, or near the run's training file."""
     if data is not None:
@@ -208,8 +224,8 @@ def _find_test_file(run: Path, data: Path | None, name: str, table: SubmissionTa
                 return folder / test_file
     wanted = f"{table.folders[0]}/{table.test_files[0]}"
     if data is not None:
-        raise InputError(f"{data}: no {wanted} in it: expected GLUE's folders as they are published, for {name}")
-    raise InputError(
+        raise _AbsentError(f"{data}: no {wanted} in it: expected GLUE's folders as they are published, for {name}")
+    raise _AbsentError(
         f"{folders[0]}, where {run} has its training file, has no {' or '.join(table.test_files)}, nor have folders "
         f"beside it: name the folder that has {wanted} with --data"
     )

@@ -43,6 +43,11 @@ class ChoiceExample:
     source: str
     first: int = 0
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """See `Example`."""
+        return (self.context, self.question, *self.choices)
+
 
 @dataclass(frozen=True)
 class ChoiceLayout:

@@ -41,6 +41,11 @@ class QaExample:
     fields: Mapping[str, Any]
     source: str
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """See `Example`."""
+        return (self.question, self.context)
+
 
 @dataclass(frozen=True)
 class QaColumns:

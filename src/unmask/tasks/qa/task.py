@@ -31,7 +31,7 @@ from unmask.tasks.kinds import TaskKind
 from unmask.tasks.qa.decoding import decode_answers
 from unmask.tasks.qa.examples import QaColumns, QaExample, choose_columns, given_answers, read_question
 from unmask.tasks.qa.labels import LabelledQuestions
-from unmask.tasks.qa.metrics import QaScore
+from unmask.tasks.qa.metrics import QaScore, compare
 from unmask.tasks.qa.squad import DATA_SETS, PLAIN, QaDataSet
 from unmask.tasks.qa.windows import encode_questions, holds_answer
 from unmask.tasks.rows import check_columns
@@ -177,13 +177,16 @@ class QaTask:
         return {"exact_match": {"a random span": 100 * float((1 / spans).mean())}}
 
     def sample(self, example: QaExample, prediction: Prediction) -> dict[str, Any]:
-        right = None if example.gold_texts is None else next(iter(example.gold_texts), "(no answer)")
+        """See `Task`; the label is the right answer that was given, else the first."""
+        golds, given, normalisation = example.gold_texts, prediction["answer"], self.data_set.normalisation
+        found = [gold for gold in golds or () if compare(given, [gold], normalisation)[0]]
         best = prediction["n_best"][0]["probability"] if prediction["n_best"] else None
         return {
             "input": {"question": example.question, "context": example.context},
-            "label": right,
-            "prediction": prediction["answer"] or "(no answer)",
-            "probability": best if prediction["answer"] else prediction["no_answer_probability"],
+            "label": None if golds is None else next(iter((*found, *golds)), "(no answer)"),
+            "prediction": given or "(no answer)",
+            "probability": best if given else prediction["no_answer_probability"],
+            "correct": None if golds is None else bool(compare(given, golds, normalisation)[0]),
         }
 
     def remembered(self) -> dict[str, Any]:

@@ -54,6 +54,11 @@ class TaggingExample:
     right: tuple[str, ...] = ()
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """See `Example`."""
+        return (self.text,)
+
+    @property
     def words(self) -> list[str]:
         """The units' texts."""
         return [self.text[start:end] for start, end in self.units]

@@ -44,6 +44,11 @@ class TextExample(Generic[LabelT]):
     fields: Mapping[str, Any]
     source: str
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """See `Example`."""
+        return (self.text_a,) if self.text_b is None else (self.text_a, self.text_b)
+
 
 @dataclass(frozen=True)
 class TextFiles:

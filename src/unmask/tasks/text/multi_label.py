@@ -188,6 +188,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
             "label": None if example.label is None else named(example.label) or "(none)",
             "prediction": named(prediction["labels"]) or "(none)",
             "probability": min(max(p, 1 - p) for p in prediction["probabilities"].values()),
+            "correct": None if example.label is None else set(example.label) == set(prediction["labels"]),
         }
 
     def remembered(self) -> dict[str, Any]:

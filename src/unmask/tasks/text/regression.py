@@ -118,6 +118,7 @@ class Regression(TextTask[float]):
             "label": None if example.label is None else f"{example.label:.4g}",
             "prediction": f"{prediction['value']:.4g}",
             "probability": None,
+            "correct": None,
         }
 
 

@@ -221,6 +221,22 @@ def test_missing_test_files_are_named(tmp_path: Path, small: dict[str, int]) -> 
         submit([run], out, allow_missing=True, predict=answer_in_turn)
 
 
+def test_tables_without_a_test_file_are_left_out(
+    tmp_path: Path, small: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    data = write_test_files(tmp_path, small)
+    (data / "MNLI").rename(tmp_path / "aside")
+    run, out = write_finetuned(tmp_path, "mnli"), tmp_path / "glue.zip"
+    summary = submit([run], out, data=data, allow_missing=True, predict=answer_in_turn)
+    assert list(summary.predictions) == list(read_tables(out)) == ["AX.tsv"]
+    assert {"MNLI-m.tsv", "MNLI-mm.tsv", "RTE.tsv"} < set(summary.missing)
+    assert "no mnli/test_matched.tsv in it" in caplog.text
+    assert "MNLI-m.tsv, MNLI-mm.tsv, QNLI.tsv, RTE.tsv, WNLI.tsv left out" in caplog.text
+    (tmp_path / "all").mkdir()
+    with pytest.raises(InputError, match=r"no mnli/test_matched.tsv in it"):
+        submit(write_all_finetuned(tmp_path / "all"), tmp_path / "all.zip", data=data, predict=answer_in_turn)
+
+
 def test_what_is_there_is_not_overwritten_unasked(tmp_path: Path, small: dict[str, int]) -> None:
     data = write_test_files(tmp_path, small)
     run, out = write_finetuned(tmp_path, "rte"), tmp_path / "glue.zip"

@@ -174,11 +174,14 @@ def test_what_a_report_shows() -> None:
     one = QaExample("1", "What?", KITE, (RED,), ("a red kite",), {}, "x:1")
     answered = {"answer": "kite", "no_answer_probability": 0.25, "n_best": [{"answer": "kite", "probability": 0.5}]}
     shown = {"input": {"question": "What?", "context": KITE}, "label": "a red kite", "prediction": "kite"}
-    assert task.sample(one, answered) == {**shown, "probability": 0.5}
+    assert task.sample(one, answered) == {**shown, "probability": 0.5, "correct": False}
+    other = task.sample(replace(one, gold_texts=("a red kite", "The kite.")), answered)
+    assert (other["label"], other["correct"]) == ("The kite.", True), "any right answer, compared as the metric does"
     none, nothing = replace(one, answers=(), gold_texts=()), "(no answer)"
     silent = task.sample(none, {**answered, "answer": ""})
-    assert silent == {**shown, "label": nothing, "prediction": nothing, "probability": 0.25}
-    assert task.sample(replace(one, gold_texts=None), answered)["label"] is None
+    assert silent == {**shown, "label": nothing, "prediction": nothing, "probability": 0.25, "correct": True}
+    unknown = task.sample(replace(one, gold_texts=None), answered)
+    assert (unknown["label"], unknown["correct"]) == (None, None)
 
 
 def test_what_a_model_remembers() -> None:

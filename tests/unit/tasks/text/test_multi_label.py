@@ -139,5 +139,7 @@ def test_what_is_remembered_opens_the_same_task() -> None:
 def test_a_sample_for_the_report() -> None:
     probabilities = {"a": 0.9, "b": 0.3, "c": 0.05}
     assert TASK.sample(example("t"), {"labels": ["a"], "probabilities": probabilities}) == {
-        "input": {"text": "t"}, "label": "(none)", "prediction": "a", "probability": 0.7
+        "input": {"text": "t"}, "label": "(none)", "prediction": "a", "probability": 0.7, "correct": False
     }  # fmt: skip
+    likeliest_first = {"labels": ["b", "a"], "probabilities": {"a": 0.6, "b": 0.9, "c": 0.05}}
+    assert TASK.sample(example("t", "a", "b"), likeliest_first)["correct"]

@@ -106,5 +106,5 @@ def test_a_model_of_pairs_also_reads_the_usual_columns() -> None:
 
 def test_a_sample_for_the_report() -> None:
     assert TASK.sample(example("t", 1.23456), {"value": 2.0}) == {
-        "input": {"text": "t"}, "label": "1.235", "prediction": "2", "probability": None
+        "input": {"text": "t"}, "label": "1.235", "prediction": "2", "probability": None, "correct": None
     }  # fmt: skip
