@@ -91,7 +91,7 @@ def test_a_few_pairs_of_equal_sentences_are_kept_with_a_warning(
     path = blimp(tmp_path / "passive_1.jsonl", ("A.", "B."), ("Same.", "Same."))
     [paradigm] = read_paradigms(path)
     assert len(paradigm.pairs) == 2
-    assert "passive_1.jsonl:2: both sentences are 'Same.'; of 2 pairs, 1 are twice" in caplog.text
+    assert "passive_1.jsonl:2: both sentences are 'Same.'; pairs of twice the same sentence: 1 of 2" in caplog.text
 
 
 def test_pairs_in_a_folder_of_a_folder_are_not_passed_over(tmp_path: Path) -> None:
