@@ -93,7 +93,7 @@ def test_a_page_that_cannot_be_written_loses_no_diagnosis(
     def fail(path: Path, text: str) -> None:
         raise OutputError(f"the disk is full while writing {path}")
 
-    monkeypatch.setattr("unmask.io.writing.write_text", fail)
+    monkeypatch.setattr("unmask.reports.layout.write_text", fail)
     finished = unmask("doctor", "finetune/sst2", "--out", "page.html")
     assert finished.code == 2
     assert "task.name" in finished.output

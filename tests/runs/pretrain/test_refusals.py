@@ -143,7 +143,7 @@ def test_a_run_that_would_overwrite_its_own_store_is_refused(
     run = tmp_path / "run"
     pretrain(str(tiny_recipe), [f"corpus={tiny_text}", "train.steps=1"], out=run)
     before = contents(run)
-    with pytest.raises(StoreError, match="no such store"):
+    with pytest.raises(SettingsError, match=r"store=.*/run/store is in the run that --overwrite removes"):
         pretrain(str(tiny_recipe), [f"store={run / 'store'}"], out=run, overwrite=True)
     assert contents(run) == before
 
