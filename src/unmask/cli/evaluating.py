@@ -129,15 +129,21 @@ def _evaluate_pairs(
     as_json: bool,
 ) -> None:
     from unmask.errors import SettingsError
-    from unmask.inference.pairs import evaluate_checkpoints, score_model
+    from unmask.inference.pairs import evaluate_checkpoints, open_scorer, score_paradigms
     from unmask.io.writing import write_json_lines
     from unmask.reports.pairs_page import write_pairs_page
+    from unmask.tasks.minimal_pairs.reading import read_paradigms
 
     check_page(out, overwrite, or_lines=True)
     if checkpoints and out is not None and out.suffix == ".jsonl":
         raise SettingsError(f"--out {out}: lines are of one model: leave out --checkpoints, or name a page (.html)")
-    scored = None if checkpoints else score_model(model, pairs, **asked)
-    every = evaluate_checkpoints(model, pairs, **asked) if scored is None else [scored.figures()]
+    scored = None
+    if checkpoints:
+        every = evaluate_checkpoints(model, pairs, **asked)
+    else:
+        paradigms = read_paradigms(pairs)
+        scored = score_paradigms(open_scorer(model, **asked), paradigms)
+        every = [scored.figures()]
     if as_json:
         found = {"task": "pairs", "checkpoints": every} if checkpoints else every[-1]
         print(json.dumps(found, ensure_ascii=False))

@@ -86,7 +86,7 @@ def score_command(
     """Answer a task without fine-tuning, by what a left-to-right model finds likelier: one JSON object a line. With
     --json the figures on labelled examples instead, as `evaluate --json`. With --method acceptability and neither
     --threshold nor --dev: the log-probability of each text, which needs no labels."""
-    from unmask.errors import InputError, SettingsError
+    from unmask.errors import SettingsError
     from unmask.inference.left_to_right.text_scores import score_texts
     from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
     from unmask.inference.task_options import naming_columns
@@ -99,36 +99,32 @@ def score_command(
         refuse_existing(out, overwrite)
     named = read_columns(columns or [])
     is_alone = (task, template, words, threshold, dev, as_json) == ("classification", None, None, None, None, False)
-    try:
-        with naming_columns():
-            if method == "acceptability" and is_alone:
-                lines = score_texts(model, data, columns=named, device=device, precision=precision)
-            else:
-                opened = open_zero_shot(
-                    model,
-                    data,
-                    task,
-                    method=cast(Method | None, method),
-                    template=template,
-                    words=None if words is None else read_words(words),
-                    threshold=threshold,
-                    dev=dev,
-                    columns=named,
-                    device=device,
-                    precision=precision,
-                )
-                if as_json:
-                    print(json.dumps(evaluate_zero_shot(opened, data), ensure_ascii=False))
-                    return
-                lines = predict_zero_shot(opened, data)
-            if out is None:
-                print_json_lines(lines)
-            else:
-                write_json_lines(out, lines)
-                print(out)
-    except InputError as error:
-        alone = "--method acceptability alone, which prints log-probabilities"
-        raise InputError(str(error).replace("`unmask predict`", alone)) from error
+    with naming_columns():
+        if method == "acceptability" and is_alone:
+            lines = score_texts(model, data, columns=named, device=device, precision=precision)
+        else:
+            opened = open_zero_shot(
+                model,
+                data,
+                task,
+                method=cast(Method | None, method),
+                template=template,
+                words=None if words is None else read_words(words),
+                threshold=threshold,
+                dev=dev,
+                columns=named,
+                device=device,
+                precision=precision,
+            )
+            if as_json:
+                print(json.dumps(evaluate_zero_shot(opened, data), ensure_ascii=False))
+                return
+            lines = predict_zero_shot(opened, data)
+        if out is None:
+            print_json_lines(lines)
+        else:
+            write_json_lines(out, lines)
+            print(out)
 
 
 def read_words(given: list[str]) -> dict[str, str]:

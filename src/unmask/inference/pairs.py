@@ -60,21 +60,13 @@ def evaluate_pairs(
         ModelError: the model cannot say how likely a text is.
         InputError: the pairs cannot be read, or a sentence is too long.
     """
-    return score_model(model, pairs, pll=pll, discriminator=discriminator, device=device, precision=precision).figures()
-
-
-def score_model(
-    model: str | Path,
-    pairs: str | DataPath,
-    *,
-    pll: PllMode = "original",
-    discriminator: bool = False,
-    device: str = "auto",
-    precision: str = "fp32",
-) -> PairScores:
-    """What `evaluate_pairs` measures, pair by pair; its arguments and errors are the same."""
     paradigms = read_paradigms(pairs)
     scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
+    return score_paradigms(scorer, paradigms).figures()
+
+
+def score_paradigms(scorer: SentenceScorer, paradigms: Sequence[Paradigm]) -> PairScores:
+    """What `evaluate_pairs` measures, pair by pair, with progress and its warnings."""
     with Progress("pairs", sum(len(each.pairs) for each in paradigms), unit="pairs") as progress:
         scored = score_pairs(scorer, paradigms, progress.advance)
         _warn_of_alike(scored.figures(), paradigms, scorer)

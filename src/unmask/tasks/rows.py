@@ -124,11 +124,12 @@ def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -
         content: of the column: `label`, `answers` ...
         setting: of `data.columns`.
     """
+    of_texts = ", or of texts alone for `unmask score --method acceptability`" if content == "label" else ""
     return ColumnError(
         f"{row.source}: no column {names[0]!r} for the {content}: there is {', '.join(row.fields)}."
         f"{similar_columns(names, row.fields)}",
         f"Name it with data.columns.{setting}=...; a file without {content}"
-        f"{'' if content.endswith('s') else 's'} is for `unmask predict`",
+        f"{'' if content.endswith('s') else 's'} is for `unmask predict`{of_texts}",
     )
 
 

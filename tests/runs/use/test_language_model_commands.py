@@ -145,7 +145,7 @@ def test_texts_without_labels_have_their_log_probability(unmask: Command, gpt1: 
         {"id": text, **one, "input": {"id": text, "said": text}} for text, one in zip(texts, scored, strict=True)
     ]
     circle = unmask(*command, "--threshold", "-5")
-    assert "a file without labels is for --method acceptability alone, which prints log-prob" in circle.errors
+    assert "or of texts alone for `unmask score --method acceptability`" in circle.errors
     assert (
         "no column 'text': expected text; there is id, said. Name yours with --column" in unmask(*command[:-2]).errors
     )

@@ -72,6 +72,7 @@ def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Findi
         failure = error
     causes = find_causes(record, recipe, evidence)
     yield from causes
+    yield from _checkpoints(record)
     yield from _progress(record, causes)
     yield from _check_model(record)
     if failure is not None:
@@ -111,6 +112,7 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
         causes.append(too_high(signs, record.training, advice))
     causes += _constant_predictions(record.rows)
     yield from causes
+    yield from _checkpoints(record)
     yield from _progress(record, causes)
     about_model = list(_check_model(record))
     yield from about_model
@@ -146,7 +148,7 @@ def _loss_of_guessing(model: Path) -> tuple[str, float] | None:
     return f"guessing evenly among the {len(labels)} labels", math.log(len(labels))
 
 
-def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
+def _checkpoints(record: Record) -> Iterator[Finding]:
     if record.damage is not None:
         advice = "its model is as it was; without a model, start again with --overwrite"
         yield Finding("checkpoints-damaged", "fault", record.damage, advice)
@@ -154,6 +156,9 @@ def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
         message = "; ".join(record.checkpoint.damaged)
         advice = f"--resume would continue from step {record.checkpoint.step:,}, the newest that is sound"
         yield Finding("checkpoint-damaged", "warning", message, advice)
+
+
+def _progress(record: Record, causes: Sequence[Finding]) -> Iterator[Finding]:
     if not record.training:
         yield Finding("no-figures", "warning", f"{METRICS} has no training row: no step was logged", "see log.txt")
     if not record.has_model:
