@@ -89,12 +89,10 @@ def parse(words: list[str]) -> None:
 
     Brackets, as in `[--resume]`, are no part of a command; words in capitals stand for something.
     """
-    import typer
-
-    from unmask.cli.main import app
+    from unmask.cli import main
     from unmask.recipe import loading as recipe
 
-    command: Any = typer.main.get_command(app)
+    command: Any = main.command
     words = [word.strip("[]") if word.startswith("[") or "=" not in word else word for word in words]
     name = []
     while hasattr(command, "commands"):

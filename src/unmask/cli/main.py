@@ -43,6 +43,9 @@ def root(version: Annotated[bool, typer.Option("--version", help="print the vers
         raise typer.Exit
 
 
+command = typer.main.get_command(app)
+
+
 def main() -> None:
     """Runs the command that the words ask for; exits with its code."""
     sys.argv[0] = "unmask"  # in the record of a run, however it was started
@@ -70,7 +73,7 @@ def main() -> None:
         signal.signal(number, _stop)
     try:
         try:
-            app(prog_name="unmask")
+            command(prog_name="unmask")
         except SystemExit as ended:
             if isinstance(ended.__context__, BrokenPipeError):
                 raise ended.__context__ from None

@@ -6,10 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 PROGRAM = """
 import os, sys
@@ -84,7 +82,7 @@ from unmask.cli import main
 def fail(**_):
     raise RuntimeError(sys.argv[1])
 
-main.app = fail
+main.command = fail
 main.main()
 """
 
@@ -120,9 +118,8 @@ def test_a_signal_when_all_is_done_changes_nothing(words: list[str], code: int) 
 
 
 def test_help_names_out_only_where_a_command_has_it() -> None:
-    from unmask.cli.main import app
+    from unmask.cli.main import command
 
-    command: Any = typer.main.get_command(app)
     commands = [*command.commands.values()]
     commands += [inner for one in commands for inner in getattr(one, "commands", {}).values()]
     for one in commands:

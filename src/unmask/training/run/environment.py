@@ -120,6 +120,7 @@ def code_here() -> dict[str, Any]:
     }
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -147,6 +148,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+@cache
 def _git_commit(source: Path) -> str | None:
     """The commit of the checkout that `source` is a tracked file of, with `-dirty` where files were changed since."""
     git = ["git", "-C", str(source.parent)]
