@@ -68,6 +68,21 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert not broken, f"{name_of(path)} links to what is not there: {broken}"
 
 
+def test_what_the_architecture_names_in_a_file_is_there() -> None:
+    """Its files, and each `name` of `folder/file.py`; paths are those of the repository or of the package."""
+    text = (DOCS / "architecture.md").read_text("utf-8")
+    named = r"(?:((?:`\w+`(?:,\s+|\s+and\s+|\s+or\s+)?)+)\s+(?:of|in)\s+)?`([\w/]+/\w+\.(?:py|js))`"
+    missing = []
+    for names, file in re.findall(named, text):
+        paths = [root / file for root in (REPOSITORY, REPOSITORY / "src" / "unmask") if (root / file).is_file()]
+        content = "".join(path.read_text("utf-8") for path in paths)
+        missing += [] if paths else [file]
+        missing += [
+            f"{name} of {file}" for name in re.findall(r"`(\w+)`", names) if not re.search(rf"\b{name}\b", content)
+        ]
+    assert not missing, f"docs/architecture.md names what is not there: {missing}"
+
+
 @pytest.mark.parametrize("path", sorted(DOCUMENTS), ids=name_of)
 def test_prose_is_wrapped(path: Path) -> None:
     """Tables, pictures and fenced blocks may be wider."""

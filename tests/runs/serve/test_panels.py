@@ -37,6 +37,8 @@ def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) 
     page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto(address)
+    shown = page.locator("nav a").evaluate_all("links => links.map((link) => link.hash.slice(1))")
+    assert shown == list(PANELS), "a panel of the page needs its row in PANELS of this file"
     for panel, field in PANELS.items():
         page.locator(f'nav a[href="#{panel}"]').click()
         expect(page.locator("nav [aria-current]")).to_be_in_viewport(ratio=0.9)

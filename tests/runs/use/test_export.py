@@ -143,7 +143,8 @@ def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str
     app = build_app(served)
     with TestClient(app) as client:
         uses = client.get("/v1/models").json()["data"][0]["uses"]
-        assert uses == ["fill-mask", "features", "similarity", "tokenize"]
+        assert {"fill-mask", "features", "similarity", "tokenize"} <= set(uses)
+        assert set(uses).isdisjoint({"score", "pairs", "attention", "layers"}), "what looks inside"
         for use, inputs in (("fill-mask", [text]), ("features", TEXTS[:2])):
             asked = [client.post(f"/v1/models/{name}/{use}", json={"inputs": inputs}).json() for name in served]
             found = [flat(each["predictions"]) for each in asked]
@@ -234,7 +235,9 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
     assert told["largest_difference"]["logits"] > 0
     app = build_app(open_models(["small=small"], "fp32"))
     with TestClient(app) as client:
-        assert client.get("/v1/models").json()["data"][0]["uses"] == ["classify", "tokenize"]
+        uses = set(client.get("/v1/models").json()["data"][0]["uses"])
+        assert "classify" in uses
+        assert uses.isdisjoint({"features", "similarity", "words", "attention"})
         asked = client.post("/v1/models/small/classify", json={"inputs": ["Ada wrote a warm paper"]})
         assert asked.status_code == 200, asked.text
         texts = ["Ada wrote a warm paper", "a dull paper", "Ada wrote it and nobody read it but the warm sun of Berlin"]

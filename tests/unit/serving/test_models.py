@@ -29,7 +29,9 @@ def test_a_bert_of_google_is_looked_into_as_any_other() -> None:
 def test_a_discriminator_says_how_likely_texts_are_by_its_generator_alone(tmp_path: Path) -> None:
     texts = ["the sky is blue and the sea is green"] * 20
     directory = save_discriminator(tmp_path / "electra", texts)
-    assert open_model("alone", directory, "fp32").endpoints == ("features", "similarity", "tokenize", "attention")
+    alone = set(open_model("alone", directory, "fp32").endpoints)
+    assert {"features", "attention"} <= alone
+    assert alone.isdisjoint({"fill-mask", "score", "pairs", "token-scores"})
     assert describe(directory)["commands"][0] == "evaluate --pairs --discriminator"
     save_masked_lm(directory / GENERATOR, "electra", texts)
     both = open_model("both", directory, "fp32")

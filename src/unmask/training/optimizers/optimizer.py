@@ -29,15 +29,17 @@ from unmask.training.sharding import whole
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, learning_rate: float) -> list[dict[str, Any]]:
-    """Two groups: weights, which decay, and biases and LayerNorm, which do not (BERT's released `optimization.py`).
+    """Two groups: weights, which decay, and biases and norms, which do not (BERT's released `optimization.py`).
 
-    Scalars do not decay either: one such as ELMo's gamma scales all features, and at 0 would leave nothing of them.
-    Frozen parameters are left out.
+    Norms are PyTorch's modules. Scalars do not decay either: one such as ELMo's gamma scales all features, and at 0
+    would leave nothing of them. Frozen parameters are left out.
 
     Returns:
         `params`, `lr`, `weight_decay` and `is_weight` of each.
     """
-    norms = {id(p) for part in module.modules() if isinstance(part, nn.LayerNorm) for p in part.parameters()}
+    norms = {
+        id(p) for part in module.modules() if isinstance(part, nn.LayerNorm | nn.RMSNorm) for p in part.parameters()
+    }
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     plain = [p for name, p in trained if _is_bias(name) or id(p) in norms or p.ndim == 0]
     plain_ids = {id(p) for p in plain}

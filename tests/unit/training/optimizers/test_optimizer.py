@@ -33,6 +33,14 @@ def test_biases_and_norms_do_not_decay_and_all_else_does() -> None:
     assert {"encoder.embeddings.word.weight", "next_sentence_head.dense.weight"} <= found_decayed
 
 
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+def test_no_norm_decays(norm: type[nn.Module]) -> None:
+    module = nn.Sequential(nn.Linear(3, 3, bias=False), norm(3))
+    decayed, plain = parameter_groups(module, 0.01, 1e-3)
+    assert [id(p) for p in decayed["params"]] == [id(module[0].weight)]
+    assert [id(p) for p in plain["params"]] == list(map(id, module[1].parameters()))
+
+
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 def test_the_scale_of_elmos_mixture_does_not_decay_and_its_layers_scores_do(name: Literal["adamw", "lamb"]) -> None:
     mixture = LayerMixture(3)

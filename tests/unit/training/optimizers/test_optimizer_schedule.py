@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from transformers import (
 )
 
 from unmask.training.optimizers.optimizer import Schedule
-from unmask.training.settings import ScheduleSettings, TrainSettings
+from unmask.training.settings import ONLY_OF_SCHEDULES, ScheduleSettings, TrainSettings
 
 
 def done_after(steps: int, tokens: int = 0, epochs: float = 0.0, minutes: float = 0.0) -> dict[str, float]:
@@ -58,6 +59,19 @@ def test_warm_up_stable_decay_is_that_of_transformers(steps: int, warmup_steps: 
     settings = ScheduleSettings(name="wsd", warmup_steps=warmup_steps, decay_ratio=decay_steps / steps)
     expected = [theirs.lr_lambdas[0](step) for step in range(steps)]
     assert factors(settings, steps) == pytest.approx(expected, abs=1e-12)  # roundings of doubles
+
+
+@pytest.mark.parametrize("name", get_args(ScheduleSettings.model_fields["name"].annotation))
+def test_a_schedule_reads_the_keys_that_are_its_own_and_no_other(name: str) -> None:
+    unusual = {"decay_ratio": 0.9}
+    assert set(unusual) == set(ScheduleSettings.model_fields) - {"name", "warmup_steps", "warmup_ratio"}
+
+    def rates(**given: float) -> list[float]:
+        usual = ScheduleSettings(warmup_steps=2).model_copy(update={"name": name, **given})
+        return factors(usual, 20)
+
+    read = {key for key, value in unusual.items() if rates(**{key: value}) != rates()}
+    assert read == {key for key in unusual if name in ONLY_OF_SCHEDULES.get(key, (name,))}
 
 
 @pytest.mark.parametrize(
