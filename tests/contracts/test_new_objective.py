@@ -10,7 +10,7 @@ import pytest
 
 import unmask
 from support.files import write_rows
-from support.toy_objective import PreviousTokenSettings
+from support.toy_objective import PreviousTokenSettings, RepeatedTokenSettings
 from unmask.doctor.diagnosis import diagnose
 from unmask.errors import SettingsError
 from unmask.info import describe
@@ -34,10 +34,12 @@ train: {steps: 6, batch_size: 4, log_every: 2, eval_every: 3}
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Iterator[None]:
-    """The one line."""
+    """The one line of each."""
     with pytest.MonkeyPatch.context() as patch:
         entry = Entry(PreviousTokenSettings, "support.toy_objective:PreviousToken")
         patch.setitem(OBJECTIVES, "previous_token", entry)
+        entry = Entry(RepeatedTokenSettings, "support.toy_objective:RepeatedToken")
+        patch.setitem(OBJECTIVES, "repeated_token", entry)
         yield
 
 
@@ -114,3 +116,21 @@ def test_the_doctor_examines_recipe_store_and_run(recipe: str, store: Path, run:
     found = {finding.name: finding.level for finding in diagnose(run).findings}
     assert {"previous-unigram-floor", "previous-uniform-floor", "no-cause"} <= found.keys()
     assert "inputs-unreadable" not in found
+
+
+def test_one_without_a_loss_over_the_vocabulary_has_no_figures_of_one(recipe: str, store: Path, tmp_path: Path) -> None:
+    words, run = [f"store={store}", "objective.name=repeated_token"], tmp_path / "run"
+    pretrain(recipe, words, out=run)
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    assert [name for name in results if name.startswith("repeated")] == ["repeated_loss", "repeated_accuracy"]
+    of_recipe = diagnose(recipe, words, probe_s=0, num_samples=1)
+    of_store = diagnose(store, words[1:], recipe=recipe, num_samples=1)
+    for diagnosis in (of_recipe, of_store):
+        tables = {table.title: {row[0]: row[1:] for row in table.rows} for table in diagnosis.tables}
+        assert tables["Floors that a loss must pass (nats)"] == {
+            "repeated even": ("0.6931", "saying yes half of the time")
+        }
+        assert tables["What the first step shows the model"]["targets"] == ("100.0% of the tokens",)
+        assert "gradient of the logits" not in tables.get("Memory", ())
+        assert {token.label for sample in diagnosis.samples for token in sample.tokens} == {None}
+    assert "repeated-even-floor" in {finding.name for finding in diagnose(run).findings}

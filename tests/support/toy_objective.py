@@ -1,14 +1,15 @@
-"""An objective that is not of the program: each token's predecessor. One file with its settings and itself."""
+"""Two objectives that are not of the program, with their settings: each token's predecessor, and whether it is that."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
 from unmask.models.elmo.settings import Sizes
@@ -17,7 +18,7 @@ from unmask.models.family import Family
 from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.source import ModelSource
-from unmask.models.kernels.cross_entropy import summed_cross_entropy
+from unmask.models.kernels.cross_entropy import summed_binary_cross_entropy, summed_cross_entropy
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import ObjectiveModule, Predictions, Saved, encoder_operations, head_operations
 from unmask.objectives.floors import Floor, NoContext, at_least_once, targets_of, vocabulary_floors
@@ -107,3 +108,56 @@ class PreviousTokenModule(ObjectiveModule):
         targets = batch.columns["target_positions"]
         hidden = self.encoder(batch, targets)
         return self.masked_lm_head(hidden, self.encoder.word_embeddings), batch.columns["labels"][targets]
+
+
+class RepeatedTokenSettings(PreviousTokenSettings):
+    main_term = "repeated"
+
+    name: Literal["repeated_token"] = "repeated_token"  # type: ignore[assignment]
+
+
+class RepeatedToken(PreviousToken):
+    """One without a loss over the vocabulary, without `labels`, and with a floor of its loss alone."""
+
+    vocabulary_terms = ()
+
+    def prepare(self, batch: Batch) -> Batch:
+        return batch.with_columns(is_repeated=super().prepare(batch).columns["labels"] == batch.input_ids)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"repeated": batch.num_tokens}
+
+    def build(self, encoder: Encoder) -> ObjectiveModule:  # type: ignore[override]
+        return RepeatedTokenModule(encoder)
+
+    def restore_heads(self, module: ObjectiveModule, source: ModelSource) -> None:
+        pass
+
+    def floors(self, *_: Any, **__: Any) -> list[Floor]:
+        return [Floor("repeated-even-floor", "loss/repeated", "even", "saying yes half of the time", math.log(2))]
+
+
+class RepeatedTokenModule(ObjectiveModule):
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder: Any = encoder
+        self.head = nn.Linear(self.encoder.settings.hidden_size, 1)
+
+    def forward(self, batch: Batch) -> list[LossTerm]:
+        return [LossTerm("repeated", summed_binary_cross_entropy(self.logits(batch), batch.columns["is_repeated"]))]
+
+    def scores(self, batch: Batch) -> dict[str, tuple[Tensor, int]]:
+        logits, repeated = self.logits(batch), batch.columns["is_repeated"]
+        return {
+            "repeated_loss": (summed_binary_cross_entropy(logits, repeated), batch.num_tokens),
+            "repeated_accuracy": (((logits > 0) == repeated).sum(), batch.num_tokens),
+        }
+
+    def saved(self) -> dict[str, Saved]:
+        return {"": Saved(self.encoder)}
+
+    def predictions(self, batch: Batch, most: int, show: Callable[[int], str]) -> None:
+        return None
+
+    def logits(self, batch: Batch) -> Tensor:
+        return self.head(self.encoder(batch)).squeeze(1)

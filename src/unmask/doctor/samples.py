@@ -12,6 +12,7 @@ from unmask.objectives.base import Objective
 from unmask.objectives.table import new_objective
 from unmask.pretraining.start import Start
 from unmask.pretraining.steps import build_loader, with_rates
+from unmask.recipe.tree import PretrainRecipe
 from unmask.reports.samples import show_entry
 from unmask.store.store import TokenStore
 from unmask.tokenization.kinds.bpe import END_OF_WORD
@@ -50,11 +51,12 @@ def first_step(start: Start, store: TokenStore, tokenizer: TextTokenizer) -> Fir
 def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
     """The first sequences of a step, each token as the model receives it."""
     batch, tokenizer, predicts_next = step.batches[0], step.tokenizer, step.objective.predicts_next
-    ids, segments, labels = batch.input_ids.tolist(), batch.token_type_ids.tolist(), batch.columns["labels"].tolist()
+    ids, segments = batch.input_ids.tolist(), batch.token_type_ids.tolist()
     special, bounds = batch.columns["special_tokens_mask"].tolist(), batch.bounds.tolist()
     most = min(most, batch.num_sequences)
-    if predicts_next:
-        labels = [IGNORE_INDEX] * batch.num_tokens  # the labels are the next tokens, which the text shows anyway
+    labels = [IGNORE_INDEX] * batch.num_tokens
+    if "labels" in batch.columns and not predicts_next:  # the next tokens are shown by the text anyway
+        labels = batch.columns["labels"].tolist()
     descriptions = step.objective.describe_sequences(batch, most)
     return tuple(
         Sample(
@@ -83,12 +85,12 @@ def read_entry(tokenizer: Tokenizer, index: int) -> str:
     return entry.removesuffix(END_OF_WORD) if entry.endswith(END_OF_WORD) else f"{entry}-"
 
 
-def describe_step(step: FirstStep, max_length: int) -> FigureTable:
+def describe_step(step: FirstStep, settings: PretrainRecipe) -> FigureTable:
     """What the first step's sequences hold, as shares that can be compared with the recipe."""
     lengths = [length for batch in step.batches for length in batch.lengths]
     special = torch.cat([batch.columns["special_tokens_mask"] for batch in step.batches])
-    main_term = step.objective.vocabulary_terms[0]
-    num_targets = sum(step.objective.counts(batch)[main_term] for batch in step.batches)
+    max_length = settings.packing.max_length
+    num_targets = sum(step.objective.counts(batch)[settings.objective.main_term] for batch in step.batches)
     full = sum(length == max_length for length in lengths)
     rows = [
         ("sequences", f"{len(lengths):,}"),

@@ -104,8 +104,8 @@ class Objective(Protocol):
 
     Attributes:
         needs_pooler: whether the encoder's pooler is trained.
-        vocabulary_terms: the loss terms over the vocabulary, the main one first: the exponential of its mean loss is
-            reported as perplexity.
+        vocabulary_terms: the loss terms over the vocabulary, if any, the main one first: the exponential of its mean
+            loss is reported as perplexity.
         predicts_next: whether nearly every token is a target, predicted from those before it: its logits over the
             vocabulary are then never all in memory.
     """
@@ -115,7 +115,11 @@ class Objective(Protocol):
     predicts_next: bool
 
     def prepare(self, batch: Batch) -> Batch:
-        """Draws masks and labels from the batch's keys; there is no other source of chance."""
+        """Draws masks and labels from the batch's keys; there is no other source of chance.
+
+        A column `labels`, if there is one, holds the token id to predict at each target, and `IGNORE_INDEX` elsewhere:
+        samples are shown with them.
+        """
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """The number of targets in a prepared batch, for each loss term that the module may return."""
@@ -137,7 +141,7 @@ class Objective(Protocol):
         evaluation: Mapping[str, float] | None = None,
     ) -> list[Floor]:
         """What a guess without any context reaches, from how often each entry occurs and, if a target's place shows a
-        token, from that token. The first floor of a loss is the one to beat.
+        token, from that token. The first floor of a loss is the one to beat. A term may have floors of its loss alone.
 
         Args:
             token_counts: (vocabulary,) of the store.

@@ -78,7 +78,7 @@ def evaluator(
     if not run.held_out and not run.pairs:
         return None
     scorer = _scorer(run, compute) if run.pairs else None
-    plateau = Plateau(floors, run.objective.vocabulary_terms, plateau_advice(settings))
+    plateau = Plateau(floors, settings.objective.main_term, plateau_advice(settings))
     if run.checkpoint is not None and (directory / METRICS).is_file():
         plateau.recall(read_metrics(directory / METRICS), run.checkpoint, settings.train)
 
@@ -96,8 +96,8 @@ def evaluator(
 def measure(
     objective: Objective, module: ObjectiveModule, batches: Sequence[Batch], compute: Compute
 ) -> dict[str, float]:
-    """The means of the module's scores on prepared batches, and the perplexity. What no target of them counts for has
-    no mean, and is left out.
+    """The means of the module's scores on prepared batches, and the perplexity if it has a loss over the vocabulary.
+    What no target of them counts for has no mean, and is left out.
 
     The batches are the same at every evaluation of a run. In a run with phases they are as long as those of the last
     phase from the beginning, so that the whole curve is on one scale.
@@ -111,9 +111,9 @@ def measure(
             totals[name] = totals.get(name, 0.0) + float(total)
             counts[name] = counts.get(name, 0) + count
     metrics = {name: totals[name] / counts[name] for name in totals if counts[name]}
-    main = objective.vocabulary_terms[0]
-    if f"{main}_loss" in metrics:  # e^710 overflows
-        metrics[f"{main}_perplexity"] = math.exp(min(metrics[f"{main}_loss"], 700.0))
+    for main in objective.vocabulary_terms[:1]:
+        if f"{main}_loss" in metrics:  # e^710 overflows
+            metrics[f"{main}_perplexity"] = math.exp(min(metrics[f"{main}_loss"], 700.0))
     return metrics
 
 

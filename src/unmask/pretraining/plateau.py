@@ -28,13 +28,13 @@ class Plateau:
 
     Args:
         floors: of the run.
-        terms: the loss terms over the vocabulary; the first is looked at.
+        term: the main loss term, which is looked at.
         advice: settings for another run, as `plateau_advice` gives them.
     """
 
-    def __init__(self, floors: Sequence[Floor], terms: Sequence[str], advice: Sequence[str]) -> None:
+    def __init__(self, floors: Sequence[Floor], term: str, advice: Sequence[str]) -> None:
         self._advice = (f"{shlex.join(advice)} and " if advice else "") + "a lower optimizer.learning_rate"
-        values = {floor.label: floor for floor in floors if floor.is_loss and floor.term == terms[0]}
+        values = {floor.label: floor for floor in floors if floor.is_loss and floor.term == term}
         self._floor = values.get(SHOWN, values.get(UNIGRAM))
         self._since: float | None = None
         self._is_reported = False

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter
 
 from support.sizes import small
 from unmask.batch import IGNORE_INDEX, Batch
+from unmask.doctor.samples import FirstStep, decode_samples, describe_step
+from unmask.doctor.store.floors import StoreFloors
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import Architecture
 from unmask.objectives.base import Objective
@@ -44,6 +48,12 @@ def test_it_has_all_that_a_report_asks_for(case: Any) -> None:
     assert case.objective.operations(sizes, batch, 32) > 0
     assert len(case.objective.describe_sequences(batch, 2)) == 2
     assert all(what and share for what, share in case.objective.describe_batches([batch]))
+    counts = np.ones(case.tokenizer.vocab_size, dtype=np.int64)
+    StoreFloors.of(counts, case.recipe.objective.learns, case.objective).table()  # also with floors of losses alone
+    if not case.tokenizer.reads_words:  # of words the doctor shows no samples
+        step = FirstStep(TokenStore(Path(case.recipe.store)), case.tokenizer, case.objective, (batch,), epochs=1.0)
+        assert len(decode_samples(step, 2)) == 2
+        assert describe_step(step, case.recipe).rows
 
 
 def same(first: Batch, second: Batch) -> bool:

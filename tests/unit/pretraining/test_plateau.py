@@ -36,7 +36,7 @@ FLOORS = [
 def test_a_loss_that_stands_at_its_floor_is_reported_once(
     losses: list[float], warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plateau = Plateau(FLOORS, ("mlm",), ["optimizer.name=muon"])
+    plateau = Plateau(FLOORS, "mlm", ["optimizer.name=muon"])
     with caplog.at_level(logging.WARNING, "unmask"):
         for number, loss in enumerate(losses):
             plateau.look({"mlm_loss": loss}, progress=0.1 + 0.09 * number)
@@ -48,7 +48,7 @@ def test_a_loss_that_stands_at_its_floor_is_reported_once(
 
 def test_what_is_advised_can_be_pasted_into_a_shell(caplog: pytest.LogCaptureFixture) -> None:
     for advice, end in (([SHORT, BIAS], f"'{SHORT}' {BIAS} and a lower"), ([], "before it: a lower")):
-        plateau = Plateau(FLOORS, ("mlm",), advice)
+        plateau = Plateau(FLOORS, "mlm", advice)
         plateau.look({"mlm_loss": 6.0}, progress=0.1)
         plateau.look({"mlm_loss": 6.0}, progress=0.3)
         assert caplog.messages[-1].endswith(f"{end} optimizer.learning_rate")
@@ -60,7 +60,7 @@ def test_a_resumed_run_reports_it_when_it_would_have(stopped: int, caplog: pytes
     train = TrainSettings(steps=100)
     rows = [{"step": 10 * number, "eval/mlm_loss": 6.02} for number in range(1, 6)]
     rows[2:2] = [{"step": 20, "tokens": 9, "loss": 1.0}]
-    plateau = Plateau(FLOORS, ("mlm",), [])
+    plateau = Plateau(FLOORS, "mlm", [])
     checkpoint = Checkpoint(Path(), {"step": 10 * stopped, "tokens": 0, "epochs": 0.0, "seconds": 0.0})
     plateau.recall(rows, checkpoint, train)  # has rows after the checkpoint too
     with caplog.at_level(logging.WARNING, "unmask"):

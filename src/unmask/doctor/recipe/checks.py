@@ -269,6 +269,7 @@ def memory_table(memory: MemoryEstimate, micro_batch_size: int) -> FigureTable:
         rows.append(("bfloat16 copies of the weights", human_bytes(memory.casts)))
     if memory.per_batch:
         rows.append((f"activations of {micro_batch_size:,} sequences", human_bytes(memory.activations)))
+    if memory.logits:
         rows.append(("gradient of the logits", human_bytes(memory.logits)))
     rows.append(("in all", human_bytes(memory.total)))
     return FigureTable("Memory", tuple(rows), note="The program itself takes about 0.3 GiB more.")

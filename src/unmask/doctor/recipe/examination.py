@@ -130,7 +130,7 @@ def _examine(
     if material.text is not None:
         store = material.text.store
         floors = StoreFloors.of(store.token_counts(), settings.objective.learns, material.objective)
-        tables += [floors.table(), describe_step(material.text, settings.packing.max_length)]
+        tables += [floors.table(), describe_step(material.text, settings)]
         samples = decode_samples(material.text, num_samples)
         figures |= {"floors": floors.figures(), "store": sizes_of(store.manifest)}
     tables.append(differences_table(settings))

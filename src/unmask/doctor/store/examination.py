@@ -85,7 +85,7 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num_
         except UserError as error:  # too few documents, or a tokenizer for another objective
             findings.append(Finding("no-samples", "fault" if isinstance(error, InputError) else "note", str(error)))
         else:
-            tables.append(describe_step(step, packing.max_length))
+            tables.append(describe_step(step, settings))
             samples = decode_samples(step, num_samples)
     figures = {
         **facts,
