@@ -132,7 +132,7 @@ def test_the_doctor_examines_its_recipe_and_its_run(run: Path, words: tuple[str,
 
 
 def test_what_it_has_not_is_refused_by_name(words: tuple[str, list[str]]) -> None:
-    with pytest.raises(SettingsError, match="of the families only bert has a head for it"):
+    with pytest.raises(SettingsError, match="only the family bert has a head for it"):
         load_pretrain_recipe(words[0], [*words[1], "objective.sentence_objective=nsp"])
     with pytest.raises(SettingsError, match="architecture=toy do not go together"):
         load_pretrain_recipe(words[0], [*words[1], "objective={name: causal_lm}"])

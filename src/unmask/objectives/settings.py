@@ -10,10 +10,18 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from unmask.config import Settings
 from unmask.io.paths import GENERATOR
+from unmask.models.families.table import ARCHITECTURES
 from unmask.models.family import Family
-from unmask.objectives.settings_base import AnnotationKind, ObjectiveSettings, Remark, a_model_of, called
+from unmask.objectives.settings_base import (
+    AnnotationKind,
+    ObjectiveSettings,
+    Remark,
+    a_model_of,
+    called,
+    refuse_without_effect,
+    unusual_share,
+)
 from unmask.packing.settings import SentenceObjective
 
 CAUSAL_SHARE = "causal_share"
@@ -143,15 +151,17 @@ class MaskedLMSettings(ObjectiveSettings):
     def why_not_trained(self, family: Family, init_from: str | None) -> str | None:
         if self.sentence_objective == "none" or family.has("next_sentence_head"):
             return None
-        instead = "model.architecture=bert, with any tokenizer" if init_from is None else a_model_of(("bert",))
+        having = tuple(name for name, each in ARCHITECTURES.items() if each.has("next_sentence_head"))
+        named = " or ".join(having)
+        instead = f"model.architecture={named}, with any tokenizer" if init_from is None else a_model_of(having)
         return (
             f"objective.sentence_objective={self.sentence_objective} and {called(family.name, init_from)} do not go "
-            "together: of the families only bert has a head for it; take objective.sentence_objective=none, or "
+            f"together: only the family {named} has a head for it; take objective.sentence_objective=none, or "
             f"{instead}{self.if_default_pairs}"
         )
 
     def unusual(self) -> Iterator[Remark]:
-        return _unusual_share(self.target_prob)
+        return unusual_share(self.target_prob)
 
     @model_validator(mode="after")
     def _shares_fit(self) -> MaskedLMSettings:
@@ -164,7 +174,7 @@ class MaskedLMSettings(ObjectiveSettings):
 
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> MaskedLMSettings:
-        _refuse_without_effect(
+        refuse_without_effect(
             self,
             {
                 "span_length_prob": ("masking", "span"),
@@ -322,12 +332,12 @@ class ReplacedTokenSettings(ObjectiveSettings):
         return f", and for a discriminator whose loss counts {self.discriminator_weight:g}-fold"
 
     def unusual(self) -> Iterator[Remark]:
-        return _unusual_share(self.target_prob)
+        return unusual_share(self.target_prob)
 
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> ReplacedTokenSettings:
         joint = ("schedule", "joint")
-        _refuse_without_effect(self, {"discriminator_weight": joint, "discriminator_after": joint})
+        refuse_without_effect(self, {"discriminator_weight": joint, "discriminator_after": joint})
         if self.causal_share and not self.discriminator_after:
             raise ValueError(
                 f"causal_share {self.causal_share:g} is for a generator that learns alone, and discriminator_after is "
@@ -353,28 +363,3 @@ class ReplacedTokenSettings(ObjectiveSettings):
                 f"{self.generator_size} makes them of unequal sizes: set objective.generator_size=1"
             )
         return self
-
-
-def _refuse_without_effect(settings: Settings, needed: Mapping[str, tuple[str, object]]) -> None:
-    """Refuses keys that differ from their defaults but have no effect beside the others.
-
-    Args:
-        needed: for each such key, the other key and the value that it must have.
-    """
-    for key, (other, value) in needed.items():
-        given, found = getattr(settings, key), getattr(settings, other)
-        if found != value and given != type(settings).model_fields[key].default:
-            raise ValueError(
-                f"objective.{key}={given} only has an effect with objective.{other}={_written(value)}, and "
-                f"objective.{other} is {_written(found)}: leave it out, or set objective.{other}={_written(value)}"
-            )
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _unusual_share(target_prob: float) -> Iterator[Remark]:
-    if not 0.05 <= target_prob <= 0.5:
-        message = f"objective.target_prob {target_prob:g} is far from the usual 0.15 to 0.4"
-        yield Remark("unusual-mask-rate", "warning", message, "few targets waste work, many leave no context")

@@ -142,3 +142,29 @@ def called(architecture: str, init_from: str | None) -> str:
 def a_model_of(families: tuple[str, ...]) -> str:
     """What to take instead of another `init_from`, for messages."""
     return f"a model of the family {' or '.join(families)} in init_from"
+
+
+def refuse_without_effect(settings: Settings, needed: Mapping[str, tuple[str, object]]) -> None:
+    """Refuses keys that differ from their defaults but have no effect beside the others.
+
+    Args:
+        needed: for each such key, the other key and the value that it must have.
+    """
+    for key, (other, value) in needed.items():
+        given, found = getattr(settings, key), getattr(settings, other)
+        if found != value and given != type(settings).model_fields[key].default:
+            raise ValueError(
+                f"objective.{key}={given} only has an effect with objective.{other}={_written(value)}, and "
+                f"objective.{other} is {_written(found)}: leave it out, or set objective.{other}={_written(value)}"
+            )
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def unusual_share(target_prob: float) -> Iterator[Remark]:
+    """A share of tokens to mask that is far from usual."""
+    if not 0.05 <= target_prob <= 0.5:
+        message = f"objective.target_prob {target_prob:g} is far from the usual 0.15 to 0.4"
+        yield Remark("unusual-mask-rate", "warning", message, "few targets waste work, many leave no context")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ def objective(**values: Any) -> ObjectiveSettings:
 
 
 def test_what_every_objective_trains() -> None:
-    assert {name: families_of(entry.settings) for name, entry in OBJECTIVES.items()}.items() >= {
-        "masked_lm": ("bert", "roberta", "electra", "modernbert"),
-        "replaced_token": ("electra",),
-        "causal_lm": ("bert", "modernbert_decoder", "gpt1", "lstm"),
-        "bilm": ("elmo",),
+    """Of the families in the papers."""
+    families = {"bert", "roberta", "electra", "modernbert", "modernbert_decoder", "gpt1", "lstm", "elmo"}
+    assert {name: families & {*families_of(entry.settings)} for name, entry in OBJECTIVES.items()}.items() >= {
+        "masked_lm": {"bert", "roberta", "electra", "modernbert"},
+        "replaced_token": {"electra"},
+        "causal_lm": {"bert", "modernbert_decoder", "gpt1", "lstm"},
+        "bilm": {"elmo"},
     }.items()
 
 
@@ -50,6 +53,8 @@ def test_a_family_is_trained_or_refused_by_name(architecture: str, name: str) ->
     assert all(architecture in families_of(OBJECTIVES[other].settings) for other in others.split(" or "))
 
 
+FOR_PAIRS = " or ".join(name for name, family in ARCHITECTURES.items() if family.has("next_sentence_head"))
+
 INIT_FROM: dict[str, tuple[dict[str, Any], str, bool, str]] = {
     "RTD from a RoBERTa": (
         {"name": "replaced_token"},
@@ -64,8 +69,8 @@ INIT_FROM: dict[str, tuple[dict[str, Any], str, bool, str]] = {
         "gpt1",
         True,
         "objective.name=masked_lm and init_from=m, of the family gpt1 by its config.json, do not go together: a masked "
-        "token is predicted from both sides; take a model of the family bert or roberta or electra or modernbert in "
-        "init_from, or objective.name=causal_lm",
+        "token is predicted from both sides; take a model of the family "
+        f"{' or '.join(families_of(OBJECTIVES['masked_lm'].settings))} in init_from, or objective.name=causal_lm",
     ),
     "MLM from a left-to-right BERT": (
         {},
@@ -87,8 +92,8 @@ INIT_FROM: dict[str, tuple[dict[str, Any], str, bool, str]] = {
         "roberta",
         False,
         "objective.sentence_objective=nsp and init_from=m, of the family roberta by its config.json, do not go "
-        "together: of the families only bert has a head for it; take objective.sentence_objective=none, or a model of "
-        "the family bert in init_from",
+        f"together: only the family {FOR_PAIRS} has a head for it; take objective.sentence_objective=none, or a model "
+        f"of the family {FOR_PAIRS} in init_from",
     ),
 }
 
@@ -99,6 +104,14 @@ def test_what_init_from_brings_is_not_called_a_setting_of_the_recipe(case: str) 
     values, architecture, is_causal, message = INIT_FROM[case]
     assert why_not_trained(objective(**values), architecture, is_causal, "m") == message
     assert "model." not in message
+
+
+def test_every_family_with_a_head_for_pairs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARCHITECTURES, "other", replace(ARCHITECTURES["bert"], name="other"))
+    wrong = why_not_trained(objective(sentence_objective="sop"), "roberta", False)
+    assert wrong is not None
+    assert "only the family bert or " in wrong
+    assert wrong.endswith(" or other, with any tokenizer")
 
 
 def pack(packing_format: str) -> PackingSettings:
