@@ -82,7 +82,8 @@ def test_families_without_a_pooled_token_have_a_layer_more(
 
 
 def test_only_what_is_pooled_in_the_papers_needs_a_pooler() -> None:
-    needing = {(family, kind) for family in FAMILIES for kind in KINDS if needs_pooler(sizes(family), kind)}
+    families = ("bert", "roberta", "electra", "modernbert", "modernbert_decoder", "gpt1", "lstm")
+    needing = {(family, kind) for family in families for kind in KINDS if needs_pooler(sizes(family), kind)}
     assert needing == {("bert", "sequence_classification"), ("bert", "multiple_choice"), ("roberta", "multiple_choice")}
 
 

@@ -131,11 +131,11 @@ def test_the_head_decides_about_the_pooler(tmp_path: Path, family: Architecture,
     loaded = load_encoder(save_pretrained(tmp_path, family), head=kind)
     needed = needs_pooler(loaded.encoder.settings, kind)
     assert (loaded.encoder.pooler is not None) == needed
-    fresh = {f"{family}.pooler.dense.weight", f"{family}.pooler.dense.bias"} if needed else set()
+    names = ARCHITECTURES[family].weights
+    fresh = {f"{names.pooler_prefix}dense.{each}" for each in ("weight", "bias")} if needed else set()
     assert set(loaded.fresh) == fresh
-    heads = {"bert": ("cls.",), "roberta": ("lm_head.",), "electra": ("discriminator_predictions.",)}
-    assert all(name.startswith(heads.get(family, ("head.", "lm_head.", "decoder."))) for name in loaded.unused)
-    assert bool(loaded.unused) == (family not in ("gpt1", "lstm"))
+    assert all(name.startswith(names.head_prefixes) for name in loaded.unused)
+    assert bool(loaded.unused) == ARCHITECTURES[family].has("masked_lm_head")
 
 
 def test_a_pooler_that_is_not_needed_is_left_and_named(tmp_path: Path) -> None:
@@ -211,6 +211,7 @@ def test_a_weight_that_does_not_fit_is_named_with_its_shape(tmp_path: Path, fami
     save_pretrained(tmp_path, family)
     path = tmp_path / "model.safetensors"
     whole = path.read_bytes()
+    assert family in MATRICES, f"add a row for {family} to MATRICES in this file (docs/architecture.md, Adding to it)"
     name, shape = MATRICES[family]
     edits: list[tuple[Edit, str]] = [
         (without(name), f"{shape} is missing"),
