@@ -35,7 +35,8 @@ def test_files_are_short_and_folders_shallow(repository: Path) -> None:
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in modules}
     long = [f"{path.name}: {lines} lines" for path, lines in lengths.items() if lines > LONGEST_FILE]
     deep = [path.name for path in modules if len(path.relative_to(source).parts) - 1 > DEEPEST_FOLDER]
-    assert (long, deep) == ([], [])
+    assert not long, f"at most {LONGEST_FILE} lines a file: move what stands for itself to a file of its own: {long}"
+    assert not deep, f"at most {DEEPEST_FOLDER} folders below src/unmask: {deep}"
 
 
 def test_names_say_something(repository: Path) -> None:

@@ -18,6 +18,7 @@ from unmask.doctor.store.floors import StoreFloors
 from unmask.models.encoder import new_encoder
 from unmask.models.settings import Architecture
 from unmask.objectives.base import Objective
+from unmask.objectives.masks.table import MASKINGS
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import OBJECTIVES, AnyObjective, new_objective
 from unmask.packing.loader import Position
@@ -27,8 +28,12 @@ from unmask.tokenization.tokenizer import load_tokenizer
 
 
 def test_every_entry_is_tested(variants: dict[str, dict[str, dict[str, Any]]]) -> None:
-    assert variants.keys() == OBJECTIVES.keys()
-    assert all(variants.values())
+    """Every objective, and every masking."""
+    where = "tests/contracts/objectives/conftest.py (docs/architecture.md, Adding to it)"
+    assert variants.keys() == OBJECTIVES.keys(), f"give each objective a row of VARIANTS in {where}"
+    assert all(variants.values()), f"an objective has no variant in VARIANTS in {where}"
+    maskings = {variant.get("objective", {}).get("masking", "token") for variant in variants["masked_lm"].values()}
+    assert maskings == MASKINGS.keys(), f"give each masking a variant of masked_lm in VARIANTS in {where}"
 
 
 FAMILIES: dict[str, Architecture] = {"masked_lm": "bert", "causal_lm": "gpt1", "replaced_token": "electra"}
@@ -81,6 +86,7 @@ def test_counts_are_those_of_labels_for_every_term(case: Any) -> None:
         "sbo": len(batch.columns.get("boundary_targets", ())),
         "discriminator": batch.num_tokens,
     }
+    assert counts.keys() <= counted.keys(), "add each new term to `counted` here (docs/architecture.md, Adding to it)"
     assert counts == {name: counted[name] for name in counts}
     assert min(counts.values()) > 0
     terms = {term.name for term in module(batch)}

@@ -112,9 +112,13 @@ def test_a_key_without_effect_is_refused_naming_both(key: str) -> None:
 
 def test_every_key_of_every_objective_is_accounted_for() -> None:
     """A new key belongs in one of the tables above."""
-    for cls, _ in OBJECTIVES.values():
+    assert ALWAYS.keys() == OBJECTIVES.keys(), (
+        "give each objective its row of ALWAYS in this file (docs/architecture.md)"
+    )
+    for name, (cls, _) in OBJECTIVES.items():
         sometimes = {key for key, (of, *_) in WITHOUT_EFFECT.items() if of is cls}
-        assert set(cls.model_fields) - {"name", "output_bias"} == sometimes | ALWAYS[cls.model_fields["name"].default]
+        keys = cls.model_fields.keys() - {"name", "output_bias"}
+        assert keys == sometimes | ALWAYS[name], f"put each key of {name} into ALWAYS or WITHOUT_EFFECT in this file"
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,10 @@ from unmask.batch import IGNORE_INDEX, Batch, pack
 from unmask.chance import Stream, uniform
 from unmask.objectives.masks import masking
 from unmask.objectives.masks.drawing import batch_rows
+from unmask.objectives.masks.table import MASKINGS
 from unmask.tokenization.vocabulary import Vocabulary
 
-KINDS = ["token", "whole_word", "span", "entity", "noun_phrase"]
+KINDS = list(MASKINGS)
 
 
 def draw_batch(lengths: Sequence[int], seed: int = 0) -> Batch:
