@@ -95,6 +95,20 @@ def test_a_note_has_the_parts_of_the_template_and_a_row_in_the_index(path: Path)
     assert all(section.strip() for section in sections), "a section is empty"
 
 
+def test_the_programs_that_know_single_kinds_of_task_are_listed() -> None:
+    """In step 6 of "A kind of task": all that its greps find outside `tasks/` and `models/`, but for defaults."""
+    [step] = re.findall(r"^6\. the programs.*?(?=^7\. )", (DOCS / "architecture.md").read_text("utf-8"), re.M | re.S)
+    pattern = "|".join(patterns := re.findall(r"`grep -rnE '(.*?)' src`", step))
+    assert len(patterns) == 2
+    source = REPOSITORY / "src" / "unmask"
+    found = [path.relative_to(source) for path in source.rglob("*.py") if re.search(pattern, path.read_text("utf-8"))]
+    programs = [path for path in found if path.parts[0] not in ("tasks", "models", "cli")]
+    left_out = [
+        str(path) for path in programs if not any(f"`{name}`" in step for name in (path.with_suffix(""), path.parent))
+    ]
+    assert not left_out, "docs/architecture.md does not list them"
+
+
 def replaced_words() -> dict[str, str]:
     """The words of the glossary's table that are nowhere, each with what we write; a reader decides on brackets."""
     _, _, table = (DOCS / "glossary.md").read_text("utf-8").partition("| we write | not |\n|---|---|\n")
