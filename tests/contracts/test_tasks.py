@@ -31,7 +31,7 @@ from unmask.tasks.qa import squad
 from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSettings
 from unmask.tasks.table import TASKS, open_task
 from unmask.tasks.tagging import files
-from unmask.tasks.text import glue
+from unmask.tasks.text import data_sets as texts
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -163,7 +163,7 @@ def test_every_kind_is_tested() -> None:
 def test_every_data_set_is_of_the_kind_that_the_settings_say() -> None:
     homes = {"qa": squad.DATA_SETS, "choice": layouts.DATA_SETS, "tagging": files.DATA_SETS}
     listed = {name: kind for kind, data_sets in homes.items() for name in data_sets}
-    assert listed | {name: KINDS[name] for name in glue.DATA_SETS} == KINDS  # those of texts are of two kinds
+    assert listed | {name: KINDS[name] for name in texts.DATA_SETS} == KINDS  # those of texts are of two kinds
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -24,8 +24,8 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.text.data_sets import DATA_SETS, TextDataSet
 from unmask.tasks.text.examples import TextExample, TextFiles
-from unmask.tasks.text.glue import DATA_SETS, TextDataSet
 from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_label, unknown_label
 from unmask.tasks.text.metrics import LabelScore, f1_scores, warn_of_absent
 from unmask.tasks.text.multi_label import MultiLabelClassification

@@ -25,8 +25,8 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.text.data_sets import DATA_SETS, TextDataSet
 from unmask.tasks.text.examples import TextExample, TextFiles
-from unmask.tasks.text.glue import DATA_SETS, TextDataSet
 from unmask.tasks.text.labels import read_label, read_number
 from unmask.tasks.text.metrics import ValueScore, f1_scores
 from unmask.tasks.text.text_task import TextTask
