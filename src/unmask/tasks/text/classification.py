@@ -137,7 +137,7 @@ class Classification(TextTask[str]):
         return self.files.load(path, counts, read, unlabelled)
 
     def _read_label(self, row: Row, name: str) -> str | None:
-        label = read_label(row, name)
+        label = read_label(row, name, may_be_empty="" in self.data_set.unlabelled)
         if label in self._ids:
             return label
         if label in self.data_set.unlabelled:

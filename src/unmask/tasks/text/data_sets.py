@@ -23,7 +23,8 @@ class TextDataSet:
         labels: in the order of their ids, which is the hub's, spelt as in the published files. If they are names, a
             number in a file is read as the name with that id: the hub's exports have numbers.
         other_names: alternative names of labels in some of the published files.
-        unlabelled: values that mean no label: `-` where annotators did not agree, -1 in the hub's test files.
+        unlabelled: values that mean no label: `-` where annotators did not agree, -1 in the hub's test files; an empty
+            text is an empty cell.
         primary_metric: the metric by which runs are compared; it is reported first.
         binary_from: a regression's F1 counts values of this or more as positive.
         value_range: the range of all values of a regression.

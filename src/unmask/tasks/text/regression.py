@@ -61,7 +61,7 @@ class Regression(TextTask[float]):
 
     def _read_label(self, row: Row, name: str) -> float | None:
         """Refuses a value that is not a finite number, or lies outside the data set's range."""
-        if read_label(row, name) in self.data_set.unlabelled:
+        if read_label(row, name, may_be_empty="" in self.data_set.unlabelled) in self.data_set.unlabelled:
             return None
         value = read_number(row, name)
         low, high = self.data_set.value_range or (-math.inf, math.inf)
