@@ -282,7 +282,9 @@ def test_it_overfits_a_handful_and_the_metrics_say_so(case: Case) -> None:
     metrics = score.metrics()
     first = choose_metric(metrics, None, score.lower_is_better)
     assert_listed([first.name], FIRST, "FIRST in this file")
-    assert first.is_better(metrics[first.name], untrained.metrics()[first.name]), "see `Score.lower_is_better`"
+    assert first.is_better(metrics[first.name], untrained.metrics()[first.name]), (
+        f"worse than untrained: is {first.name} in lower_is_better?"
+    )
     assert not first.is_better(FIRST[first.name], metrics[first.name]), metrics
     assert score.degenerate() is None
 
