@@ -140,7 +140,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
     opens_there = _opens_there(directory, config) and not export
     tokenizer = description.get("tokenizer", {})
     reads_windows = task is not None and (
-        kind_of(task) in ("qa", "tagging") or config["unmask_task"].get("long_text") == "windows"
+        kind_of(task) not in FIELDS_OF_KINDS["truncation"] or config["unmask_task"].get("long_text") == "windows"
     )
     segmenter = tokenizer.get("segmenter")
     pipeline = FACTS[kind_of(task)].hub_task if task else pipeline_of(config, use)
@@ -174,7 +174,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
             is_tuned=use is not None and use.kind == FINE_TUNED,
             is_ours=is_ours,
             is_pair="text_b" in config.get("unmask_task", {}).get("columns", {}),
-            is_number=task is not None and kind_of(task) == "regression",
+            is_number=task is not None and FACTS[kind_of(task)].is_number,
             labels=description.get("labels") if task and kind_of(task) in FIELDS_OF_KINDS["labels"] else None,
             init_from=_origin(recipe),
             from_scratch=getattr(recipe, "from_scratch", False),

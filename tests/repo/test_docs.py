@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from unmask.tasks.settings import KINDS
+
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
@@ -108,6 +110,31 @@ def test_a_note_has_the_parts_of_the_template_and_a_row_in_the_index(path: Path)
     assert tests <= {test.name for test in (REPOSITORY / "tests").rglob("test_*.py")}, "a test that is named has gone"
     sections = re.split(r"^## .*\n", path.read_text("utf-8"), flags=re.MULTILINE)
     assert all(section.strip() for section in sections), "a section is empty"
+
+
+def test_every_data_set_has_its_row_and_its_recipe() -> None:
+    rows = "".join(re.findall(r"^\| (.*?) \|", (DOCS / "data.md").read_text("utf-8"), re.M))
+    recipes = REPOSITORY / "recipes" / "finetune"
+    lacking = [
+        *(f"a row of {name} in docs/data.md" for name in KINDS if f"`{name}`" not in rows),
+        *(f"recipes/finetune/{name}.yaml" for name in KINDS if not (recipes / f"{name}.yaml").is_file()),
+    ]
+    lacking.remove("recipes/finetune/ax.yaml")  # it has nothing to train on
+    assert not lacking, f"add {', '.join(lacking)} (docs/architecture.md, A data set)"
+
+
+def test_the_programs_that_know_single_kinds_of_task_are_listed() -> None:
+    """In step 6 of "A kind of task": all that its greps find outside `tasks/` and `models/`, but for defaults."""
+    [step] = re.findall(r"^6\. the programs.*?(?=^7\. )", (DOCS / "architecture.md").read_text("utf-8"), re.M | re.S)
+    pattern = "|".join(patterns := re.findall(r"`grep -rnE '(.*?)' src`", step))
+    assert len(patterns) == 2
+    source = REPOSITORY / "src" / "unmask"
+    found = [path.relative_to(source) for path in source.rglob("*.py") if re.search(pattern, path.read_text("utf-8"))]
+    programs = [path for path in found if path.parts[0] not in ("tasks", "models", "cli")]
+    left_out = [
+        str(path) for path in programs if not any(f"`{name}`" in step for name in (path.with_suffix(""), path.parent))
+    ]
+    assert not left_out, "docs/architecture.md does not list them"
 
 
 def replaced_words() -> dict[str, str]:

@@ -103,6 +103,7 @@ def sit(
     *,
     stops: Callable[[Batch], bool] = lambda batch: False,
     evaluate: Callable[[], dict[str, float]] | None = None,
+    lower_is_better: frozenset[str] = frozenset(),
     change_stage: Callable[[TrainState, Schedule], bool] | None = None,
     counts: Callable[[Batch], dict[str, int]] = lambda batch: {"task": batch.num_tokens},
     optimizer: OptimizerSettings,
@@ -126,5 +127,6 @@ def sit(
             Settings(TrainSettings.model_validate(settings), optimizer, schedule),
             RunContext("testing", directory, compute, log, interruption, checkpoint),
             evaluate=evaluate,
+            lower_is_better=lower_is_better,
             change_stage=change_stage,
         )

@@ -93,12 +93,13 @@ def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> 
     metrics = [score.metrics() for score in scores]
     # Question answering's first may be `best_f1`, which chooses a threshold anew; the exported model keeps its own.
     primary = "f1" if task.kind == "qa" else next(iter(metrics[0]))
+    lost = metrics[0][primary] - metrics[1][primary]
     return {
         "examples": scores[0].num_examples,
         "largest_difference": {"logits": largest},
         "metrics": {"before": metrics[0], "after": metrics[1]},
         "metric": primary,
-        "loss": (metrics[0][primary] - metrics[1][primary]) / (100 if task.kind == "qa" else 1),
+        "loss": (-lost if primary in scores[0].lower_is_better else lost) / (100 if task.kind == "qa" else 1),
         "latency_ms": {
             when: _latency(partial(_outputs, predictor), timed)
             for when, predictor in (("before", before), ("after", after))

@@ -177,7 +177,7 @@ def _open(
     is_unknown = settings.train.metric not in (None, "loss", *run.task.score().metrics()) and run.checkpoint is None
     if is_unknown and run.dev is not None and settings.task.tagging_head != "bilstm":  # that has no features yet
         loss, score = measure(run.task, run.module.to(compute.device).eval(), run.dev, compute.for_figures())
-        choose_metric({"loss": loss, **score.metrics()}, settings.train.metric)
+        choose_metric({"loss": loss, **score.metrics()}, settings.train.metric, score.lower_is_better)
     compute.place(run.module)
     return run
 
@@ -214,6 +214,7 @@ def _train(
                 draw_report=partial(write_report, directory, has_ended=False),
             ),
             evaluate=dev,
+            lower_is_better=task.score().lower_is_better,
         )
         with ranks.agreeing(), writing_what_is_missing():  # the others wait: what fails here fails everywhere
             if ranks.is_first:

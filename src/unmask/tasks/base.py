@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -143,7 +143,13 @@ class TaskModule(TrainedModule):
 
 class Score(Protocol[ExampleT]):  # type: ignore[misc]  # examples only go in
     """Accumulates metrics. Memory grows only where a metric needs every value: by 16 bytes per example for rank
-    correlations, and 40 per question for the best thresholds of SQuAD 2.0."""
+    correlations, and 40 per question for the best thresholds of SQuAD 2.0.
+
+    Attributes:
+        lower_is_better: the names of the metrics of which less is better; of any other more is.
+    """
+
+    lower_is_better: ClassVar[frozenset[str]]
 
     @property
     def num_examples(self) -> int:

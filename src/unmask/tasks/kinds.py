@@ -20,6 +20,7 @@ class KindFacts(NamedTuple):
         decision: the keys of a prediction that say what was decided by the probabilities of labels or choices, which
             are None where a model abstains; empty where it cannot.
         scores_labels: whether a prediction has the `probabilities` of a text's labels, by label.
+        is_number: whether a prediction is a number.
         own_way: why the pipeline of `transformers` for `hub_task` does not answer as `unmask` does; empty if it does.
     """
 
@@ -31,6 +32,7 @@ class KindFacts(NamedTuple):
     needed_columns: tuple[str, ...] = ()
     decision: tuple[str, ...] = ()
     scores_labels: bool = False
+    is_number: bool = False
     own_way: str = ""
 
 
@@ -50,6 +52,7 @@ FACTS: dict[TaskKind, KindFacts] = {
         example={"text_a": "A man plays a guitar.", "text_b": "A man plays."},
         hub_task="text-classification",
         group_columns=("sentence1", "text_a", "sentence", "text"),
+        is_number=True,
     ),
     "qa": KindFacts(
         endpoint="answer",

@@ -30,7 +30,7 @@ from unmask.tasks.table import check_name
 from unmask.tasks.tagging import files as tagging
 from unmask.tasks.tagging.conll import read_columns, read_conllu
 from unmask.tasks.tagging.files import FORMATS, has_published_layout
-from unmask.tasks.text.glue import DATA_SETS
+from unmask.tasks.text.data_sets import DATA_SETS
 
 SplitName = Literal["train", "dev", "test"]
 

@@ -97,6 +97,7 @@ def run_session(
     context: RunContext,
     *,
     evaluate: Callable[[], dict[str, float]] | None = None,
+    lower_is_better: frozenset[str] = frozenset(),
     change_stage: Callable[[TrainState, Schedule], bool] | None = None,
     compiles: bool = False,
     in_parts: bool = False,
@@ -115,6 +116,7 @@ def run_session(
         steps: the batches of each step; they begin where the checkpoint is.
         settings: of the run: `train`, `optimizer` and `schedule`.
         evaluate: measures the module on held-out data; None where there is none.
+        lower_is_better: its figures of which less is better, besides the loss.
         change_stage: called before each step, as `Hooks.before_step`; it returns whether a stage begins, so that the
             steps before it get a row of their own.
         compiles: whether captured steps are compiled where the recipe leaves it open.
@@ -149,7 +151,7 @@ def run_session(
     stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
     logger.info(how)
     _rewind_log(context, state, budget.save_every)
-    evaluations = Evaluations(module, evaluate, average, stepper, budget, context.log, ranks)
+    evaluations = Evaluations(module, evaluate, average, stepper, budget, context.log, ranks, lower_is_better)
     session = Session(context, budget, module, optimizer, micro_batches, evaluations, saved_step=state.step or None)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
         context.log.echo_above(progress)

@@ -102,6 +102,24 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
         read_texts(load_feature_model(directory, device="cpu"), as_files(tmp_path / "empty.jsonl"))
 
 
+def test_a_larger_error_is_worse_where_lower_is_better(tmp_path: Path) -> None:
+    base = save_bert(tmp_path / "base", TEXTS)
+    model = load_predictor(save_task_model(tmp_path / "task", base, name="regression", max_length=32), device="cpu")
+    data = write_rows(tmp_path / "check.jsonl", *({"text": TEXTS[0], "label": label} for label in (1.0, 2.0)))
+    by_error: Any = replace(model.task, data_set=replace(model.task.data_set, primary_metric="mse"))  # type: ignore[attr-defined]
+
+    def always(value: float) -> Any:
+        def outputs(batch: Any) -> Any:
+            return torch.full((batch.num_sequences, 1), value)
+
+        module: Any = SimpleNamespace(outputs=outputs, encoder=model.module.encoder)
+        return replace(model, task=by_error, module=module)
+
+    told = compare(always(1.5), always(2.5), read_examples(model, as_files(data)))
+    assert [each["mse"] for each in told["metrics"].values()] == [0.25, 1.25]
+    assert (told["metric"], told["loss"]) == ("mse", 1.0)
+
+
 def test_a_question_that_is_no_longer_answered_is_worse(tmp_path: Path) -> None:
     """The best threshold of the exported model would hide that its own one no longer fits."""
     answers = [{"text": "red kite", "answer_start": KITE.index("red kite")}]

@@ -14,7 +14,6 @@ from unmask.io.json_text import read_object
 from unmask.io.paths import SUMMARY
 from unmask.io.progress import human_number
 from unmask.tasks.rows import listed
-from unmask.training.run.best import is_better
 
 Summary = Mapping[str, Any]
 
@@ -98,7 +97,7 @@ def _spread(summary: Summary) -> Iterator[Finding]:
     spreads = [row["dev"][metric] for row in rows if row["dev"][metric]["sd"] is not None]
     if len(spreads) < 2:
         return
-    best, *others = sorted(spreads, key=lambda spread: spread["mean"], reverse=is_better(metric, 1.0, 0.0))
+    best, *others = sorted(spreads, key=lambda spread: spread["mean"], reverse=not summary["lower_is_better"])
     difference, sd = abs(best["mean"] - others[0]["mean"]), max(best["sd"], others[0]["sd"])
     if difference <= sd:
         yield Finding(

@@ -51,7 +51,7 @@ from unmask.tasks.rows import listed
 from unmask.tasks.settings import DataSettings
 from unmask.tasks.table import open_task
 from unmask.training.device import choose_compute
-from unmask.training.run.best import choose_metric
+from unmask.training.run.best import Metric, choose_metric
 from unmask.training.run.directory import opening_run
 from unmask.training.run.environment import write_environment
 from unmask.training.run.log import logging_messages
@@ -221,7 +221,7 @@ def _run_all(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> P
     finished = [outcome for outcome in outcomes if outcome.error is None]
     if not finished:
         raise UserError(f"{directory}: every trial has failed, the first with: {outcomes[0].error}")
-    metric = choose_metric(finished[0].dev, settings.train.metric)
+    metric = _metric_of(settings, finished[0])
     _link_model(directory / TRIALS / best_run(finished, metric).name / MODEL, directory / MODEL)
     summary = summarise(outcomes, metric, len(trials))
     if settings.search.ensemble:
@@ -254,7 +254,7 @@ def _outcomes(settings: FinetuneRecipe, trials: Sequence[Trial], runs: Runs) -> 
                 drop_card(directory / MODEL)  # it has the figures of all runs
         ended[trial.name] = outcome = _outcome(trial, directory, failure)
         if finished := [each for each in in_order() if each.error is None]:
-            metric = choose_metric(finished[0].dev, settings.train.metric)
+            metric = _metric_of(settings, finished[0])
             write_json(directory / SUMMARY, summarise(in_order(), metric, len(trials)))
         return _describe_outcome(outcome, settings)
 
@@ -314,9 +314,14 @@ def _log(directory: Path, line: str) -> None:
 def _describe_outcome(outcome: TrialOutcome, settings: FinetuneRecipe) -> str:
     if outcome.error is not None:
         return f"{outcome.name} has failed, the others continue: {outcome.error}"
-    metric = choose_metric(outcome.dev, settings.train.metric)
+    metric = _metric_of(settings, outcome).name
     fault = "" if outcome.degenerate is None else f"; degenerate: {outcome.degenerate}"
     return f"{outcome.name}: {metric} {human_number(outcome.dev[metric])} on dev{fault}"
+
+
+def _metric_of(settings: FinetuneRecipe, outcome: TrialOutcome) -> Metric:
+    score = open_task(settings.task, settings.data.columns).score()
+    return choose_metric(outcome.dev, settings.train.metric, score.lower_is_better)
 
 
 def _link_model(source: Path, target: Path) -> None:

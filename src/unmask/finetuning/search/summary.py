@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from unmask.io.progress import human_number
-from unmask.training.run.best import is_better
+from unmask.training.run.best import Metric
 
 Figures = Mapping[str, float]
 
@@ -45,7 +45,7 @@ class TrialOutcome:
     floors: Mapping[str, Any] | None = None
 
 
-def summarise(outcomes: Sequence[TrialOutcome], metric: str, num_trials: int) -> dict[str, Any]:
+def summarise(outcomes: Sequence[TrialOutcome], metric: Metric, num_trials: int) -> dict[str, Any]:
     """All that is known of a search, as JSON; a figure that is not finite is null.
 
     Args:
@@ -57,7 +57,8 @@ def summarise(outcomes: Sequence[TrialOutcome], metric: str, num_trials: int) ->
     best = best_run(finished, metric)
     of_best = [outcome for outcome in finished if outcome.configuration == best.configuration]
     return {
-        "metric": metric,
+        "metric": metric.name,
+        "lower_is_better": metric.lower_is_better,
         "num_trials": num_trials,
         "num_finished": len(finished),
         "num_failed": len(outcomes) - len(finished),
@@ -66,7 +67,7 @@ def summarise(outcomes: Sequence[TrialOutcome], metric: str, num_trials: int) ->
             _configuration([outcome for outcome in outcomes if outcome.configuration == name], metric)
             for name in dict.fromkeys(outcome.configuration for outcome in outcomes)
         ],
-        "floors": (best.floors or {}).get(f"dev.{metric}", {}),
+        "floors": (best.floors or {}).get(f"dev.{metric.name}", {}),
         "trials": [
             {
                 **_run(outcome),
@@ -80,16 +81,16 @@ def summarise(outcomes: Sequence[TrialOutcome], metric: str, num_trials: int) ->
     }
 
 
-def best_run(finished: Sequence[TrialOutcome], metric: str) -> TrialOutcome:
+def best_run(finished: Sequence[TrialOutcome], metric: Metric) -> TrialOutcome:
     """The best run on dev, the first of equal ones."""
     best = finished[0]
     for outcome in finished[1:]:
-        if is_better(metric, outcome.dev[metric], best.dev[metric]):
+        if metric.is_better(outcome.dev[metric.name], best.dev[metric.name]):
             best = outcome
     return best
 
 
-def runs_of_best_point(finished: Sequence[TrialOutcome], metric: str) -> list[TrialOutcome]:
+def runs_of_best_point(finished: Sequence[TrialOutcome], metric: Metric) -> list[TrialOutcome]:
     """All runs with the learning rate, batch size, epochs and layers that have the best mean on dev."""
     points = [
         [outcome for outcome in finished if outcome.point == name]
@@ -97,7 +98,7 @@ def runs_of_best_point(finished: Sequence[TrialOutcome], metric: str) -> list[Tr
     ]
     best = points[0]
     for runs in points[1:]:
-        if is_better(metric, _mean_of(runs, metric), _mean_of(best, metric)):
+        if metric.is_better(_mean_of(runs, metric.name), _mean_of(best, metric.name)):
             best = runs
     return best
 
@@ -106,7 +107,7 @@ def _mean_of(runs: Sequence[TrialOutcome], metric: str) -> float:
     return fmean(run.dev[metric] for run in runs)
 
 
-def _configuration(outcomes: Sequence[TrialOutcome], metric: str) -> dict[str, Any]:
+def _configuration(outcomes: Sequence[TrialOutcome], metric: Metric) -> dict[str, Any]:
     finished = [outcome for outcome in outcomes if outcome.error is None]
     sound = [outcome for outcome in finished if outcome.degenerate is None]
     any_degenerate = len(sound) < len(finished)
@@ -182,10 +183,11 @@ def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:
     elif value is None:
         return None
     else:
+        its = Metric(metric, summary["lower_is_better"])
         floors = [
             f"{name} {human_number(floor)}"
             for name, floor in summary["floors"].items()
-            if isinstance(floor, int | float) and not is_better(metric, value, floor)
+            if isinstance(floor, int | float) and not its.is_better(value, floor)
         ]
         if not floors:
             return None

@@ -247,6 +247,8 @@ class ChoiceModule(SequenceModule):
 class ChoiceScore:
     """Accuracy over all examples and over each group; unlabelled examples are ignored."""
 
+    lower_is_better: ClassVar[frozenset[str]] = frozenset()
+
     def __init__(self) -> None:
         self._right: Counter[str | None] = Counter()
         self._all: Counter[str | None] = Counter()

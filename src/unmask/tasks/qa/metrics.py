@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,8 @@ class QaScore:
         normalisation: of answers.
         unanswerable: whether questions may have no answer; None: they may as soon as one has none.
     """
+
+    lower_is_better: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, normalisation: Normalisation = "squad", unanswerable: bool | None = False) -> None:
         self._normalisation = normalisation

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,8 @@ class TaggingScore:
         scheme: of the predictions, which are read as BIO where they are in another; with BIO, where labels end entities
             (`E-PER`), they are in IOBES.
     """
+
+    lower_is_better: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self, labels: Sequence[str], characters: bool = False, surface_forms: bool = False, scheme: Scheme = "BIO"

@@ -24,8 +24,8 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.text.data_sets import DATA_SETS, TextDataSet
 from unmask.tasks.text.examples import TextExample, TextFiles
-from unmask.tasks.text.glue import DATA_SETS, TextDataSet
 from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_label, unknown_label
 from unmask.tasks.text.metrics import LabelScore, f1_scores, warn_of_absent
 from unmask.tasks.text.multi_label import MultiLabelClassification
@@ -137,7 +137,7 @@ class Classification(TextTask[str]):
         return self.files.load(path, counts, read, unlabelled)
 
     def _read_label(self, row: Row, name: str) -> str | None:
-        label = read_label(row, name)
+        label = read_label(row, name, may_be_empty="" in self.data_set.unlabelled)
         if label in self._ids:
             return label
         if label in self.data_set.unlabelled:

@@ -22,11 +22,11 @@ _MARKS = "|;,"
 """Between the labels of a cell, as many people write them."""
 
 
-def read_label(row: Row, name: str) -> str:
+def read_label(row: Row, name: str, may_be_empty: bool = False) -> str:
     """A label as text; numbers and truth values as JSON writes them.
 
     Raises:
-        InputError: it is missing, empty, or neither a string nor a number.
+        InputError: it is missing, empty where it may not be, or neither a string nor a number.
     """
     value = _labelled(row, name)
     if isinstance(value, list | dict):
@@ -34,7 +34,7 @@ def read_label(row: Row, name: str) -> str:
             f"{row.source}: the column {name!r} holds {shown(value)}: expected a label, a string or a number (lists "
             "of labels are for task.multi_label)"
         )
-    return _plain_label(row, name, value)
+    return "" if may_be_empty and value in ("", None) else _plain_label(row, name, value)
 
 
 def read_labels(row: Row, name: str, separator: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,8 @@ class LabelScore:
     Attributes:
         reliability: of the predictions that have a `score`.
     """
+
+    lower_is_better: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self, labels: Sequence[str], primary_metric: str = "accuracy", keeps_probabilities: bool = False
@@ -138,6 +140,8 @@ class LabelSetScore:
     Attributes:
         reliability: of the probabilities of all labels, of the predictions that have them.
     """
+
+    lower_is_better: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, labels: Sequence[str], keeps_probabilities: bool = False) -> None:
         self._ids = {label: index for index, label in enumerate(labels)}
@@ -219,6 +223,8 @@ class ValueScore:
         primary_metric: is reported first.
         binary_from: adds `f1`, where values of this or more are positive (KLUE-STS: 3.0).
     """
+
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"mse"})
 
     def __init__(self, primary_metric: str = "pearson", binary_from: float | None = None) -> None:
         self._primary_metric = primary_metric

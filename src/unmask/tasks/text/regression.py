@@ -25,8 +25,8 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.text.data_sets import DATA_SETS, TextDataSet
 from unmask.tasks.text.examples import TextExample, TextFiles
-from unmask.tasks.text.glue import DATA_SETS, TextDataSet
 from unmask.tasks.text.labels import read_label, read_number
 from unmask.tasks.text.metrics import ValueScore, f1_scores
 from unmask.tasks.text.text_task import TextTask
@@ -61,7 +61,7 @@ class Regression(TextTask[float]):
 
     def _read_label(self, row: Row, name: str) -> float | None:
         """Refuses a value that is not a finite number, or lies outside the data set's range."""
-        if read_label(row, name) in self.data_set.unlabelled:
+        if read_label(row, name, may_be_empty="" in self.data_set.unlabelled) in self.data_set.unlabelled:
             return None
         value = read_number(row, name)
         low, high = self.data_set.value_range or (-math.inf, math.inf)

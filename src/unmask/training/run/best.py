@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -13,8 +14,18 @@ from unmask.errors import SettingsError
 
 logger = logging.getLogger("unmask")
 
-LOWER_IS_BETTER = frozenset({"loss", "mse"})
-"""Of any other metric, more is better."""
+
+class Metric(NamedTuple):
+    """What evaluations are compared by: the name of a figure, and its direction."""
+
+    name: str
+    lower_is_better: bool = False
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether one value is better than another; NaN is worse than any number."""
+        if math.isnan(value) or math.isnan(than):
+            return not math.isnan(value)
+        return value < than if self.lower_is_better else value > than
 
 
 @dataclass(frozen=True)
@@ -41,27 +52,29 @@ def copy_weights(module: nn.Module) -> dict[str, Tensor]:
     return {name: copies[id(tensor)] for name, tensor in weights.items()}
 
 
-def choose_metric(evaluation: Mapping[str, float], name: str | None) -> str:
+def choose_metric(evaluation: Mapping[str, float], name: str | None, lower_is_better: Collection[str]) -> Metric:
     """The figure to compare by: `train.metric`, or where that is None the task's first, or the loss where there is
-    nothing else. Raises SettingsError if the task has no such figure."""
+    nothing else.
+
+    Args:
+        lower_is_better: the task's metrics of which less is better.
+
+    Raises:
+        SettingsError: the task has no such figure.
+    """
     if name is None:
-        return next((figure for figure in evaluation if figure != "loss"), "loss")
+        name = next((figure for figure in evaluation if figure != "loss"), "loss")
     if name not in evaluation:
         raise SettingsError(f"train.metric={name}: the task measures {', '.join(evaluation)}: name one of them")
-    return name
+    return Metric(name, name == "loss" or name in lower_is_better)
 
 
-def is_better(metric: str, value: float, than: float) -> bool:
-    """Whether one value of a metric is better than another; NaN is worse than any number."""
-    if math.isnan(value) or math.isnan(than):
-        return not math.isnan(value)
-    return value < than if metric in LOWER_IS_BETTER else value > than
-
-
-def newest_best(best: Best | None, step: int, evaluation: Mapping[str, float], metric: str, module: nn.Module) -> Best:
+def newest_best(
+    best: Best | None, step: int, evaluation: Mapping[str, float], metric: Metric, module: nn.Module
+) -> Best:
     """The new evaluation with the module's weights if it is better; else `best`, with `evaluations_since` raised by
     one."""
-    if best is None or is_better(metric, evaluation[metric], best.evaluation[metric]):
+    if best is None or metric.is_better(evaluation[metric.name], best.evaluation[metric.name]):
         return Best(step, evaluation, copy_weights(module))
     return replace(best, evaluations_since=best.evaluations_since + 1)
 

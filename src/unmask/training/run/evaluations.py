@@ -35,6 +35,7 @@ class Evaluations:
         measure: returns the module's figures on held-out data, by name; None where there is none.
         average: of the weights, which is what is measured; None: the newest ones are.
         stepper: may free its memory for an evaluation.
+        lower_is_better: the figures of which less is better, besides the loss.
     """
 
     module: TrainedModule
@@ -44,6 +45,7 @@ class Evaluations:
     settings: TrainSettings
     log: RunLog
     ranks: Ranks
+    lower_is_better: frozenset[str] = frozenset()
 
     def __call__(self, state: TrainState) -> None:
         """Measures the weights, and notes them in `state.best` where they are the best under `train.patience`."""
@@ -75,12 +77,12 @@ class Evaluations:
             logger.info("step %s: %s", f"{state.step:,}", figures)
 
     def _compare(self, state: TrainState) -> None:
-        metric = choose_metric(state.evaluation, self.settings.metric)
+        metric = choose_metric(state.evaluation, self.settings.metric, self.lower_is_better)
         state.best = newest_best(state.best, state.step, state.evaluation, metric, self.module)
         if state.has_lost_patience(self.settings):
-            best = f"{state.best.evaluation[metric]:.4g}, that of step {state.best.step:,}"
+            best = f"{state.best.evaluation[metric.name]:.4g}, that of step {state.best.step:,}"
             since = f"for {state.best.evaluations_since} evaluations"
-            logger.info("%s has not been better than %s, %s: the run ends here", metric, best, since)
+            logger.info("%s has not been better than %s, %s: the run ends here", metric.name, best, since)
 
     def give_final_weights(self, state: TrainState) -> dict[str, float]:
         """Gives the module the weights that the run ends with: those of the best evaluation under `train.patience`,

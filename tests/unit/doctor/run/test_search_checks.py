@@ -13,6 +13,7 @@ from unmask.doctor.diagnosis import diagnose
 from unmask.doctor.run.search_checks import check_search
 from unmask.errors import InputError, SettingsError
 from unmask.finetuning.search.summary import TrialOutcome, summarise
+from unmask.training.run.best import Metric
 
 
 def outcome(rate: float, seed: int, accuracy: float, **more: Any) -> TrialOutcome:
@@ -30,7 +31,7 @@ SOUND = [
 
 
 def found(outcomes: list[TrialOutcome], num_trials: int | None = None) -> dict[str, str]:
-    summary = summarise(outcomes, "accuracy", num_trials or len(outcomes))
+    summary = summarise(outcomes, Metric("accuracy"), num_trials or len(outcomes))
     return {finding.name: finding.level for finding in check_search(summary)}
 
 
@@ -75,7 +76,7 @@ def test_what_went_wrong(outcomes: list[TrialOutcome], num_trials: int, told: di
 
 def test_a_search_is_examined_by_its_directory(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("seed: 1\n")
-    (tmp_path / "summary.json").write_text(json.dumps(summarise(SOUND, "accuracy", 6)))
+    (tmp_path / "summary.json").write_text(json.dumps(summarise(SOUND, Metric("accuracy"), 6)))
     diagnosis = diagnose(tmp_path)
     assert (diagnosis.kind, dict(diagnosis.headline)["Runs"]) == ("search", "6 of 6")
     means, runs = diagnosis.tables

@@ -15,6 +15,9 @@ from unmask.errors import SettingsError
 from unmask.finetuning.search.summary import TrialOutcome, describe, summarise
 from unmask.io.paths import RECIPE
 from unmask.recipe.tree import FinetuneRecipe
+from unmask.training.run.best import Metric
+
+ACCURACY = Metric("accuracy")
 
 
 def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> None:
@@ -51,7 +54,7 @@ def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> No
 
 def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
     run = Pretended(lambda settings: {"dev": {"loss": 1.0, "mse": [0.3, 0.1, 0.2][settings.seed]}})
-    summary = run_search(tmp_path / "out", new_recipe({"restarts": 3}), run)
+    summary = run_search(tmp_path / "out", new_recipe({"restarts": 3}, task={"name": "regression"}), run)
     assert (summary["metric"], summary["best_on_dev"]["trial"][-5:]) == ("mse", "seed1")
 
 
@@ -127,9 +130,9 @@ def test_a_figure_that_not_all_runs_have_has_no_mean() -> None:
     figures = [{"accuracy": 0.5}, {"accuracy": 0.6, "f1": 0.7}]
     outcomes = [TrialOutcome(f"a_seed{n}", "a", "a", {"seed": n}, dev=dev, test={}) for n, dev in enumerate(figures)]
     for order in (outcomes, outcomes[::-1]):
-        assert summarise(order, "accuracy", 2)["combinations"][0]["dev"].keys() == {"accuracy"}
+        assert summarise(order, ACCURACY, 2)["combinations"][0]["dev"].keys() == {"accuracy"}
 
 
 def test_one_run_has_no_spread() -> None:
     outcome = TrialOutcome("a_seed0", "a", "a", {"seed": 0}, dev={"accuracy": 0.5}, test={})
-    assert summarise([outcome], "accuracy", 1)["combinations"][0]["dev"]["accuracy"] == {"mean": 0.5, "sd": None}
+    assert summarise([outcome], ACCURACY, 1)["combinations"][0]["dev"]["accuracy"] == {"mean": 0.5, "sd": None}

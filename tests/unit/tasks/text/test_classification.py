@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from unmask.tasks.sequence_module import SequenceModule, next_token_term, num_co
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text import classification, regression
 from unmask.tasks.text.classification import Classification, open_task, sorted_labels
+from unmask.tasks.text.data_sets import DATA_SETS
 from unmask.tasks.text.examples import TextExample
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -149,6 +151,20 @@ def test_an_unknown_label_is_refused_and_an_undecided_one_skipped(tmp_path: Path
     path.write_text(row % "-")
     with pytest.raises(InputError, match="not a single example has a label"):
         list(snli.load(path, counts))
+
+
+@pytest.mark.parametrize("cell", ["", "-1"])
+def test_a_data_set_says_what_is_written_for_no_label(tmp_path: Path, cell: str) -> None:
+    data_set = replace(DATA_SETS["sst2"], unlabelled=frozenset({"", "-1"}))
+    path, counts = tmp_path / "a.csv", ExampleCounts()
+    path.write_text(f"sentence,label\na,1\nb,{cell}\n")
+    task = replace(opened(name="sst2"), data_set=data_set)
+    assert [one.label for one in task.load(path, counts)] == ["1"]
+    assert counts.unlabelled == 1
+    values = replace(
+        regression.open_task(TaskSettings(name="regression"), ColumnSettings(text="sentence")), data_set=data_set
+    )
+    assert [one.label for one in values.load(path, ExampleCounts(), unlabelled=True)] == [1.0, None]
 
 
 def test_labels_of_ones_own_may_be_what_a_data_set_means_by_something_else(tmp_path: Path) -> None:

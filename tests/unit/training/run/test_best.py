@@ -12,7 +12,7 @@ import torch
 from support.sessions import NUMBERED, Noting, Toy, sit
 from support.tensors import assert_equal
 from unmask.errors import Interrupted, SettingsError
-from unmask.training.run.best import choose_metric, is_better
+from unmask.training.run.best import Metric, choose_metric
 from unmask.training.run.checkpoint import BEST, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -42,6 +42,7 @@ def run(
         {"steps": 20, "eval_every": 2, "log_every": 3, **settings},
         stops=lambda batch: int(trained.seen) + 1 == stop_after,
         evaluate=evaluate if has_dev else None,
+        lower_is_better=frozenset({"mse"}),
         optimizer=OptimizerSettings(learning_rate=0.1),
         schedule=ScheduleSettings(),
     )
@@ -125,27 +126,28 @@ def test_a_damaged_best_file_damages_its_checkpoint(tmp_path: Path) -> None:
 
 def test_the_metric_is_the_tasks_first_unless_it_is_named() -> None:
     figures = {"loss": 0.3, "f1": 0.5, "accuracy": 0.7}
-    assert choose_metric(figures, None) == "f1"
-    assert choose_metric(figures, "accuracy") == "accuracy"
-    assert choose_metric({"loss": 0.3}, None) == "loss"
+    assert choose_metric(figures, None, ()) == Metric("f1")
+    assert choose_metric(figures, "accuracy", ()) == Metric("accuracy")
+    assert choose_metric({"loss": 0.3}, None, ()) == Metric("loss", lower_is_better=True)
+    assert choose_metric({"loss": 0.3, "mae": 0.1}, None, {"mae"}) == Metric("mae", lower_is_better=True)
     with pytest.raises(SettingsError, match=r"train\.metric=pearson: the task measures loss, f1, accuracy"):
-        choose_metric(figures, "pearson")
+        choose_metric(figures, "pearson", ())
 
 
 @pytest.mark.parametrize(
     ("metric", "value", "than", "better"),
     [
-        ("accuracy", 0.2, 0.1, True),
-        ("accuracy", 0.1, 0.1, False),
-        ("mse", 0.2, 0.1, False),
-        ("loss", 0.1, 0.2, True),
-        ("pearson", math.nan, 0.1, False),
-        ("pearson", -1.0, math.nan, True),
-        ("pearson", math.nan, math.nan, False),
+        (Metric("accuracy"), 0.2, 0.1, True),
+        (Metric("accuracy"), 0.1, 0.1, False),
+        (Metric("mae", lower_is_better=True), 0.2, 0.1, False),
+        (Metric("mae", lower_is_better=True), 0.1, 0.2, True),
+        (Metric("pearson"), math.nan, 0.1, False),
+        (Metric("pearson"), -1.0, math.nan, True),
+        (Metric("pearson"), math.nan, math.nan, False),
     ],
 )
-def test_which_is_better(metric: str, value: float, than: float, better: bool) -> None:
-    assert is_better(metric, value, than) is better
+def test_which_is_better(metric: Metric, value: float, than: float, better: bool) -> None:
+    assert metric.is_better(value, than) is better
 
 
 def test_patience_needs_evaluations(tmp_path: Path) -> None:
