@@ -50,10 +50,9 @@ check: setup
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-# In three processes for two cores, up to eight, each with whole files of tests; `ARGS=-n0` is one process, as pytest
-# alone is.
+# A process of its own for each core, up to eight, which all tests of a file share; `ARGS=-n0` is one process, as pytest alone is.
 test: setup
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile $(ARGS)
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" samples/demo.sh

@@ -28,12 +28,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run the tests marked slow as well")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Three for two cores: a test waits for a disk, a server or other processes a quarter of its time."""
-    return max(1, (os.cpu_count() or 1) * 3 // 2)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     without_cuda = any(item.get_closest_marker("gpu") is not None for item in items) and not _cuda_is_available()
     for item in items:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,7 +94,10 @@ def test_a_deadline_is_kept(what: str) -> None:
                 await ask(service, read)
         finally:
             use.gate.set()
-        assert (await ask(service, read))[0] == 1
+        while True:
+            with suppress(Refused):  # until the first is computed, or on a busy machine
+                assert (await ask(service, read))[0] == 1
+                break
 
     with service(0.05) as serving:
         asyncio.run(asked(serving))
