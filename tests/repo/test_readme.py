@@ -84,8 +84,9 @@ def all_commands() -> list[Any]:
     return [pytest.param(words, id=f"{name}: {' '.join(words)}") for name, words in found]
 
 
-def parse(words: list[str]) -> None:
-    """Walks down the subcommands, looks at every option, and loads the recipe with its overrides.
+def assert_it_is_a_command(words: list[str]) -> None:
+    """Fails where a subcommand, an option or a recipe's key is not there: walks down the subcommands, looks at every
+    option, and loads the recipe with its overrides.
 
     Brackets, as in `[--resume]`, are no part of a command; words in capitals stand for something.
     """
@@ -156,7 +157,7 @@ def test_the_demo_is_among_them() -> None:
 @pytest.mark.parametrize("words", all_commands())
 def test_command_exists(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
-    parse(words)
+    assert_it_is_a_command(words)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_command_exists(words: list[str], monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_a_wrong_command_is_noticed(words: list[str]) -> None:
     with pytest.raises((AssertionError, SettingsError)):
-        parse(words)
+        assert_it_is_a_command(words)
 
 
 def test_make_targets_exist() -> None:
