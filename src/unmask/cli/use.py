@@ -78,16 +78,20 @@ def predict_command(
     from unmask.inference.deciding import Deciding
     from unmask.inference.predictor import predict_file, write_predictions
     from unmask.inference.task_options import read_task_settings
+    from unmask.io.progress import Progress
     from unmask.recipe.loading import read_columns
 
     named, given = read_columns(columns or []), read_task_settings(settings or [])
     files = given_files(inputs, encoding, separator, header, quoted)
     deciding = Deciding(abstain_below, most_uncertain)
     options: Any = {"columns": named, "settings": given, "deciding": deciding, "format": format, "precision": precision}
-    if out is None:
-        print_json_lines(predict_file(model, files, **options, shows_progress=goes_to_file(sys.stdout)))
-    else:
+    if out is not None:
         print(write_predictions(model, files, out, overwrite=overwrite, **options))
+    elif goes_to_file(sys.stdout):
+        with Progress("predicting", unit="inputs") as progress:
+            print_json_lines(predict_file(model, files, **options, advance=progress.advance))
+    else:
+        print_json_lines(predict_file(model, files, **options))
 
 
 @app.command("ensemble")

@@ -285,7 +285,7 @@ def predict_file(
     format: str | None = None,
     device: str = "auto",
     precision: str = "fp32",
-    shows_progress: bool = False,
+    advance: Advance = not_shown,
 ) -> Iterator[dict[str, Any]]:
     """`predict` for the inputs of a file or of standard input (`-`); errors name the line.
 
@@ -293,7 +293,7 @@ def predict_file(
         columns, settings: see `Predictor.with_options`.
         deciding: what is done with predictions that the model is not sure of.
         format: see `unmask.inference.inputs.read_inputs`.
-        shows_progress: on standard error.
+        advance: as for `Predictor`.
 
     Raises:
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
@@ -304,12 +304,7 @@ def predict_file(
     deciding.check(predictor.task)
     rows = read_task_inputs(path, predictor.task, format)
     rows = rows if columns.id is None else having_field(rows, columns.id)
-    return deciding(_showing_progress(predictor, rows) if shows_progress else predictor(rows), predictor.task)
-
-
-def _showing_progress(predictor: Predictor, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    with Progress("predicting", unit="inputs") as progress:
-        yield from predictor(rows, progress.advance)
+    return deciding(predictor(rows, advance), predictor.task)
 
 
 def write_predictions(
@@ -354,12 +349,12 @@ def write_predictions(
             f"{predictor.task.settings.name}: name the file .jsonl"
         )
     options: Any = {"columns": columns, "settings": settings, "deciding": deciding, "format": format}
-    predictions = predict_file(predictor, path, **options, shows_progress=True)
-    if out.suffix == ".jsonl":
-        lines: Iterator[str] = map(_as_json, predictions)
-    else:
-        lines = table_lines(predictions) if out.suffix == ".csv" else _official_lines(predictions)
-    with writing(out) as file:
+    with Progress("predicting", unit="inputs") as progress, writing(out) as file:
+        predictions = predict_file(predictor, path, **options, advance=progress.advance)
+        if out.suffix == ".jsonl":
+            lines: Iterator[str] = map(_as_json, predictions)
+        else:
+            lines = table_lines(predictions) if out.suffix == ".csv" else _official_lines(predictions)
         for line in lines:
             # A lone surrogate, in a field that no model reads, is written as its JSON escape.
             file.write(f"{line}\n".encode("utf-8", "backslashreplace"))

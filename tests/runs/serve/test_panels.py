@@ -37,6 +37,7 @@ def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) 
     page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto(address)
+    page.locator("nav a").first.wait_for()
     shown = page.locator("nav a").evaluate_all("links => links.map((link) => link.hash.slice(1))")
     assert shown == list(PANELS), "a panel of the page needs its row in PANELS of this file"
     for panel, field in PANELS.items():

@@ -384,3 +384,16 @@ def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_none(tiny_m
     save_finetuned(task.module(new_encoder(settings, pooler=False)), task, tokenizer, tmp_path)
     assert "token_type_ids" in AutoTokenizer.from_pretrained(tiny_model)("a man", "a dog")
     assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path)("a man", "a dog")
+
+
+def test_progress_ends_with_the_error(
+    answering: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not when what the error holds is collected: by then the next thing is on the screen."""
+    monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", 0.0)
+    nameless = {name: value for name, value in QUESTIONS[0].items() if name != "id"}
+    data = write_rows(tmp_path / "dev.jsonl", nameless)
+    with pytest.raises(InputError, match="question 1 has no id") as caught:
+        write_predictions(answering, data, tmp_path / "answers.json")
+    assert caught.traceback
+    assert "predicting: stopped" in capsys.readouterr().err
