@@ -25,6 +25,7 @@ The names are imported when first used, so that `import unmask` costs nothing.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -86,15 +87,17 @@ _HOMES = {
     "train_tokenizer": "unmask.tokenization.learning.from_files",
 }
 
-if not TYPE_CHECKING:
-    __all__ = ["__version__", *_HOMES]
-
 
 def __dir__() -> list[str]:
-    return ["__version__", *_HOMES]
+    """Without scikit-learn, what needs it is not listed; asked for by name, it says what to install."""
+    has_sklearn = find_spec("sklearn") is not None
+    return ["__version__", *(name for name, home in _HOMES.items() if has_sklearn or ".estimators." not in home)]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'unmask' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # which would take any name for one of ours
+    __all__ = __dir__()
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)

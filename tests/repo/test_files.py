@@ -39,6 +39,13 @@ def test_files_are_short_and_folders_shallow(repository: Path) -> None:
     assert not deep, f"at most {DEEPEST_FOLDER} folders below src/unmask: {deep}"
 
 
+def test_a_default_is_seen_by_every_type_checker(repository: Path) -> None:
+    """One that is not named is a default to pydantic's plugin alone: users without it would have to give every value."""
+    positional = re.compile(r"\bField\((?!\s*\w+=)")
+    modules = (repository / "src" / "unmask").rglob("*.py")
+    assert not [path.name for path in modules if positional.search(path.read_text("utf-8"))]
+
+
 def test_names_say_something(repository: Path) -> None:
     files = [path for folder in ("src", "tests", "benchmarks") for path in (repository / folder).rglob("*.py")]
     named = {path: {path.stem, path.stem.removeprefix("test_"), path.parent.name} for path in files}

@@ -16,6 +16,18 @@ def test_an_estimator_names_its_extra(name: str) -> None:
     assert finished.stderr.splitlines()[-1].endswith("need scikit-learn: pip install 'unmask[sklearn]'")
 
 
+def test_all_that_is_listed_is_there() -> None:
+    code = """
+import inspect, sys
+sys.modules["sklearn"] = None
+import unmask
+from unmask import *
+assert "predict" in dir(unmask) and "TextClassifier" not in dir(unmask)
+inspect.getmembers(unmask)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_nothing_else_imports_it() -> None:
     code = """
 import sys

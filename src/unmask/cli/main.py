@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from io import TextIOWrapper
 from itertools import pairwise
 from types import FrameType
 from typing import Annotated, NoReturn, TextIO
@@ -53,6 +54,9 @@ def main() -> None:
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (for as long as the process lives)
+    for stream in (sys.stdout, sys.stderr):  # results are UTF-8 whatever the locale, whose encoding may lack letters
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     # Of several processes that train together the first one speaks; what only another can say goes to `__stderr__`.
     if is_one_of_several() and os.environ["RANK"] != "0" and sys.argv[1:2] in (["pretrain"], ["finetune"]):
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as above)

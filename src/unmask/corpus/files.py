@@ -11,7 +11,7 @@ from pathlib import Path
 from unmask.errors import InputError
 from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.paths import MANIFEST
-from unmask.io.reading import COMPRESSIONS, split_suffixes
+from unmask.io.reading import COMPRESSIONS, check_library, split_suffixes
 
 FORMAT_OF_SUFFIX: dict[str, str] = {
     ".txt": "txt",
@@ -55,7 +55,8 @@ def find_files(paths: Sequence[str | Path], format: str = "auto", left_out: list
             nowhere.
 
     Raises:
-        InputError: a path is missing, a glob or folder holds no usable file, or a named file has an unknown suffix.
+        InputError: a path is missing, a glob or folder holds no usable file, a named file has an unknown suffix, or the
+            library that reads one is not installed.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -70,7 +71,10 @@ def find_files(paths: Sequence[str | Path], format: str = "auto", left_out: list
             raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     if not found:
         raise InputError(f"no corpus was named: expected files, folders or globs of {known_suffixes()}")
-    return list(found.values())
+    files = list(found.values())
+    for file in files:
+        check_library(format_of(file) if format == "auto" else format, file)
+    return files
 
 
 def _files_of(argument: str | Path, format: str, left_out: list[Path]) -> Iterable[Path]:

@@ -34,7 +34,7 @@ class CorpusInMixture(Settings):
     text: list[str] = Field(min_length=1)
     """Files, folders and globs."""
 
-    weight: float = Field(1, gt=0)
+    weight: float = Field(default=1, gt=0)
     """Factor on its share of the text."""
 
 
@@ -43,13 +43,13 @@ class MixtureSettings(Settings):
 
     corpora: dict[str, CorpusInMixture] = Field(min_length=1)
 
-    exponent: float = Field(1, ge=0, le=1)
+    exponent: float = Field(default=1, ge=0, le=1)
     """1: shares in proportion to size; 0: equal shares; in between, smaller corpora are taken more often."""
 
-    size: float = Field(1, gt=0)
+    size: float = Field(default=1, gt=0)
     """Bytes of the mixture as a multiple of the bytes of all corpora together."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Decides which documents are taken once more."""
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -49,8 +50,10 @@ def load_kiwi(*, names_of_several_words: bool = True) -> Any:
     return kiwi
 
 
+@cache
 def _load_kiwi_segmenter() -> Callable[[str], str]:
-    # A name of several words would be one uncut morpheme, though its words are cut everywhere else.
+    # One for all tokenizers of a process, since it takes half a gigabyte. A name of several words would be one uncut
+    # morpheme, though its words are cut everywhere else.
     kiwi = load_kiwi(names_of_several_words=False)
 
     def segment_piece(piece: str) -> str:

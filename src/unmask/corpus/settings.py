@@ -53,14 +53,14 @@ class CleaningSettings(Settings):
     boilerplate_lines: bool = False
     """True removes boilerplate lines, such as those of web pages."""
 
-    min_characters: int = Field(1, ge=1)
+    min_characters: int = Field(default=1, ge=1)
     """Documents of fewer characters, not counting white space at their ends, are dropped."""
 
     duplicates: Literal["keep", "documents", "paragraphs"] = "keep"
     """`documents`: only the first of equal documents stays; `paragraphs`: likewise, and also only the first of equal
     paragraphs (lines). Compared by 128-bit hashes that are sorted on disk: memory does not grow."""
 
-    near_duplicates: float | None = Field(None, gt=0, lt=1)
+    near_duplicates: float | None = Field(default=None, gt=0, lt=1)
     """Documents whose sets of word 5-grams have at least this Jaccard similarity with an earlier one, by MinHash, are
     dropped; needs the extra `near-duplicates`, and memory that grows with the documents. Null keeps them."""
 

@@ -14,7 +14,7 @@ from typing import IO
 
 from unmask.errors import InputError
 from unmask.io.encodings import as_utf8, read_utf8_lines
-from unmask.io.reading import open_input, split_suffixes
+from unmask.io.reading import check_library, open_input, split_suffixes
 from unmask.io.settings import TableSettings
 
 STANDARD_INPUT = Path("-")
@@ -95,12 +95,15 @@ def find_inputs(given: str | Path | Sequence[str], settings: TableSettings) -> I
     some data sets are folders.
 
     Raises:
-        InputError: a glob matches nothing, or a folder holds shards of several splits or kinds.
+        InputError: a glob matches nothing, a folder holds shards of several splits or kinds, or the library that reads
+            them is not installed.
     """
     names = [given] if isinstance(given, str | Path) else given
     paths = dict.fromkeys(path for name in names for path in _paths_of(str(name)))
     if not paths:
         raise InputError("no file was named: expected files of examples, or a glob")
+    for path in paths:
+        check_library(split_suffixes(path)[0].removeprefix("."), path)
     return InputFiles(tuple(paths), settings)
 
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import IO, Any
 
 from unmask.errors import InputError
+from unmask.io.reading import check_library
 from unmask.io.rows import Refuse, Row, Table, is_sound_header
 from unmask.io.settings import TableSettings
 
@@ -32,10 +33,9 @@ def open_parquet(
     Raises:
         InputError: `pyarrow` is not installed.
     """
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise InputError(f"{name}: reading .parquet needs pyarrow: pip install 'unmask[parquet]'") from error
+    check_library("parquet", name)
+    from pyarrow import parquet
+
     table = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
     names, types = table.schema_arrow.names, table.schema_arrow.types
 

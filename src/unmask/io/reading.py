@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -106,6 +107,18 @@ def detect_compression(head: bytes) -> Compression:
     """The compression of a stream that has no name, by its first 6 bytes or more."""
     found = (each for each in COMPRESSIONS.values() if each.magic and head.startswith(each.magic))
     return next(found, COMPRESSIONS[""])
+
+
+LIBRARIES = {"parquet": ("pyarrow", ".parquet"), "wikipedia": ("mwparserfromhell", "Wikipedia dumps")}
+"""Formats that a library reads, which the extra of that name installs; and how messages call them."""
+
+
+def check_library(format: str | None, name: str | Path) -> None:
+    """Refuses a file, by an `InputError`, where the library that reads its format is not installed. To be called before
+    any other file is read."""
+    library, what = LIBRARIES.get(format or "", ("", ""))
+    if library and find_spec(library) is None:
+        raise InputError(f"{name}: reading {what} needs {library}: pip install 'unmask[{format}]'")
 
 
 def split_suffixes(path: Path) -> tuple[str, str]:

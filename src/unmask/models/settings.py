@@ -80,7 +80,7 @@ class EncoderSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    architecture: Architecture = Field("bert", examples=token_families())
+    architecture: Architecture = Field(default="bert", examples=token_families())
     causal: bool = False
     vocab_size: Count = 30522
     embedding_size: Count | None = None
@@ -242,7 +242,7 @@ class ModelSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    architecture: Architecture = Field("bert", examples=token_families())
+    architecture: Architecture = Field(default="bert", examples=token_families())
     preset: Preset = "base"
     causal: bool = False
     """True: left-to-right (BERT, section 5.1), for `objective.name: causal_lm`."""

@@ -57,42 +57,42 @@ class MaskedLMSettings(ObjectiveSettings):
     span_boundary: bool = False
     """True: also predict each token of a span from the tokens beside the span (SpanBERT, section 3.2)."""
 
-    target_prob: float = Field(0.15, gt=0, le=1)
+    target_prob: float = Field(default=0.15, gt=0, le=1)
     """Share of a sequence's tokens that become targets."""
 
-    target_prob_end: float | None = Field(None, gt=0, le=1)
+    target_prob_end: float | None = Field(default=None, gt=0, le=1)
     """The share at the end of the run, to which `target_prob` goes linearly; held-out text is masked at this one. Null:
     it stays (Charpentier and Samuel 2024 go from .3 to .15)."""
 
-    causal_share: float = Field(0.0, ge=0, le=1)
+    causal_share: float = Field(default=0.0, ge=0, le=1)
     """Share of a step's sequences that are read from left to right, each token predicting the next; the others are
     masked. `phases.*.causal_share` gives a phase its own (GPT-BERT, Charpentier and Samuel 2024)."""
 
-    sentence_weight: float = Field(1.0, gt=0)
+    sentence_weight: float = Field(default=1.0, gt=0)
     """The weight of the loss of `sentence_objective` beside that of the masked tokens."""
 
-    boundary_weight: float = Field(1.0, gt=0)
+    boundary_weight: float = Field(default=1.0, gt=0)
     """The weight of the loss of `span_boundary`."""
 
-    z_loss: float = Field(0.0, ge=0)
+    z_loss: float = Field(default=0.0, ge=0)
     """Weight of the squared logarithm of the softmax's denominator, which is added to the loss of each token and keeps
     the logits from drifting (Chowdhery et al. 2022, PaLM, section 5, 1e-4). The losses of training include it, those of
     evaluations do not."""
 
-    mask_token_prob: float = Field(0.8, ge=0, le=1)
+    mask_token_prob: float = Field(default=0.8, ge=0, le=1)
     """Share of the targets replaced by `[MASK]`; with `masking: span`, `entity` or `noun_phrase` share of the spans,
     whose tokens are all treated alike."""
 
-    random_token_prob: float = Field(0.1, ge=0, le=1)
+    random_token_prob: float = Field(default=0.1, ge=0, le=1)
     """Share of the targets replaced by a random entry of the vocabulary; the rest stay as they are."""
 
-    span_length_prob: float = Field(0.2, gt=0, lt=1)
+    span_length_prob: float = Field(default=0.2, gt=0, lt=1)
     """p of the geometric distribution that a span's length in words is drawn from."""
 
-    max_span_words: int = Field(10, ge=1, le=1_000_000)
+    max_span_words: int = Field(default=10, ge=1, le=1_000_000)
     """Where that distribution is cut off and renormalised: with .2 and 10 the mean is 3.80 words."""
 
-    max_boundary_targets: int = Field(20, ge=1)
+    max_boundary_targets: int = Field(default=20, ge=1)
     """Tokens of a span that the span boundary objective predicts, at most."""
 
     @classmethod
@@ -225,11 +225,11 @@ class BiLMSettings(ObjectiveSettings):
 
     name: Literal["bilm"] = "bilm"
 
-    num_negatives: int = Field(8192, ge=1)
+    num_negatives: int = Field(default=8192, ge=1)
     """Words that each window's softmax is sampled from, beside its targets. If the vocabulary has not twice as many,
     the full softmax is taken: to draw nearly all words, each once, takes longer."""
 
-    empty_memory_prob: float = Field(0.0, ge=0, le=1)
+    empty_memory_prob: float = Field(default=0.0, ge=0, le=1)
     """Share of each lane's windows that begin with an empty memory, as a text does when the model is used. None in the
     paper: the memory is then empty only once, and a model that never sees that again may come to read badly from it."""
 
@@ -269,34 +269,34 @@ class ReplacedTokenSettings(ObjectiveSettings):
 
     name: Literal["replaced_token"] = "replaced_token"
 
-    target_prob: float = Field(0.15, gt=0, le=1)
+    target_prob: float = Field(default=0.15, gt=0, le=1)
     """Share of a sequence's tokens that the generator replaces; ELECTRA-Large: .25."""
 
-    mask_token_prob: float = Field(1.0, ge=0, le=1)
+    mask_token_prob: float = Field(default=1.0, ge=0, le=1)
     """Share of them that the generator sees as `[MASK]`, the rest as they are: 1 in the paper, .85 in its code."""
 
     masking_mode: Literal["dynamic", "static"] = "dynamic"
     """As in `masked_lm`."""
 
-    generator_size: float = Field(0.25, gt=0)
+    generator_size: float = Field(default=0.25, gt=0)
     """The generator's width as a share of the discriminator's: hidden size, feed-forward size and heads; the depth is
     the same."""
 
     tie_embeddings: Literal["all", "none"] = "all"
     """`all`: both share their token, position and segment embeddings (section 3.2). In two stages they never do."""
 
-    discriminator_weight: float = Field(50.0, gt=0)
+    discriminator_weight: float = Field(default=50.0, gt=0)
     """lambda: the weight of the discriminator's mean loss beside the generator's."""
 
     schedule: Literal["joint", "two_stage"] = "joint"
     """`two_stage`: the generator alone for half of the run, then a discriminator of equal size that starts from its
     weights, with the generator frozen (section 3.2, where it does worse than `joint`)."""
 
-    discriminator_after: float = Field(0.0, ge=0, lt=1)
+    discriminator_after: float = Field(default=0.0, ge=0, lt=1)
     """The share of a `joint` run in which the generator learns alone; then both learn, by a schedule of their own. 0 in
     the paper; a small discriminator learns nothing from a generator that knows no more than frequencies."""
 
-    causal_share: float = Field(0.0, ge=0, le=1)
+    causal_share: float = Field(default=0.0, ge=0, le=1)
     """As in `masked_lm`, for the generator while it learns alone: it is soon ready then."""
 
     @classmethod

@@ -34,14 +34,14 @@ class PackingSettings(Settings):
     of one document, even if that cuts sentences (SpanBERT; GPT-1). `stream`: documents one after another in as many
     lanes as a batch has sequences (ELMo)."""
 
-    max_length: int = Field(128, ge=8)
+    max_length: int = Field(default=128, ge=8)
     """Most tokens of a sequence, special tokens included."""
 
-    short_sequence_prob: float = Field(0.1, ge=0, le=1)
+    short_sequence_prob: float = Field(default=0.1, ge=0, le=1)
     """Share of sequences whose target length is drawn uniformly between 2 and the longest. Only for `segment_pair`; the
     papers of the other formats have no such sequences, and their default is 0."""
 
-    copies: int | None = Field(None, ge=1)
+    copies: int | None = Field(default=None, ge=1)
     """Epoch e repeats the sequences of epoch e modulo `copies`; null draws new ones in every epoch."""
 
     @model_validator(mode="before")
@@ -71,19 +71,19 @@ class PhaseSettings(Settings):
     until: float = Field(gt=0, le=1)
     """The share of the run's budget that is done when the phase ends; 1 for the last phase."""
 
-    max_length: int | None = Field(None, ge=8)
+    max_length: int | None = Field(default=None, ge=8)
     """`packing.max_length` of the phase."""
 
-    short_sequence_prob: float | None = Field(None, ge=0, le=1)
+    short_sequence_prob: float | None = Field(default=None, ge=0, le=1)
     """`packing.short_sequence_prob` of the phase."""
 
-    batch_size: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1)
     """`train.batch_size` of the phase."""
 
-    micro_batch_size: int | None = Field(None, ge=1)
+    micro_batch_size: int | None = Field(default=None, ge=1)
     """`train.micro_batch_size` of the phase."""
 
-    causal_share: float | None = Field(None, ge=0, le=1)
+    causal_share: float | None = Field(default=None, ge=0, le=1)
     """`objective.causal_share` of the phase."""
 
     def packing(self, base: PackingSettings) -> PackingSettings:

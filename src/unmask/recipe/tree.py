@@ -29,7 +29,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 class PretrainRecipe(Settings):
     """Everything that decides a pre-training run."""
 
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Initial weights, order of the text, masks and dropout all follow from it."""
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
@@ -45,7 +45,7 @@ class PretrainRecipe(Settings):
     cleaning: CleaningSettings = CleaningSettings()
     store: str | None = None
     """A store made by `unmask prepare`, in place of a corpus."""
-    held_out: float = Field(0.01, ge=0, lt=1)
+    held_out: float = Field(default=0.01, ge=0, lt=1)
     """Share of documents held out for evaluation, chosen by the SHA-256 of their text; 0: no evaluation."""
     init_from: str | None = None
     """A model directory whose weights the run starts from, in place of random ones."""
@@ -204,7 +204,7 @@ class PretrainRecipe(Settings):
 class FinetuneRecipe(Settings):
     """Everything that decides a fine-tuning run."""
 
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """The new head, the order of the examples and dropout all follow from it."""
     device: Device = "auto"
     precision: Precision = "auto"
@@ -216,7 +216,7 @@ class FinetuneRecipe(Settings):
     """True: only the architecture and the tokenizer of `init_from` are used and all weights are random (a baseline)."""
     keep_head: bool = False
     """True: the head of `init_from` is kept too, for fine-tuning on one task after another."""
-    transfer_layers: int | None = Field(None, ge=0)
+    transfer_layers: int | None = Field(default=None, ge=0)
     """How many layers above the embeddings are taken from `init_from`, the others random (Radford et al. 2018, section
     5); null takes all, and the pooler."""
     freeze_layers: int | Literal["all"] | None = None

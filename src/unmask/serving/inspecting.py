@@ -68,11 +68,11 @@ class LookRequest(Schema):
 
 
 class MaskLookRequest(LookRequest):
-    top_k: int = Field(5, ge=1, le=20)
+    top_k: int = Field(default=5, ge=1, le=20)
 
 
 class CheckpointsRequest(MaskLookRequest):
-    targets: Targets = Field([])
+    targets: Targets = Field(default=[])
 
 
 class WordsRequest(Schema):

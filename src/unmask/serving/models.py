@@ -18,6 +18,7 @@ from unicodedata import normalize
 import numpy as np
 
 from unmask.errors import InputError, ModelError, SettingsError, UserError
+from unmask.inference.glue.runs import first_model
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RECIPE, is_onnx, model_directory
 from unmask.models.family import Family
 from unmask.models.hub.config import family_in, read_any_config
@@ -25,6 +26,8 @@ from unmask.models.hub.uses import MASKED, commands_for, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 from unmask.tasks.kinds import FACTS, labelling_endpoints
+from unmask.tokenization.opening import open_tokenizer
+from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.run.checkpoint import list_steps
 
 MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
@@ -159,11 +162,20 @@ def _files_of(directory: Path) -> list[tuple[str, int, int]]:
 
 
 def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
-    """Loads what a model is mainly for.
+    """Loads what a model is mainly for, and what its tokenizer segments with.
 
     Raises:
         ModelError: there is none, or it does not load.
+        SettingsError: its segmenter needs a package that is not installed.
     """
+    model = _open_main_use(name, path, precision)
+    tokenizer = open_tokenizer(first_model(Path(path)))
+    if isinstance(tokenizer, TextTokenizer):
+        tokenizer.load_segmenter()
+    return model
+
+
+def _open_main_use(name: str, path: str | Path, precision: str) -> ServedModel:
     if (Path(path) / ENSEMBLE).is_file():
         model = ServedModel(name, Path(path), precision)
         model.endpoints = (FACTS[model.use("task").kind].endpoint,)

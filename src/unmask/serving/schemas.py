@@ -120,17 +120,17 @@ Targets = Annotated[
 
 
 class MaskRequest(TextsRequest):
-    top_k: int = Field(5, ge=1, le=1000, description="answers for each mask")
-    targets: Targets = Field([])
+    top_k: int = Field(default=5, ge=1, le=1000, description="answers for each mask")
+    targets: Targets = Field(default=[])
     step: int | None = Field(
-        None, ge=0, lt=2**63, description="of a checkpoint of the model's run, to ask it and not the model"
+        default=None, ge=0, lt=2**63, description="of a checkpoint of the model's run, to ask it and not the model"
     )
 
 
 class FeaturesRequest(TextsRequest):
-    layers: str = Field("last", description="embeddings, second-to-last, last or concat-last-4")
-    pool: str = Field("mean", description="mean, max or cls")
-    normalise: bool = Field(False, description="true divides each vector by its length")
+    layers: str = Field(default="last", description="embeddings, second-to-last, last or concat-last-4")
+    pool: str = Field(default="mean", description="mean, max or cls")
+    normalise: bool = Field(default=False, description="true divides each vector by its length")
 
 
 class TextPair(Schema):
@@ -146,11 +146,11 @@ class SimilarityRequest(Schema):
 
 class GenerateRequest(Schema):
     inputs: Inputs[Text] = Field(description="prompts")
-    num_tokens: int = Field(50, ge=0, lt=2**31, description="how many to add")
-    temperature: float = Field(1.0, ge=0, allow_inf_nan=False, description="0 takes the likeliest token")
-    top_k: int = Field(0, ge=0, lt=2**31, description="draw among so many of the likeliest; 0: among all")
-    top_p: float = Field(1.0, gt=0, le=1)
-    seed: int = Field(0, ge=0, lt=2**63, description="the same gives the same text")
+    num_tokens: int = Field(default=50, ge=0, lt=2**31, description="how many to add")
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="0 takes the likeliest token")
+    top_k: int = Field(default=0, ge=0, lt=2**31, description="draw among so many of the likeliest; 0: among all")
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=2**63, description="the same gives the same text")
 
 
 class MinimalPair(Schema):
@@ -199,7 +199,7 @@ class OpenAIEmbeddings(Schema):
     model: str
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(
-        None, ge=1, lt=2**31, description="keep the first so many, and divide by the length again"
+        default=None, ge=1, lt=2**31, description="keep the first so many, and divide by the length again"
     )
     user: str | None = None
 
@@ -208,7 +208,7 @@ class TeiRequest(Schema):
     """text-embeddings-inference's; `model` is ours, for a server of several."""
 
     model: str | None = None
-    prompt_name: None = Field(None, description="models here have no prompts")
+    prompt_name: None = Field(default=None, description="models here have no prompts")
 
 
 class EmbedRequest(TeiRequest):
@@ -216,7 +216,7 @@ class EmbedRequest(TeiRequest):
 
     inputs: Texts
     normalize: bool = True
-    truncate: bool | None = Field(None, description="makes no difference: long texts are read in windows")
+    truncate: bool | None = Field(default=None, description="makes no difference: long texts are read in windows")
 
 
 class PredictRequest(TeiRequest):
@@ -224,7 +224,9 @@ class PredictRequest(TeiRequest):
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
-    truncate: bool | None = Field(None, description="without it a text of which tokens would not be read is refused")
+    truncate: bool | None = Field(
+        default=None, description="without it a text of which tokens would not be read is refused"
+    )
 
 
 class SimilarInputs(Schema):

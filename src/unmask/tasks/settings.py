@@ -48,7 +48,7 @@ class EvaluationSettings(Settings):
     pairs: str | None = None
     """Minimal pairs, a file or a folder as for `unmask evaluate --pairs`: each evaluation adds the share of pairs whose
     right sentence is likelier, `eval/pairs_accuracy`, a mean over paradigms."""
-    pairs_sample: int = Field(50, ge=1)
+    pairs_sample: int = Field(default=50, ge=1)
     """Pairs of each paradigm that are compared, at most."""
 
 
@@ -57,14 +57,14 @@ class TaskSettings(Settings):
 
     name: TaskName = "classification"
     """A kind, for files with columns named by `data.columns`, or the id of a published data set."""
-    max_length: int = Field(128, ge=4)
+    max_length: int = Field(default=128, ge=4)
     """Tokens of a row, special ones included."""
     truncation: bool = True
     """True: longer inputs are cut at the end of the longer text, and counted; False: they are refused. Question
     answering and tagging read longer texts in windows, and cut nothing."""
-    classifier_dropout: float | None = Field(None, ge=0, lt=1)
+    classifier_dropout: float | None = Field(default=None, ge=0, lt=1)
     """Dropout before the classifier; null takes the encoder's."""
-    auxiliary_lm_weight: float = Field(0.0, ge=0)
+    auxiliary_lm_weight: float = Field(default=0.0, ge=0)
     """Weight of the auxiliary next-token prediction, for causal encoders (GPT-1, section 3.2: 0.5)."""
     encoder_top: Literal["none", "bilstm"] = "none"
     """`bilstm`: a new BiLSTM on the encoder, trained with it, and the classifier on top (BERT, section 5.1, where it is
@@ -74,7 +74,7 @@ class TaskSettings(Settings):
     encoders. Null does so for the data sets in `SIMILARITY` with encoders without segments, such as GPT-1."""
 
     # Classification and tagging.
-    labels: list[str] | None = Field(None, min_length=2)
+    labels: list[str] | None = Field(default=None, min_length=2)
     """The labels in the order of their ids; null takes the data set's, or those of the training file, sorted."""
 
     # Classification.
@@ -83,13 +83,13 @@ class TaskSettings(Settings):
     thresholds: Literal["dev"] | dict[str, Annotated[float, Field(gt=0, lt=1)]] | None = None
     """Of a multi-label task, the probability from which on each label is predicted: `dev` chooses them on the dev file,
     each for its label's F1; by label; null: 0.5."""
-    label_separator: str = Field(",", min_length=1)
+    label_separator: str = Field(default=",", min_length=1)
     """Separates the labels of a multi-label example in a table; JSON has lists."""
 
     class_weights: Literal["balanced"] | None = None
     """`balanced`: in training an example counts the more the rarer its label is, examples / (labels x examples of it);
     of several labels each by itself."""
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """The share of a target that is spread over all labels in training."""
     calibration: Literal["temperature"] | None = None
     """`temperature`: after training, logits are divided by the number that makes the dev file's labels most probable
@@ -103,7 +103,7 @@ class TaskSettings(Settings):
     of what the encoder makes of each window, weighed by how well it fits a learnt query."""
 
     # Windows of any kind.
-    doc_stride: int = Field(128, ge=1)
+    doc_stride: int = Field(default=128, ge=1)
     """Tokens from one window's beginning to the next one's."""
 
     # Question answering and tagging.
@@ -112,11 +112,11 @@ class TaskSettings(Settings):
     are no longer used, and text is cut into shorter ones; False: the model's pieces, as published."""
 
     # Question answering.
-    max_question_length: int = Field(64, ge=1)
+    max_question_length: int = Field(default=64, ge=1)
     """Most tokens of a question; longer ones are cut, and counted."""
-    max_answer_length: int = Field(30, ge=1)
+    max_answer_length: int = Field(default=30, ge=1)
     """Most tokens of an answer."""
-    n_best: int = Field(20, ge=1)
+    n_best: int = Field(default=20, ge=1)
     """How many answers each prediction lists."""
     unanswerable: bool | None = None
     """Whether a passage may hold no answer; null takes the data set's value, or looks at the training file."""
@@ -136,7 +136,7 @@ class TaskSettings(Settings):
     """True: an I- that continues no entity is read as a B-, and counted; False: it is refused."""
     tagging_head: Literal["linear", "bilstm"] = "linear"
     """`bilstm`: a two-layer BiLSTM on frozen features (BERT, section 5.3); needs freeze_layers: all."""
-    bilstm_size: int = Field(768, ge=1)
+    bilstm_size: int = Field(default=768, ge=1)
     """Units of each direction of the BiLSTM, also that of `encoder_top`; the paper's 768 whatever the encoder. Fewer
     are faster for a small encoder."""
     feature_layers: str = "last"
@@ -265,10 +265,10 @@ class ColumnSettings(Settings):
     """`{"text": [...], "answer_start": [...]}`, or one answer's text."""
     choices: str | list[str] | None = None
     """The column of a JSON list, or the names of the columns that hold one choice each."""
-    first_choice: int | None = Field(None, ge=0, le=1)
+    first_choice: int | None = Field(default=None, ge=0, le=1)
     """The number that means the first choice, in labels and in answers; null: as in the data set, else 0. Letters, A
     for the first, are read too."""
-    labels: tuple[str, ...] | None = Field(None, min_length=2)
+    labels: tuple[str, ...] | None = Field(default=None, min_length=2)
     """Multi-label: the columns that hold 1 or 0, one for each label and called like it."""
     tokens: str | None = None
     """The words of a sentence: a list in JSON, or a text with spaces between them. In files of one word a line the

@@ -36,17 +36,17 @@ class TokenizerSettings(Settings):
     """
 
     kind: Literal["wordpiece", "bpe", "byte_bpe", "word"] = "wordpiece"
-    vocab_size: int = Field(30522, ge=8, le=1_000_000)
-    num_merges: int | None = Field(None, ge=1, le=1_000_000)
+    vocab_size: int = Field(default=30522, ge=8, le=1_000_000)
+    num_merges: int | None = Field(default=None, ge=1, le=1_000_000)
     lowercase: bool | None = None
     segmenter: Literal["none", "kiwi"] = "none"
-    unused_slots: int = Field(0, ge=0, le=100_000)
+    unused_slots: int = Field(default=0, ge=0, le=100_000)
     extra_special_tokens: tuple[str, ...] = ()
-    sample_bytes: int = Field(100_000_000, ge=1)
-    alphabet_size: int | None = Field(None, ge=1)
-    min_character_count: int = Field(3, ge=1)
-    min_pair_count: int = Field(2, ge=1)
-    model_max_length: int = Field(512, ge=3)
+    sample_bytes: int = Field(default=100_000_000, ge=1)
+    alphabet_size: int | None = Field(default=None, ge=1)
+    min_character_count: int = Field(default=3, ge=1)
+    min_pair_count: int = Field(default=2, ge=1)
+    model_max_length: int = Field(default=512, ge=3)
 
     @field_validator("extra_special_tokens")
     @classmethod

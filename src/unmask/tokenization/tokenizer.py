@@ -197,6 +197,11 @@ class TextTokenizer:
         longest_first = sorted((self.token_strings[index] for index in self.special_ids), key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
+    def load_segmenter(self) -> None:
+        """Loads now what the first text would load; raises as `segment`."""
+        if self.segmenter != "none":
+            _ = self._segment
+
     def segment(self, text: str) -> str:
         """The text segmented, with special tokens left whole; the text itself if there is no segmenter.
 

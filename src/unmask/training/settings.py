@@ -20,23 +20,23 @@ class OptimizerSettings(Settings):
     name: Literal["adamw", "lamb", "muon", "adagrad"] = "adamw"
     """`lamb`: for batches of thousands of sequences (You et al. 2020). `muon`: for the matrices of the layers except an
     LSTM's gates, with AdamW for the rest (Jordan 2024). `adagrad`: ELMo's."""
-    learning_rate: float = Field(1e-4, gt=0)
+    learning_rate: float = Field(default=1e-4, gt=0)
     """The peak, after warm-up."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay, per step, of the means of the gradient and of its square."""
-    epsilon: float = Field(1e-6, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
+    epsilon: float = Field(default=1e-6, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
     bias_correction: bool = True
     """False: the moments are used as they are, as in the released code of BERT and of LAMB."""
-    layer_decay: float = Field(1.0, gt=0, le=1)
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
     """Each layer's rate is that of the layer above times this (ELECTRA, appendix B: .8, Large .9); 1: none. The last
     layer's is the head's times its square, as in the released code."""
-    muon_learning_rate: float | None = Field(None, gt=0)
+    muon_learning_rate: float | None = Field(default=None, gt=0)
     """The peak rate of the matrices under `muon`, whose updates are scaled to the size of AdamW's; null:
     `learning_rate`."""
-    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     """Nesterov momentum of the matrices under `muon`."""
-    initial_accumulator: float = Field(1.0, ge=0)
+    initial_accumulator: float = Field(default=1.0, ge=0)
     """Where the sum of squares of `adagrad` begins: 1 in ELMo's released code."""
 
     @model_validator(mode="after")
@@ -110,11 +110,11 @@ class ScheduleSettings(Settings):
     name: Literal["linear", "cosine", "constant", "inverse_sqrt", "wsd"] = "linear"
     """`linear`, `cosine`: down to zero. `inverse_sqrt`: the peak times the square root of warm-up over what is done
     (Vaswani et al. 2017, section 5.3). `wsd`: the peak, then linearly to zero at the end (Hu et al. 2024)."""
-    warmup_steps: int | None = Field(None, ge=0)
+    warmup_steps: int | None = Field(default=None, ge=0)
     """Steps of warm-up."""
-    warmup_ratio: float | None = Field(None, ge=0, lt=1)
+    warmup_ratio: float | None = Field(default=None, ge=0, lt=1)
     """Share of the budget spent on warm-up, in place of `warmup_steps`."""
-    decay_ratio: float = Field(0.1, gt=0, le=1)
+    decay_ratio: float = Field(default=0.1, gt=0, le=1)
     """Share of the budget over which `wsd` goes down, at its end."""
 
     @model_validator(mode="after")
@@ -158,17 +158,17 @@ def warmup_shortfall(schedule: ScheduleSettings, steps: float, shortest_stage: f
 class TrainSettings(Settings):
     """Budget (one of `steps`, `tokens`, `epochs`, `minutes`), batch, clipping, logging and saving."""
 
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(default=None, ge=1)
     """Optimizer updates."""
-    tokens: int | None = Field(None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
     """Tokens shown to the model, special ones included."""
-    epochs: float | None = Field(None, gt=0)
+    epochs: float | None = Field(default=None, gt=0)
     """Passes over the data."""
-    minutes: float | None = Field(None, gt=0)
+    minutes: float | None = Field(default=None, gt=0)
     """Time spent training, stops and evaluations not counted. Every step then has its row in `metrics.jsonl`, with its
     rate, and no such run is repeatable bit for bit, resumed or not."""
 
-    batch_size: int = Field(256, ge=1)
+    batch_size: int = Field(default=256, ge=1)
     """Sequences per step, over all micro-batches."""
     micro_batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     """Sequences per forward and backward pass, at most; null, or more than the batch has, is the whole batch. `auto`:
@@ -187,36 +187,36 @@ class TrainSettings(Settings):
     compile_blocks: bool | None = None
     """Whether the blocks of captured steps are compiled, which takes a while before the first step; null: in
     pre-training they are, in fine-tuning not."""
-    max_grad_norm: float | None = Field(1.0, gt=0)
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
     """Gradients are scaled down to this norm; null switches clipping off."""
-    weight_averaging: float | None = Field(None, gt=0, lt=1)
+    weight_averaging: float | None = Field(default=None, gt=0, lt=1)
     """Decay per step of a running mean of the weights, which is evaluated and becomes the model; checkpoints hold it
     beside the newest weights. Null: there is none. See `unmask.training.averaging`."""
     on_divergence: Literal["stop", "roll_back"] = "stop"
     """What happens at a step whose loss or gradient is not finite, or whose loss is a spike. Its update is never taken,
     and its batches (of several processes, those of the first) are kept in the run's `divergence/`. `roll_back`: the run
     continues from its newest checkpoint with the text after that step."""
-    spike_factor: float | None = Field(None, gt=1)
+    spike_factor: float | None = Field(default=None, gt=1)
     """A loss over this times the median of the last 100 steps is a spike, from the 21st step on; null: none is."""
-    max_roll_backs: int = Field(3, ge=1)
+    max_roll_backs: int = Field(default=3, ge=1)
     """Times that a run rolls back before it stops after all."""
 
-    log_every: int = Field(50, ge=1)
+    log_every: int = Field(default=50, ge=1)
     """Steps between rows of `metrics.jsonl`; the last row of a run, a stage or a stop may cover fewer. With `minutes`
     every step has one."""
-    eval_every: int | None = Field(None, ge=1)
+    eval_every: int | None = Field(default=None, ge=1)
     """Steps between evaluations; null evaluates at the end only."""
-    eval_sequences: int = Field(2000, ge=1)
+    eval_sequences: int = Field(default=2000, ge=1)
     """Held-out sequences in an evaluation of pre-training, at most; fine-tuning measures all of its dev file."""
-    save_every: int | None = Field(1000, ge=1)
+    save_every: int | None = Field(default=1000, ge=1)
     """Steps between checkpoints; null saves at the end only."""
-    keep_last: int = Field(2, ge=1)
+    keep_last: int = Field(default=2, ge=1)
     """Checkpoints kept; the newest at a multiple of `save_every` always is."""
-    keep_every: int | None = Field(None, ge=1)
+    keep_every: int | None = Field(default=None, ge=1)
     """Checkpoints at multiples of this many steps are kept as well, however many follow; null: none are."""
-    rank_timeout_s: float = Field(600, gt=0)
+    rank_timeout_s: float = Field(default=600, gt=0)
     """Seconds that a process may keep the others of its run waiting before it counts as lost, and the run ends."""
-    patience: int | None = Field(None, ge=1)
+    patience: int | None = Field(default=None, ge=1)
     """Evaluations without a better figure after which the run stops and its best weights become the model; null: never.
     Fine-tuning only."""
     metric: str | None = None
@@ -271,13 +271,13 @@ class SearchSettings(Settings):
     """In place of transfer_layers: the layer-transfer curve of Radford et al. 2018, figure 2."""
     checkpoints: list[str] = Field(default_factory=list)
     """Models to start from, in place of init_from."""
-    restarts: int = Field(1, ge=1)
+    restarts: int = Field(default=1, ge=1)
     """Runs of each configuration: the same checkpoint, new shuffling and head (Devlin et al. 2019, section 4.1), seeds
     counted up from `seed`."""
     ensemble: bool = False
     """True: the runs of the best configuration of learning rate, batch size, epochs and layers, from every checkpoint,
     answer together as well."""
-    parallel: int = Field(1, ge=1)
+    parallel: int = Field(default=1, ge=1)
     """Runs at a time, at most, each in a process of its own with its share of the processor's threads."""
     ray: str | None = None
     """A Ray cluster whose machines make the runs: `auto`, or HOST:PORT. `parallel` then says how many share a GPU; on

@@ -245,7 +245,7 @@ def test_nothing_is_written_without_a_cluster(
     if address == "auto":
         monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SettingsError, match=told):
-        finetune("recipe.yaml", [f"search.ray={address}"], out="nowhere")
+        finetune("recipe.yaml", [f"search.ray={address}", "data.train=read-later.jsonl"], out="nowhere")
     assert not Path("nowhere").exists()
 
 

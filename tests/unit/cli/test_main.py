@@ -126,3 +126,10 @@ def test_help_names_out_only_where_a_command_has_it() -> None:
         options = {option for each in one.params for option in each.opts}
         about = [each.help for each in one.params if "--overwrite" in each.opts]
         assert "--out" in options or not any("--out" in each for each in about), one.name
+
+
+def test_what_is_printed_is_utf_8_whatever_the_locale() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    finished = subprocess.run([sys.executable, "-m", "unmask", "info", "없음"], env=environment, capture_output=True)
+    assert finished.returncode == 2
+    assert finished.stderr.decode("utf-8").startswith("error: 없음: ")

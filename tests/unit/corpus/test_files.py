@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -108,3 +109,18 @@ def test_a_name_that_is_written_decomposed_is_told(tmp_path: Path) -> None:
         find_files([tmp_path / "영화.txt"])
     with pytest.raises(InputError, match="no such file or folder: expected"):
         find_files([tmp_path / "음악.txt"])
+
+
+@pytest.mark.parametrize(("name", "library"), [("z.parquet", "pyarrow"), ("z.xml-p1p9.bz2", "mwparserfromhell")])
+def test_a_file_whose_library_is_missing_is_named_before_any_is_read(
+    tree: Path, name: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tree / name)
+    find_files([tree])
+    monkeypatch.setitem(sys.modules, library, None)
+    extra = format_of(tree / name)
+    told = rf"{name}: reading \S+.* needs {library}: pip install 'unmask\[{extra}\]'"
+    with pytest.raises(InputError, match=told):
+        find_files([tree])
+    with pytest.raises(InputError, match=f"needs {library}"):
+        find_files(["-"], format=str(extra))

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from unmask.corpus.segmenters import SEGMENTERS
+from unmask.corpus.segmenters import SEGMENTERS, load_kiwi
 from unmask.errors import SettingsError
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -103,4 +103,8 @@ def test_segmented_text_encodes_as_in_transformers(tmp_path: Path) -> None:
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kiwipiepy", None)
     with pytest.raises(SettingsError, match=r"kiwipiepy.*pip install 'unmask\[ko\]'"):
-        SEGMENTERS["kiwi"]()
+        load_kiwi()
+
+
+def test_a_process_loads_it_once() -> None:
+    assert SEGMENTERS["kiwi"]() is SEGMENTERS["kiwi"]()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from support.untrained import save_discriminator, save_masked_lm
+from unmask.corpus import segmenters
+from unmask.errors import SettingsError
 from unmask.finetuning.run import save_finetuned
 from unmask.info import describe
 from unmask.io.paths import GENERATOR
@@ -24,6 +28,19 @@ def test_a_bert_of_google_is_looked_into_as_any_other() -> None:
     endpoints = open_model("google", GOOGLE, "fp32").endpoints
     assert endpoints[0] == "fill-mask"
     assert {"attention", "layers"} <= set(endpoints)
+
+
+def test_a_model_whose_segmenter_is_missing_is_refused_at_the_start(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each request would be."""
+    directory = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    path = directory / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"unmask_segmenter": "kiwi"}))
+    monkeypatch.setitem(sys.modules, "kiwipiepy", None)
+    monkeypatch.setitem(segmenters.SEGMENTERS, "kiwi", segmenters._load_kiwi_segmenter.__wrapped__)
+    with pytest.raises(SettingsError, match="kiwi needs the library kiwipiepy"):
+        open_model("its", directory, "fp32")
 
 
 def test_a_discriminator_says_how_likely_texts_are_by_its_generator_alone(tmp_path: Path) -> None:

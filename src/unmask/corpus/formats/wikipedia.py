@@ -14,7 +14,6 @@ from xml.parsers import expat
 from unmask.corpus.documents import Document
 from unmask.corpus.formats.wikitext import FILES_AND_CATEGORIES, extract_passages
 from unmask.corpus.source import CorpusFile
-from unmask.errors import InputError
 from unmask.io.reading import DamagedData
 
 CHUNK_BYTES = 64 * 1024
@@ -106,16 +105,9 @@ def read_wikipedia(source: CorpusFile) -> Iterator[Document]:
 
     Redirects and pages that are not articles are counted as documents dropped, of 0 bytes. An article on which the
     parser of wikitext fails is skipped, naming its title, whatever `on_error` says: users could not repair it.
-
-    Raises:
-        InputError: `mwparserfromhell` is not installed.
     """
-    try:
-        from mwparserfromhell.parser import ParserError
-    except ImportError as error:
-        raise InputError(
-            f"{source.name}: reading Wikipedia dumps needs mwparserfromhell: pip install 'unmask[wikipedia]'"
-        ) from error
+    from mwparserfromhell.parser import ParserError
+
     parser = DumpParser()
     place = "before the first page was complete"
     try:

@@ -100,6 +100,9 @@ def run_trials(
             _log(directory, change)
         check_files(directory / MODEL, CONFIG, keeps_card=True)  # those of a resumed search are replaced at its end
         refuse_foreign(directory / "ensemble", (ENSEMBLE,), "an ensemble")
+        if settings.search.ray is not None:
+            with RayProcess(settings.search.ray, "search.ray="):
+                pass  # a cluster that does not answer is reported before anything is read or written
         with showing_warnings(directory) as shown:
             checked: set[tuple[str, int | None]] = set()
             for trial in trials:
@@ -107,9 +110,6 @@ def run_trials(
                 if model not in checked:
                     check(trial.settings)
                 checked.add(model)
-        if settings.search.ray is not None:
-            with RayProcess(settings.search.ray, "search.ray="):
-                pass  # a cluster that does not answer is reported before anything is written
         if settings.search.ensemble and open_task(settings.task, settings.data.columns).per_token:
             check_tokenizers([model_directory(checkpoint) for checkpoint in _checkpoints(settings)])
         write_environment(

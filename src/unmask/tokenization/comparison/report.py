@@ -177,7 +177,9 @@ def _open(path: Path) -> TextTokenizer:
             f"{path}: a tokenizer of words cuts none into pieces and reads every one of them, so there is nothing to "
             "compare; `unmask tokenizer train` says how many words its vocabulary does not hold"
         )
-    return load_tokenizer(path)
+    tokenizer = load_tokenizer(path)
+    tokenizer.load_segmenter()
+    return tokenizer
 
 
 def _count(

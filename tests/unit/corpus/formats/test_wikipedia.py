@@ -144,13 +144,6 @@ def test_a_page_that_the_parser_fails_on_is_passed_over_by_title(
     assert listed == [(f"{path}:3 (B)", "wikitext not understood")]
 
 
-def test_without_the_parser_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mwparserfromhell.parser", None)
-    path = write_dump(tmp_path / "a.xml", "")
-    with pytest.raises(InputError, match=r"a\.xml: .* needs mwparserfromhell: pip install 'unmask\[wikipedia\]'"):
-        read(path)
-
-
 def test_memory_does_not_grow_with_the_dump(tmp_path: Path) -> None:
     path = write_dump(tmp_path / "a.xml", page("A", "A page of text. " * 2_000) * 500)  # 16 MB
     tracemalloc.start()

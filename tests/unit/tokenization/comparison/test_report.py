@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from support.trained import trained as train
+from unmask.corpus import segmenters
 from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import read_documents
 from unmask.errors import InputError, ModelError, SettingsError
@@ -253,3 +256,11 @@ def test_json(tmp_path: Path, by_hand: Path) -> None:
 
 def test_a_share_that_rounds_to_nothing_is_told_from_none() -> None:
     assert [share(0), share(0.00001), share(0.0001), share(1)] == ["0.00 %", "<0.01 %", "0.01 %", "100.00 %"]
+
+
+def test_a_missing_segmenter_is_named_before_the_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(["나는 학교에 간다"] * 6, vocab_size=60, segmenter="kiwi").save(tmp_path)
+    monkeypatch.setitem(sys.modules, "kiwipiepy", None)
+    monkeypatch.setitem(segmenters.SEGMENTERS, "kiwi", segmenters._load_kiwi_segmenter.__wrapped__)
+    with pytest.raises(SettingsError, match="kiwi needs the library kiwipiepy"):
+        report_tokenizers([tmp_path], [tmp_path / "no-text.txt"])
