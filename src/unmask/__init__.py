@@ -15,8 +15,8 @@
     zero_shot = unmask.open_zero_shot("runs/gpt1", "test.tsv", "sst2")  # and answers without fine-tuning
     unmask.evaluate_zero_shot(zero_shot, "test.tsv")["metrics"]
 
-`init_from` is any BERT, RoBERTa, ELECTRA or GPT-1 directory; beside `finetune/classification` there are recipes for
-regression, question answering, multiple choice and tagging. `TextClassifier`, `TextRegressor` and
+`init_from` is any BERT, RoBERTa, ELECTRA, ModernBERT or GPT-1 directory; beside `finetune/classification` there are
+recipes for regression, question answering, multiple choice and tagging. `TextClassifier`, `TextRegressor` and
 `TextEncoder` offer the same to scikit-learn (`pip install 'unmask[sklearn]'`).
 
 The names are imported when first used, so that `import unmask` costs nothing.

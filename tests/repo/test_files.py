@@ -40,7 +40,7 @@ def test_files_are_short_and_folders_shallow(repository: Path) -> None:
 
 
 def test_a_default_is_seen_by_every_type_checker(repository: Path) -> None:
-    """One that is not named is a default to pydantic's plugin alone: users without it would have to give every value."""
+    """One that is not named is a default to pydantic's plugin alone: users without it must give every value."""
     positional = re.compile(r"\bField\((?!\s*\w+=)")
     modules = (repository / "src" / "unmask").rglob("*.py")
     assert not [path.name for path in modules if positional.search(path.read_text("utf-8"))]

@@ -121,7 +121,9 @@ def doctor_command(
 def plan_command(
     recipe: Annotated[str, typer.Argument(help="a pre-training recipe: a YAML file, or its name")],
     overrides: Overrides = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", help="how many; 1, 8, 64 and 512 where left out")] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", help="how many; left out: 1 and 8, with --link also 64 and 512")
+    ] = None,
     gpu: Annotated[str, typer.Option("--gpu", help="h100, h200, a100, a6000, 4090, or cpu: this machine's")] = "h100",
     link: Annotated[str | None, typer.Option("--link", help="what joins nodes of 8: ib400, eth100; or nvlink")] = None,
     mfu: Annotated[float | None, typer.Option("--mfu", help="share of the GPU's rate that a step reaches; .4")] = None,

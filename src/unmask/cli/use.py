@@ -39,6 +39,7 @@ Layers = Annotated[
 OneVectorLayers = Annotated[str, typer.Option("--layers", help="embeddings, second-to-last, last or concat-last-4")]
 _INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv, txt or conll"
 Pool = Annotated[str, typer.Option("--pool", help="none (one vector a token), cls, mean or max")]
+OneVectorPool = Annotated[str, typer.Option("--pool", help="cls, mean or max")]
 
 
 @app.command("predict")
@@ -152,7 +153,7 @@ def similarity_command(
     corpus: Annotated[Path | None, typer.Option("--corpus", help="texts to look among, one a line")] = None,
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="of the corpus, for each query")] = 5,
     layers: OneVectorLayers = "last",
-    pool: Pool = "mean",
+    pool: OneVectorPool = "mean",
     columns: Columns = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,

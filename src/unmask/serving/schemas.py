@@ -146,7 +146,9 @@ class SimilarityRequest(Schema):
 
 class GenerateRequest(Schema):
     inputs: Inputs[Text] = Field(description="prompts")
-    num_tokens: int = Field(default=50, ge=0, lt=2**31, description="how many to add")
+    num_tokens: int = Field(
+        default=50, ge=0, lt=2**31, description="how many to add to each prompt; 256 to all of a request"
+    )
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="0 takes the likeliest token")
     top_k: int = Field(default=0, ge=0, lt=2**31, description="draw among so many of the likeliest; 0: among all")
     top_p: float = Field(default=1.0, gt=0, le=1)

@@ -104,7 +104,8 @@ class TaskSettings(Settings):
 
     # Windows of any kind.
     doc_stride: int = Field(default=128, ge=1)
-    """Tokens from one window's beginning to the next one's."""
+    """Tokens from one window's beginning to the next one's. More than a window holds means all that it holds, so that
+    windows are adjacent; in tagging half of it."""
 
     # Question answering and tagging.
     cut_pieces: bool = True

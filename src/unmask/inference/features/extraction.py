@@ -1,12 +1,12 @@
 """Texts to features: the hidden states of a frozen encoder, written once for other models to read.
 
-The six choices of layers are those of BERT's feature-based approach (Devlin et al. 2019, section 5.3 and Table 7). The
+The choices of layers are those of BERT's feature-based approach (Devlin et al. 2019, section 5.3 and Table 7). The
 `weighted-*` choices write the layers themselves, since their mixture is learned with the head that reads them.
 
 Pooling: `none` gives one vector per token, `mean` and `max` combine these vectors, `cls` takes the first token's (for
 a causal encoder the last one's, since the first sees no other), without applying the pooler. Only `cls` uses the
-special tokens around a text. A text longer than the encoder's positions is read in windows and loses nothing, except
-that `cls` is that of its first window.
+special tokens around a text. A text longer than the encoder's training sequences is read in windows and loses nothing,
+except that `cls` is that of its first window.
 """
 
 from __future__ import annotations

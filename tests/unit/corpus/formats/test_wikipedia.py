@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import random
 import re
-import sys
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,6 @@ from unmask.corpus.documents import Amount, CorpusCounts, Document
 from unmask.corpus.formats import wikitext
 from unmask.corpus.formats.wikitext import extract_passages
 from unmask.corpus.reading import read_files
-from unmask.errors import InputError
 
 FIXTURE = Path(__file__).parent / "fixtures" / "wiki-pages-articles.xml"  # the layout of export-0.11
 
