@@ -29,6 +29,9 @@ WINDOW_S = 30.0
 They are not rich's own, which need two samples within that time, and have one count only: here the end may be measured
 in steps and the rate in tokens. A log shows the same text."""
 
+_NARROW = 90
+"""A terminal of fewer columns has no bar, which would take the room of the text beside it."""
+
 
 class _Sample(NamedTuple):
     at: float
@@ -183,7 +186,8 @@ class Progress:
 
 
 def open_bars(stream: TextIO, *, shows_time: bool = False) -> Bars | None:
-    """Bars of `rich`, not yet shown: each has a task's description, how much of it is done, and its field `status`.
+    """Bars of `rich`, not yet shown: each has a task's description, how much of it is done, and its field `status`; a
+    narrow terminal shows the texts alone.
 
     Returns:
         None if the stream is not a terminal, or is one that cannot move its cursor.
@@ -193,15 +197,16 @@ def open_bars(stream: TextIO, *, shows_time: bool = False) -> Bars | None:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
+    from rich.table import Column
 
     console = Console(file=stream, force_jupyter=False)
     if not console.is_interactive:
         return None
     return Bars(
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
+        *([BarColumn(bar_width=24)] if console.width >= _NARROW else []),
         *([TimeElapsedColumn()] if shows_time else []),
-        TextColumn("{task.fields[status]}", markup=False),
+        TextColumn("{task.fields[status]}", markup=False, table_column=Column()),  # which may take a second line
         console=console,
         auto_refresh=False,
         transient=True,

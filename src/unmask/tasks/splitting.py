@@ -10,8 +10,10 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import logging
+import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -25,12 +27,15 @@ from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows, tx
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.tasks.choice.layouts import CODAH_COLUMNS
 from unmask.tasks.kinds import FACTS
+from unmask.tasks.rows import listed
 from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name
 from unmask.tasks.tagging import files as tagging
 from unmask.tasks.tagging.conll import read_columns, read_conllu
 from unmask.tasks.tagging.files import FORMATS, has_published_layout
 from unmask.tasks.text.data_sets import DATA_SETS
+
+logger = logging.getLogger("unmask")
 
 SplitName = Literal["train", "dev", "test"]
 
@@ -42,6 +47,13 @@ DOCUMENT_MARK = "-DOCSTART-"
 _LOOKED_AT = 1_000
 """Rows of a `.parquet` that are looked at for a column to suggest."""
 
+_ROWS_A_GROUP = 3
+"""A column whose values occur more often, on average, is not suggested."""
+
+_BETWEEN_LABELS = re.compile(r"\s*[|;,]\s*")
+_MOST_NAMED = 5
+"""Labels in a warning."""
+
 
 @dataclass(frozen=True)
 class Unsplittable:
@@ -50,10 +62,21 @@ class Unsplittable:
     Attributes:
         group: the name of the group that it belongs to.
         content: an article as it was parsed, or text exactly as in the file.
+        labels: of a row.
     """
 
     group: str
     content: Any
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Where a row has its group and its labels, of each the first column that exists; and what is no label."""
+
+    group: Sequence[str]
+    label: Sequence[str]
+    unlabelled: Set[str]
 
 
 Writer = Callable[[Iterable[Any]], bytes]
@@ -94,7 +117,8 @@ def split_file(
     form = DATA_SETS[task].files.txt_format if suffix == ".txt" and task in DATA_SETS else suffix
     if len(file.paths) > 1 and suffix != ".parquet":
         raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
-    columns = (*_own_columns(task), *FACTS[kind].group_columns) if group is None else (group,)
+    groups = (*_own_columns(task), *FACTS[kind].group_columns) if group is None else (group,)
+    columns = _Columns(groups, *(_label_columns(task) if kind == "classification" else ((), frozenset())))
     own_file = task in tagging.DATA_SETS and has_published_layout(file)
     has_words = own_file or FORMATS.get(suffix) in (read_columns, read_conllu)
     if suffix == ".parquet":
@@ -120,6 +144,13 @@ def _own_columns(task: str) -> list[str]:
     return [layout.texts[0] for layout in DATA_SETS[task].files.layouts] if task in DATA_SETS else []
 
 
+def _label_columns(task: str) -> tuple[Sequence[str], Set[str]]:
+    """The columns of labels, and the values in them that mean none."""
+    if task not in DATA_SETS:
+        return ["label"], frozenset()
+    return [layout.label for layout in DATA_SETS[task].files.layouts], DATA_SETS[task].unlabelled
+
+
 def _own_header(task: str) -> tuple[str, ...]:
     """The columns of a data set's tables that have no header."""
     if task == "codah":
@@ -143,10 +174,16 @@ def _write_splits(
             with writing(directory / f"{name}{suffix}") as file:
                 file.write(write(chosen))
             counts[out / f"{name}{suffix}"] = len(chosen)
+    learned = {label for part in parts if split_of[part.group] == "train" for label in part.labels}
+    if unseen := {label for part in parts for label in part.labels} - learned:
+        names = listed(sorted(unseen), _MOST_NAMED)
+        logger.warning(
+            "%s: labels of dev or test that no row of train has, so nothing is learned of them: %s", path, names
+        )
     return counts
 
 
-def _records(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittable], Writer]:
+def _records(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], Writer]:
     """Articles of a file in SQuAD's layout, by their title, or else by their text; of a list the objects in it, as
     rows."""
     try:
@@ -155,7 +192,7 @@ def _records(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittabl
         raise InputError(f"{file}: not JSON ({error}): repair it, or fetch it again") from error
     if isinstance(whole, list):
         rows = list(read_rows(file))
-        objects = [Unsplittable(_group(row, columns, rows), value) for row, value in zip(rows, whole, strict=True)]
+        objects = [_part(row, columns, rows, value) for row, value in zip(rows, whole, strict=True)]
         return objects, lambda chosen: _encoded([json.dumps(list(chosen), ensure_ascii=False), "\n"])
     articles = whole.get("data") if isinstance(whole, dict) else None
     if not isinstance(articles, list) or not all(isinstance(article, dict) for article in articles):
@@ -172,19 +209,19 @@ def _records(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittabl
 
 
 def _lines(
-    lines: Sequence[tuple[int, str]], columns: Sequence[str], file: InputFiles, form: str, own_header: Sequence[str]
+    lines: Sequence[tuple[int, str]], columns: _Columns, file: InputFiles, form: str, own_header: Sequence[str]
 ) -> tuple[list[Unsplittable], Writer]:
     """Rows with their lines unchanged, below a header if there is one."""
     table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop, own_header)
     rows = list(read_jsonl(lines, str(file))) if form == ".jsonl" else []
     if table is not None:
         rows = list(table.rows)
-        _column(columns, table.names, table.place, rows)
+        _column(columns.group, table.names, table.place, rows)
     if not rows:
         raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
     starts = [int(row.source.rpartition(":")[2]) - 1 for row in rows]
     header, *texts = (_text(lines, start, end) for start, end in pairwise([0, *starts, len(lines)]))
-    parts = [Unsplittable(_group(row, columns, rows), text) for row, text in zip(rows, texts, strict=True)]
+    parts = [_part(row, columns, rows, text) for row, text in zip(rows, texts, strict=True)]
     mark = "\ufeff" if table is not None and _has_mark(file) else ""
     return parts, lambda chosen: _encoded([mark, header, *chosen])
 
@@ -204,10 +241,10 @@ def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:
     return _ended("".join(line for _, line in lines[start:end])) if end > start else ""
 
 
-def _parquet(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittable], Writer]:
+def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], Writer]:
     rows = read_rows(file)
     first = list(islice(rows, _LOOKED_AT))
-    parts = [Unsplittable(_group(row, columns, first), number) for number, row in enumerate(chain(first, rows))]
+    parts = [_part(row, columns, first, number) for number, row in enumerate(chain(first, rows))]
 
     def write(chosen: Iterable[Any]) -> bytes:
         from pyarrow import ArrowException, BufferOutputStream, concat_tables, parquet
@@ -223,9 +260,18 @@ def _parquet(file: InputFiles, columns: Sequence[str]) -> tuple[list[Unsplittabl
     return parts, write
 
 
-def _group(row: Row, columns: Sequence[str], rows: Sequence[Row]) -> str:
-    value = row[_column(columns, list(row.fields), row.source, rows)]
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _part(row: Row, columns: _Columns, rows: Sequence[Row], content: Any) -> Unsplittable:
+    value = row[_column(columns.group, list(row.fields), row.source, rows)]
+    group = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return Unsplittable(group, content, _labels(row, columns))
+
+
+def _labels(row: Row, columns: _Columns) -> tuple[str, ...]:
+    """The labels of a row; those of a cell with marks between its parts, which may be several labels, are its parts."""
+    value = next((row[name] for name in columns.label if name in row), None)
+    texts = map(str, value if isinstance(value, list) else [] if value is None else [value])
+    labels = (part for text in texts for part in _BETWEEN_LABELS.split(text))
+    return tuple(label for label in labels if label and label not in columns.unlabelled)
 
 
 def _encoded(texts: Iterable[str]) -> bytes:
@@ -270,13 +316,34 @@ def _column(columns: Sequence[str], there: Sequence[str], place: str, rows: Sequ
     for name in columns:
         if name in there:
             return name
-    # Where all values differ, nothing is kept together, and a split takes three groups.
-    repeated = [name for name in there if not rows or 3 <= len({str(row.fields.get(name)) for row in rows}) < len(rows)]
-    example = next((f", such as --group {shlex.quote(name)}" for name in repeated if name not in ("id", "label")), "")
+    suggested = _wordiest(there, rows)
+    example = "" if suggested is None else f", such as --group {shlex.quote(suggested)}"
     raise InputError(
         f"{place}: no column {' or '.join(map(repr, columns))} by which rows belong together: there is "
         f"{', '.join(there)}; name one of them: --group COLUMN keeps rows with equal COLUMN together{example}"
     )
+
+
+def _wordiest(there: Sequence[str], rows: Sequence[Row]) -> str | None:
+    """Of the columns that seem to hold texts or names of groups, the one with the most words; None if none does.
+
+    Numbers may be scores, and few different values are likely labels, by which nobody wants to group.
+    """
+    words: dict[str, tuple[int, int]] = {}
+    for name in there:
+        values = [row.fields.get(name) for row in rows]
+        texts = [value for value in values if isinstance(value, str) and not _is_number(value)]
+        if name not in ("id", "label") and len(set(texts)) >= max(3, len(rows) / _ROWS_A_GROUP):
+            words[name] = sum(len(text.split()) for text in texts), sum(map(len, texts))
+    return max(words, key=lambda name: words[name], default=None)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _ended(text: str) -> str:

@@ -159,6 +159,26 @@ def test_a_terminal_gets_a_bar_that_notes_stand_above_and_that_gives_way_to_the_
     assert closing.endswith("pre-training [bert]: done · 100 tokens · 10 s · 10 tokens/s")
 
 
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        ("89", ["pre-training 50 % · 27.6k tokens · 13.8k tokens/s · 2.0 s left"]),
+        ("62", ["pre-training 50 % · 27.6k tokens · 13.8k tokens/s · 2.0 s left"]),
+        ("60", ["pre-training 50 % · 27.6k tokens · 13.8k tokens/s · 2.0 s", "left"]),
+    ],
+)
+def test_a_narrow_terminal_gets_all_of_the_line_without_its_bar(
+    columns: str, lines: list[str], clock: Clock, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    with Progress("pre-training", stream=terminal, clock=clock) as progress:
+        clock.now += 2.0
+        progress.update(0.5, 27_600)
+        shown = terminal.getvalue()
+    assert "━" not in shown
+    assert [line.strip() for line in shown.rpartition("\x1b[2K")[2].splitlines()] == lines
+
+
 def test_a_bar_without_a_total(clock: Clock, terminal: Terminal) -> None:
     with Progress("reading", stream=terminal, clock=clock) as progress:
         clock.now += 2.0

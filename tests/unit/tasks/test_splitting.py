@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -258,16 +259,35 @@ def test_shards_of_other_columns_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def csv_of(header: str, *columns: Callable[[int], object]) -> str:
+    """A table of 24 rows."""
+    return "\n".join([header, *(",".join(str(of(number)) for of in columns) for number in range(24))])
+
+
+def a_review(number: int) -> str:
+    return f"정말 좋은 영화 {number}"
+
+
+def a_genre(number: int) -> str:
+    return ["drama", "science fiction", "comedy", "a very long name of a genre"][number % 4]
+
+
 @pytest.mark.parametrize(
     ("content", "example"),
     [
-        ("리뷰,평가", "--group '리뷰'"),
-        ("id,the text,label", "--group 'the text'"),
-        ("label", ""),
+        (csv_of("리뷰,평가", a_review, lambda number: number % 5), "--group '리뷰'"),
+        (csv_of("stars,the text", lambda number: number % 5, a_review), "--group 'the text'"),
+        (csv_of("score,headline", lambda number: f"{number % 9}.5", a_review), "--group headline"),
+        (csv_of("genre,review", a_genre, a_review), "--group review"),
+        (csv_of("code,review", lambda number: f"{number:040d}x", a_review), "--group review"),
+        (csv_of("hypothesis,context", lambda number: f"it is {number}", lambda number: f"it was long {number // 3}"),
+         "--group context"),
+        (csv_of("id,label,genre,score", a_review, a_review, a_genre, lambda number: number / 2), ""),
+        ("label,review", ""),
         ("number,review,mark\n1,a,x\n2,a,y\n3,b,x\n4,c,y", "--group review"),
         ("number,mark\n1,x\n2,y\n3,x", ""),
     ],
-)
+)  # fmt: skip
 def test_the_column_of_a_group_is_asked_for_by_example(tmp_path: Path, content: str, example: str) -> None:
     path = write(tmp_path / "a.csv", f"{content}\n")
     told = "name one of them: --group COLUMN keeps rows with equal COLUMN together" + (
@@ -275,6 +295,48 @@ def test_the_column_of_a_group_is_asked_for_by_example(tmp_path: Path, content: 
     )
     with pytest.raises(InputError, match=re.escape(told) + "$"):
         split_file(path, "classification", tmp_path / "out")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json", ".parquet"])
+def test_labels_that_no_row_of_train_has_are_warned_of(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    split = split_of_groups("abcdefghij")
+    rows = [{"text": key, "label": 1 if split[key] == "train" else ord(key)} for key in split]
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif suffix == ".json":
+        write(path, json.dumps(rows))
+    elif suffix == ".jsonl":
+        write_rows(path, *rows)
+    else:
+        write(path, "".join(f"{line}\n" for line in ["text,label", *(f"{r['text']},{r['label']}" for r in rows)]))
+    split_file(path, "classification", tmp_path / "out")
+    unseen = sorted(str(ord(key)) for key, name in split.items() if name != "train")
+    assert caplog.messages == [
+        f"{path}: labels of dev or test that no row of train has, so nothing is learned of them: {', '.join(unseen)}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task", "label_of"),
+    [
+        ("classification", lambda number, name: ["a", "b"] if name == "train" else ["b"]),
+        ("classification", lambda number, name: "a, b" if name == "train" else "b"),
+        ("regression", lambda number, name: number),
+        ("snli", lambda number, name: "neutral" if name == "train" else "-"),
+        ("classification", lambda number, name: "x" if name == "train" else None),
+    ],
+)
+def test_what_is_no_unseen_label_is_not_warned_of(
+    tmp_path: Path, task: str, label_of: Callable[[int, str], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    split = split_of_groups("abcdefghij")
+    key = "premise" if task == "snli" else "text"
+    rows = [{key: text, "label": label_of(number, split[text])} for number, text in enumerate(split)]
+    split_file(write_rows(tmp_path / "a.jsonl", *rows), task, tmp_path / "out")
+    assert caplog.messages == []
 
 
 def test_a_file_of_a_utf16_mark_alone_is_refused(tmp_path: Path) -> None:

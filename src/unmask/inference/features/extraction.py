@@ -155,7 +155,8 @@ def extract_features(
             `unmask.inference.features.extraction.load_feature_model`.
         input_format: what standard input holds; see `unmask.inference.inputs.read_inputs`.
         pool: `none`, `cls`, `mean` or `max`.
-        format: `parquet` writes `features.parquet` in place of `features.npy`: `id`, a string, and `features`.
+        format: `parquet` writes `features.parquet` in place of `features.npy`: `id`, an integer where all ids are
+            (of 64 bits), else a string; and `features`.
         overwrite: True replaces features that are in `out`.
 
     Returns:
@@ -188,16 +189,19 @@ def extract_features(
             writing(directory / INDEX) as index,
         ):
             num_rows = num_inputs = 0
+            are_numbers = True
             inputs = read_file(loaded, input, input_format)
             for encoded in input_sets(loaded, inputs, checked_pool, counts, coverage):
                 for line in _write_set(loaded, encoded, checked_pool, writer, num_rows, num_inputs):
                     index.write(json_line(line))
+                    are_numbers = are_numbers and type(line["id"]) is int and -(2**63) <= line["id"] < 2**63
                     num_rows += line["num_tokens"] if pool == "none" else 1
                 num_inputs += len(encoded.inputs)
                 progress.advance(len(encoded.inputs))
             writer.finish(num_rows)
         if format == "parquet":
-            write_parquet(directory / TABLE, map_features(directory / FEATURES), _ids(directory / INDEX, checked_pool))
+            ids = _ids(directory / INDEX, checked_pool)
+            write_parquet(directory / TABLE, map_features(directory / FEATURES), ids, int if are_numbers else str)
             (directory / FEATURES).unlink()
     log_inputs(counts, coverage)
     return out
@@ -225,11 +229,11 @@ def _check_known(what: str, name: str, known: Sequence[str]) -> None:
         raise SettingsError(f"no {what} {name!r}: {nearest(str(name), known).removeprefix('; ')}")
 
 
-def _ids(index: Path, pool: Pool) -> Iterator[str]:
+def _ids(index: Path, pool: Pool) -> Iterator[Any]:
     """The id of each row of the features."""
     with open(index, encoding="utf-8") as lines:
         for line in map(json.loads, lines):
-            yield from [str(line["id"])] * (line["num_tokens"] if pool == "none" else 1)
+            yield from [line["id"]] * (line["num_tokens"] if pool == "none" else 1)
 
 
 def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib.format import open_memmap, write_array_header_1_0
@@ -82,12 +82,15 @@ def check_pyarrow() -> None:
         raise SettingsError("writing Parquet needs pyarrow: pip install 'unmask[parquet]'") from error
 
 
-def write_parquet(path: Path, features: NDArray[np.float32], ids: Iterable[str]) -> None:
+def write_parquet(
+    path: Path, features: NDArray[np.float32], ids: Iterable[Any], id_type: type[int] | type[str]
+) -> None:
     """Writes features as a table with the columns `id` and `features`: a fixed-size list, nested if there are layers.
 
     Args:
         features: (rows, width) or (rows, layers, hidden); may be memory-mapped.
         ids: of the rows.
+        id_type: what all of them are written as; integers have 64 bits.
 
     Raises:
         OutputError: the disk is full, or the place cannot be written.
@@ -99,9 +102,10 @@ def write_parquet(path: Path, features: NDArray[np.float32], ids: Iterable[str])
     kind = pyarrow.float32()
     for size in sizes:
         kind = pyarrow.list_(kind, size)
-    schema = pyarrow.schema([("id", pyarrow.string()), ("features", kind)])
+    id_kind = pyarrow.int64() if id_type is int else pyarrow.string()
+    schema = pyarrow.schema([("id", id_kind), ("features", kind)])
     num_rows = max(1, _GROUP_BYTES // (DTYPE.itemsize * math.prod(sizes)))
-    remaining = iter(ids)
+    remaining = map(id_type, ids)
     with as_output_error(path), parquet.ParquetWriter(path, schema) as table:
         for start in range(0, len(features), num_rows):
             group = features[start : start + num_rows]

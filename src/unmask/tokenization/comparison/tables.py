@@ -10,6 +10,8 @@ from unmask.io.progress import human_bytes
 from unmask.tokenization.comparison.report import CutWord, TokenizerFigures, TokenizersReport
 
 WIDTH = 100
+_NARROW = 90
+"""On a terminal of fewer columns than this a table has a row for each figure, not for each tokenizer."""
 LONGEST_SHOWN = 60
 MOST_UNKNOWN = 0.05
 """From this share of unknown words on, lengths flatter too much to be compared."""
@@ -109,12 +111,14 @@ def misled(report: TokenizersReport) -> str:
 
 
 def format_report(report: TokenizersReport) -> str:
-    """The comparison as text of at most `WIDTH` columns."""
+    """The comparison as text of at most `WIDTH` columns, and no more than the terminal has, if it goes to one."""
     from rich.console import Console
     from rich.padding import Padding
 
     written = io.StringIO()
-    console = Console(file=written, width=WIDTH, highlight=False, markup=False, emoji=False)
+    terminal = Console()
+    width = min(WIDTH, terminal.width) if terminal.is_terminal else WIDTH
+    console = Console(file=written, width=width, highlight=False, markup=False, emoji=False)
     console.print(describe_text(report))
     for title, columns in (
         ("On this text", FIGURES),
@@ -122,7 +126,7 @@ def format_report(report: TokenizersReport) -> str:
         ("Vocabularies", VOCABULARY),
     ):
         console.print(f"\n{title}")
-        console.print(_terminal_table(columns, report.tokenizers))
+        console.print(_terminal_table(columns, report.tokenizers, width < _NARROW))
     if warning := misled(report):
         console.print(warning)
     for its in report.tokenizers:
@@ -134,11 +138,18 @@ def format_report(report: TokenizersReport) -> str:
     return "\n".join(lines)
 
 
-def _terminal_table(columns: Sequence[Column], tokenizers: Sequence[TokenizerFigures]) -> object:
+def _terminal_table(columns: Sequence[Column], tokenizers: Sequence[TokenizerFigures], by_figure: bool) -> object:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    if by_figure:
+        table.add_column("", no_wrap=True)
+        for its in tokenizers:
+            table.add_column(its.name, justify="right", overflow="fold")
+        for name, cell in columns:
+            table.add_row(name.replace("\n", " "), *map(cell, tokenizers))
+        return table
     table.add_column("tokenizer", overflow="fold")
     for name, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)

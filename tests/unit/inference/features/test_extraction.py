@@ -249,9 +249,29 @@ def test_parquet_reads_back_equal(
     table = parquet.read_table(out / "features.parquet")
     assert parquet.ParquetFile(out / "features.parquet").num_row_groups > 1
     np.testing.assert_array_equal(np.array(table["features"].to_pylist(), np.float32), np.load(plain / "features.npy"))
-    ids = [str(line["id"]) for line in read_index(out) for _ in range(line["num_tokens"] if pool == "none" else 1)]
+    ids = [line["id"] for line in read_index(out) for _ in range(line["num_tokens"] if pool == "none" else 1)]
     assert table["id"].to_pylist() == ids
     assert str(table.schema.field("features").type).startswith("fixed_size_list")
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([7, 3, -1], [7, 3, -1]),
+        (["a", "b", "c"], ["a", "b", "c"]),
+        ([7, "b", None], ["7", "b", "2"]),
+        ([1, True, 2], ["1", "True", "2"]),
+        ([1, 2**63, 2], ["1", str(2**63), "2"]),
+    ],
+)
+def test_ids_in_parquet_are_integers_where_all_are(
+    ids: list[object], expected: list[object], model: Path, tmp_path: Path
+) -> None:
+    from pyarrow import parquet
+
+    path = write_rows(tmp_path / "a.jsonl", *({"id": its, "text": "a man"} for its in ids))
+    out = extract_features(model, path, tmp_path / "out", pool="mean", format="parquet")
+    assert parquet.read_table(out / "features.parquet")["id"].to_pylist() == expected
 
 
 def test_parquet_without_pyarrow(model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

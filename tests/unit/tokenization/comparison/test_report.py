@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -229,6 +230,28 @@ def test_the_terminal_is_not_too_narrow(tmp_path: Path, by_hand: Path) -> None:
     assert max(cell_len(line) for line in shown.splitlines()) <= WIDTH
     for figure in ("1.1", "per word", "per token", "Cyrillic", "special", "zebra ×1", "dogs 2"):
         assert figure in shown, figure
+
+
+@pytest.mark.parametrize("columns", [60, 89, 90, 200])
+def test_the_terminal_is_as_narrow_as_it_is(
+    columns: int, tmp_path: Path, by_hand: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    copies = [shutil.copytree(by_hand, tmp_path / name) for name in ("wordpiece-cased", "wordpiece-uncased")]
+    report = compare(tmp_path, TEXT, *copies)
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", Terminal())
+        shown = format_report(report)
+    assert max(cell_len(line) for line in shown.splitlines()) <= min(columns, WIDTH)
+    assert "…" not in shown
+    for figure in ("bytes", "1.143", "57.14 %", "special", "Cyrillic", "uncased"):
+        assert figure in shown, figure
+    assert ("tokens per word" in shown) == (columns < 90), "a row for each figure"
 
 
 def test_lengths_of_unknown_words_are_warned_of(tmp_path: Path, by_hand: Path) -> None:
