@@ -47,7 +47,7 @@ step 'From here on the sample encoder: a larger one of its kind, from 121 MB of 
     'unmask fill-mask samples/models/en "She opened the [MASK] and went into the house." --top-k 3'
 
 step 'Fine-tuning it to judge whether one sentence follows from another.' \
-    'unmask finetune finetune/snli init_from=samples/models/en data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=5e-4 train.epochs=6 --out runs/demo/finetuned'
+    'unmask finetune finetune/snli init_from=samples/models/en data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=5e-4 train.epochs=4 --out runs/demo/finetuned'
 
 step 'How good is it, on examples it has not seen?' \
     'unmask evaluate runs/demo/finetuned/model --task snli --data samples/tasks/snli/dev.jsonl'
@@ -56,7 +56,7 @@ step 'What does it say about a pair of our own?' \
     'echo '\''{"text_a": "Two dogs run along the beach.", "text_b": "The animals are outdoors."}'\'' | unmask predict runs/demo/finetuned/model -'
 
 step 'Another kind of task: the names in tweets, twice with other heads and orders; the two then answer together.' \
-    'unmask finetune finetune/wnut17 init_from=samples/models/en data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=8e-4 train.batch_size=8 train.epochs=6 search.restarts=2 search.parallel=2 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
+    'unmask finetune finetune/wnut17 init_from=samples/models/en data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=8e-4 train.batch_size=4 train.epochs=4 search.restarts=2 search.parallel=2 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
 
 step 'Which names do they find?' \
     'echo '\''{"text": "Off to Paris with Anna tomorrow !"}'\'' | unmask predict runs/demo/names/ensemble -'
@@ -68,7 +68,7 @@ step 'The same in Korean, with the sample encoder for it (samples/models/ko): a 
     'unmask fill-mask samples/models/ko "그는 대학교를 [MASK] 후 회사에 들어갔다." --top-k 3'
 
 step 'Fine-tuning it on 800 film reviews, and measuring it on 300 others: are they good (1) or bad (0)?' \
-    'unmask finetune finetune/nsmc init_from=samples/models/ko data.train=samples/tasks/nsmc/train.tsv data.dev=samples/tasks/nsmc/dev.tsv optimizer.learning_rate=3e-4 train.batch_size=16 train.epochs=3 --out runs/demo/reviews 2>&1 | tail -n 3'
+    'unmask finetune finetune/nsmc init_from=samples/models/ko data.train=samples/tasks/nsmc/train.tsv data.dev=samples/tasks/nsmc/dev.tsv optimizer.learning_rate=5e-4 train.batch_size=8 train.epochs=2 --out runs/demo/reviews 2>&1 | tail -n 3'
 
 step 'A review of our own.' \
     'echo "정말 재미있게 봤어요. 배우들의 연기도 최고!" | unmask predict runs/demo/reviews -'
