@@ -59,7 +59,7 @@ def main() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     # Of several processes that train together the first one speaks; what only another can say goes to `__stderr__`.
     if is_one_of_several() and os.environ["RANK"] != "0" and sys.argv[1:2] in (["pretrain"], ["finetune"]):
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as above)
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as above)
     # PyTorch's threads spin while they wait, which beside other work costs most of the speed. Here they spin for some
     # ten microseconds, as long as the next kernel is away, and then sleep; in a server, which has its machine for
     # itself, for some fifty.

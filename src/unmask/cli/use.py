@@ -77,7 +77,7 @@ def predict_command(
 ) -> None:
     """Predict: one JSON object a line, in the order of the inputs."""
     from unmask.inference.deciding import Deciding
-    from unmask.inference.predictor import predict_file, write_predictions
+    from unmask.inference.predictor import load_predictor, predict_file, write_predictions
     from unmask.inference.task_options import read_task_settings
     from unmask.io.progress import Progress
     from unmask.recipe.loading import read_columns
@@ -89,8 +89,9 @@ def predict_command(
     if out is not None:
         print(write_predictions(model, files, out, overwrite=overwrite, **options))
     elif goes_to_file(sys.stdout):
+        predictor = load_predictor(model, precision=precision)
         with Progress("predicting", unit="inputs") as progress:
-            print_json_lines(predict_file(model, files, **options, advance=progress.advance))
+            print_json_lines(predict_file(predictor, files, **options, advance=progress.advance))
     else:
         print_json_lines(predict_file(model, files, **options))
 

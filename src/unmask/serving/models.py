@@ -18,7 +18,7 @@ from unicodedata import normalize
 import numpy as np
 
 from unmask.errors import InputError, ModelError, SettingsError, UserError
-from unmask.inference.glue.runs import first_model
+from unmask.inference.ensemble import read_members
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RECIPE, is_onnx, model_directory
 from unmask.models.family import Family
 from unmask.models.hub.config import family_in, read_any_config
@@ -27,7 +27,6 @@ from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 from unmask.tasks.kinds import FACTS, labelling_endpoints
 from unmask.tokenization.opening import open_tokenizer
-from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.run.checkpoint import list_steps
 
 MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
@@ -169,9 +168,8 @@ def open_model(name: str, path: str | Path, precision: str) -> ServedModel:
         SettingsError: its segmenter needs a package that is not installed.
     """
     model = _open_main_use(name, path, precision)
-    tokenizer = open_tokenizer(first_model(Path(path)))
-    if isinstance(tokenizer, TextTokenizer):
-        tokenizer.load_segmenter()
+    for member in read_members(Path(path)) or [model_directory(path)]:
+        open_tokenizer(member).load_segmenter()
     return model
 
 

@@ -93,6 +93,7 @@ def prepare(
     complete = TokenStore(out) if resume and (out / MANIFEST).is_file() else None
     sizes = {} if complete is None else complete.manifest.get("mixture_bytes", {})
     text_tokenizer = open_tokenizer(tokenizer_path)
+    text_tokenizer.load_segmenter()
     encoder = Encoder(text_tokenizer, splitter)
     corpora = find_corpora(text, reading, cleaning, sizes)  # last, since it may read all of the text
     job = Job(

@@ -27,7 +27,7 @@ from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows, tx
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.tasks.choice.layouts import CODAH_COLUMNS
 from unmask.tasks.kinds import FACTS
-from unmask.tasks.rows import listed
+from unmask.tasks.rows import list_in_cell, listed
 from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name
 from unmask.tasks.tagging import files as tagging
@@ -267,10 +267,13 @@ def _part(row: Row, columns: _Columns, rows: Sequence[Row], content: Any) -> Uns
 
 
 def _labels(row: Row, columns: _Columns) -> tuple[str, ...]:
-    """The labels of a row; those of a cell with marks between its parts, which may be several labels, are its parts."""
-    value = next((row[name] for name in columns.label if name in row), None)
-    texts = map(str, value if isinstance(value, list) else [] if value is None else [value])
-    labels = (part for text in texts for part in _BETWEEN_LABELS.split(text))
+    """The labels of a row; those of a text with marks between its parts, which may be several labels, are its parts."""
+    name = next((name for name in columns.label if name in row), "")
+    value = row[name] if name else None
+    if isinstance(value, str):
+        held = list_in_cell(value, name, row.source, refuses=False)
+        value = _BETWEEN_LABELS.split(value) if held is None else held
+    labels = map(str, value if isinstance(value, list) else [] if value is None else [value])
     return tuple(label for label in labels if label and label not in columns.unlabelled)
 
 

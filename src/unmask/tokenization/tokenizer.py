@@ -198,7 +198,8 @@ class TextTokenizer:
         return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def load_segmenter(self) -> None:
-        """Loads now what the first text would load; raises as `segment`."""
+        """Loads now what the first text would load, so that a missing package is named before any work; raises as
+        `segment`."""
         if self.segmenter != "none":
             _ = self._segment
 

@@ -128,8 +128,11 @@ def test_help_names_out_only_where_a_command_has_it() -> None:
         assert "--out" in options or not any("--out" in each for each in about), one.name
 
 
-def test_what_is_printed_is_utf_8_whatever_the_locale() -> None:
+def test_what_is_printed_is_utf_8_whatever_the_locale(tiny_model: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    finished = subprocess.run([sys.executable, "-m", "unmask", "info", "없음"], env=environment, capture_output=True)
-    assert finished.returncode == 2
-    assert finished.stderr.decode("utf-8").startswith("error: 없음: ")
+    words = [sys.executable, "-m", "unmask", "fill-mask", str(tiny_model), "없음 [MASK]"]
+    filled = subprocess.run(words, env=environment, capture_output=True, check=True)
+    assert "없음" in filled.stdout.decode("utf-8")
+    refused = subprocess.run([*words[:3], "info", "없음"], env=environment, capture_output=True)
+    assert refused.returncode == 2
+    assert refused.stderr.decode("utf-8").startswith("error: 없음: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from support.files import write_rows
-from unmask.errors import SettingsError
+from unmask.errors import InputError, SettingsError
 from unmask.finetuning.inputs import build_module, open_inputs
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import save_model
@@ -54,6 +55,16 @@ def test_dropout_that_the_family_has_not_is_refused(tiny_model: Path, tmp_path: 
     told = r"^model\.\* does not fit init_from=.*, of the family lstm: attention_probs_dropout_prob 0\.2 means nothing"
     with pytest.raises(SettingsError, match=told):
         module_of(tmp_path, model={"attention_probs_dropout_prob": 0.2})
+
+
+def test_a_library_for_the_test_file_is_missed_before_the_training_file_is_read(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"train": str(tmp_path / "not-there.jsonl"), "test": str(tmp_path / "test.parquet")}
+    recipe = FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"test\.parquet: reading \.parquet needs pyarrow"):
+        open_inputs(recipe, tmp_path / "run")
 
 
 def test_what_is_measured_and_trained_on_is_told(

@@ -339,6 +339,14 @@ def test_what_is_no_unseen_label_is_not_warned_of(
     assert caplog.messages == []
 
 
+def test_lists_in_the_cells_of_a_table_are_several_labels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    split = split_of_groups("abcdefghij")
+    labels = {"train": '["x", "y"]', "dev": '["y"]', "test": '["x"]'}
+    write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{text}\t{labels[split[text]]}\n" for text in split))
+    split_file(tmp_path / "a.tsv", "classification", tmp_path / "out")
+    assert caplog.messages == []
+
+
 def test_a_file_of_a_utf16_mark_alone_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(codecs.BOM_UTF16_LE)
     with pytest.raises(InputError, match=r"a\.csv:1: not UTF-8 .* It reads as utf-16: ''"):

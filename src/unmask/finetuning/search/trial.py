@@ -172,7 +172,7 @@ class TrialProcess:
 
 def _prepare_process(num_threads: int) -> None:
     torch.set_num_threads(num_threads)
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  hides bars and messages while the process lives
+    sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  hides bars and messages while the process lives
     logging.captureWarnings(True)
     signal.signal(signal.SIGTERM, _stop_trial)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

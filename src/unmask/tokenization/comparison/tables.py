@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -116,8 +117,7 @@ def format_report(report: TokenizersReport) -> str:
     from rich.padding import Padding
 
     written = io.StringIO()
-    terminal = Console()
-    width = min(WIDTH, terminal.width) if terminal.is_terminal else WIDTH
+    width = min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH
     console = Console(file=written, width=width, highlight=False, markup=False, emoji=False)
     console.print(describe_text(report))
     for title, columns in (

@@ -30,7 +30,7 @@ def without_template(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def load_tokenizer_with_template(path: str | Path) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Opens a tokenizer that adds the special tokens of fine-tuning to texts and pairs.
+    """Opens a tokenizer that adds the special tokens of fine-tuning to texts and pairs, with its segmenter loaded.
 
     A GPT-1 tokenizer that lacks the three tokens or the template gets them; any other is opened as in `open_tokenizer`.
 
@@ -39,12 +39,14 @@ def load_tokenizer_with_template(path: str | Path) -> tuple[Tokenizer, tuple[str
 
     Raises:
         ModelError: as in `open_tokenizer`.
+        SettingsError: the segmenter needs a package that is not installed.
     """
     path = Path(path)
     if is_word_tokenizer(path):
         return load_word_tokenizer(path), ()
     opened = read_directory(path)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, path)
+    tokenizer.load_segmenter()
     has_template = any(piece.ids for piece in tokenizer.template.single)
     if tokenizer.kind != "bpe" or (has_template and set(ROLES) <= set(opened.special_tokens)):
         return tokenizer, ()

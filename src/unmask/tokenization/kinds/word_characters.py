@@ -166,6 +166,9 @@ class WordTokenizer:
         """The facts that objectives need."""
         return Vocabulary(self.vocab_size, None, self.special_ids, self.continuation, self.marks_words)
 
+    def load_segmenter(self) -> None:
+        """There is none."""
+
     def segment(self, text: str) -> str:
         """The text itself."""
         return text

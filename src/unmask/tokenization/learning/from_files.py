@@ -11,6 +11,7 @@ from typing import Any
 from unmask.config import build_settings
 from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import find_corpora, read_corpora
+from unmask.corpus.segmenters import SEGMENTERS
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.corpus.source import names_of
 from unmask.corpus.statistics import describe_losses
@@ -59,6 +60,8 @@ def train_tokenizer(
     out = Path(out)
     refuse_foreign(out, TOKENIZER_FILES, "a tokenizer")
     refuse_existing(out, overwrite)
+    if settings.segmenter != "none":
+        SEGMENTERS[settings.segmenter]()  # before text is read: its package may be missing
     corpora = find_corpora(text, reading, cleaning)
     files = [file for corpus in corpora for file in corpus.files]
     counts = CorpusCounts()
