@@ -12,7 +12,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -220,13 +221,10 @@ class Batcher:
     def _answer(self, batch: Sequence[_Job]) -> None:
         """Computes a batch; where that fails, each by itself, so that one request's fault is no other's."""
         work = batch[0].work
-        # Called before each part of a model, so that a text of minutes ends with the wait for it.
-        hook = register_module_forward_pre_hook(stop_if_abandoned)
-        self._under_way = sum(job.work.tokens for job in batch)
-        self._began, _computing.jobs = time.monotonic(), batch
         try:
-            results = list(work.use.compute(work.options, [job.work.payload for job in batch]))
-            assert len(results) == len(batch), "one for each request"
+            with self._counted_as_under_way(batch):
+                results = list(work.use.compute(work.options, [job.work.payload for job in batch]))
+                assert len(results) == len(batch), "one for each request"
         except Exception as error:
             if len(batch) == 1:
                 batch[0].finish(error)
@@ -234,8 +232,18 @@ class Batcher:
                 for job in batch:
                     self._answer([job])
             return
+        for job, result in zip(batch, results, strict=True):
+            job.finish(result)
+
+    @contextmanager
+    def _counted_as_under_way(self, batch: Sequence[_Job]) -> Iterator[None]:
+        """While a batch is computed, which ends before anybody has its results."""
+        # Called before each part of a model, so that a text of minutes ends with the wait for it.
+        hook = register_module_forward_pre_hook(stop_if_abandoned)
+        self._under_way = sum(job.work.tokens for job in batch)
+        self._began, _computing.jobs = time.monotonic(), batch
+        try:
+            yield
         finally:
             self._began, _computing.jobs = None, ()
             hook.remove()
-        for job, result in zip(batch, results, strict=True):
-            job.finish(result)

@@ -152,6 +152,24 @@ def test_who_would_be_answered_too_late_is_turned_away() -> None:
     assert int(turned_away.headers["Retry-After"]) >= 1000
 
 
+@pytest.mark.parametrize("number", [1, 13])
+def test_who_has_an_answer_or_a_fault_no_longer_counts(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[float | None] = []
+    finish = batching_module._Job.finish
+    with batching() as batcher:
+
+        def look(job: Any, result: Any) -> None:
+            began.append(batcher._began)
+            finish(job, result)
+
+        async def ask() -> None:
+            await asyncio.gather(batcher.compute(Doubling().work(number)), return_exceptions=True)
+
+        monkeypatch.setattr(batching_module._Job, "finish", look)
+        asyncio.run(ask())
+    assert began == [None]
+
+
 def test_what_fails_says_nothing_about_how_fast_others_are() -> None:
     """A batch takes a microsecond at least, so those that give an answer have at most a million tokens a second."""
     use = Doubling()
