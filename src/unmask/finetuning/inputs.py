@@ -13,7 +13,7 @@ import torch
 
 from unmask.batch import StepBatches
 from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
-from unmask.finetuning.lengths import warn_of_untrained_positions
+from unmask.finetuning.fitting import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.example_sets import ExampleSet, attach_tokenizer, encode_sets
 from unmask.inference.task_options import adjusted_task, naming_columns

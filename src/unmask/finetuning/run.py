@@ -18,18 +18,18 @@ from typing import Any
 from unmask.config import Overrides
 from unmask.errors import SettingsError
 from unmask.finetuning.files import check_files, shared_files
+from unmask.finetuning.fitting import fit_to_models
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
-from unmask.finetuning.lengths import within_trained_length
 from unmask.finetuning.measuring import Measurement
 from unmask.finetuning.search.search import run_trials
 from unmask.inference.example_sets import ExampleSet, measure, predict_set
-from unmask.io.paths import RESULTS, SAMPLES, model_directory
+from unmask.io.paths import RESULTS, SAMPLES
 from unmask.io.progress import figures_in_a_line, human_count
 from unmask.io.signals import Interruption
 from unmask.io.writing import alone_in, write_json
 from unmask.models.hub.config import length_config
 from unmask.models.hub.directory import TunedHead, save_model
-from unmask.models.hub.source import ModelSource, open_source
+from unmask.models.hub.source import ModelSource
 from unmask.packing.sharing import Share
 from unmask.recipe.loading import load_finetune_recipe
 from unmask.recipe.tree import FinetuneRecipe
@@ -69,7 +69,8 @@ def finetune(
     """Fine-tunes a model, or several where the recipe has a `search`.
 
     Args:
-        recipe: a YAML file, or the name of a recipe that comes with `unmask`: `finetune/sst2`.
+        recipe: a YAML file, or the name of a recipe that comes with `unmask`: `finetune/sst2`, whose length and
+            learning rate follow the model, see `unmask.finetuning.fitting`.
         overrides: `key.path=value` words, such as `init_from=runs/bert` and `data.train=train.tsv`, or a dictionary
             of them.
         out: the run directory; the model (of a search, the best on dev) is in its `model/`.
@@ -87,13 +88,7 @@ def finetune(
     """
     with ranks.agreeing():
         settings = load_finetune_recipe(recipe, overrides)
-        if settings.search.checkpoints:
-            source = None
-            trained = [open_source(model_directory(each)).trained_length for each in settings.search.checkpoints]
-        else:
-            source = open_source(model_directory(settings.init_from))
-            trained = [source.trained_length]
-        settings = within_trained_length(settings, trained, recipe, overrides)
+        settings, sources = fit_to_models(settings, recipe, overrides)
     with ranks.agreeing():
         check_same_run(settings, ranks)
         check_batch_size(settings.train.batch_size, ranks)
@@ -115,7 +110,7 @@ def finetune(
             check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
         )
     return finetune_settings(
-        settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks, source=source
+        settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks, source=sources[0]
     )
 
 

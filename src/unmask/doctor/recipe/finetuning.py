@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.doctor.recipe.checks import check_rate, steps_of
 from unmask.errors import InputError, UserError
 from unmask.finetuning.files import shared_files
+from unmask.finetuning.fitting import fit_to_models
 from unmask.finetuning.inputs import TaskInputs, open_inputs
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.example_sets import ExampleSet
@@ -99,6 +101,9 @@ def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Fin
         for file in (path for path in files.paths if not path.exists()) if files else ():
             message = f"data.{split}={file}: no such file, so that no examples were read"
             missing.append(Finding(f"no-{split}-file", "note", message, f"give data.{split}=FILE"))
+    if not missing:
+        with suppress(UserError):  # of a model that cannot be opened, opening the inputs says so
+            settings, _ = fit_to_models(settings, name, overrides)
     return settings, missing
 
 

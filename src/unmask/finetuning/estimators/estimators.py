@@ -34,8 +34,8 @@ from unmask.finetuning.estimators.inputs import (
     rows_of,
     tags_of_texts,
 )
+from unmask.finetuning.fitting import rate_for, warn_of_untrained_positions
 from unmask.finetuning.inputs import build_module, fit_loss
-from unmask.finetuning.lengths import warn_of_untrained_positions
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.example_sets import encode_sets, run_module
 from unmask.inference.predictor import Predictor, load_predictor
@@ -65,7 +65,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
     Args:
         model: directory of a pre-trained model, or of the run that made it.
-        learning_rate: the peak, after warm-up.
+        learning_rate: the peak, after warm-up; None takes the usual one for the model's size, 5e-5 to 5e-4.
         epochs: passes over the texts.
         batch_size: texts in a step.
         max_length: most tokens of a text or pair; longer ones are cut at the end.
@@ -86,7 +86,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
     model: str | Path | None = None
     _: KW_ONLY
-    learning_rate: float = 5e-5
+    learning_rate: float | None = None
     epochs: float = 3
     batch_size: int = 32
     max_length: int = 128
@@ -124,19 +124,22 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
     def _settings(self, columns: Sequence[str], task: Mapping[str, Any]) -> FinetuneRecipe:
         name = type(self).__name__
+        model, rate = given_model(self.model, name), self.learning_rate
+        if rate is None:
+            rate = rate_for(open_source(model_directory(model)).settings.hidden_size)
         return build_settings(
             FinetuneRecipe,
             {
                 "seed": self.seed,
                 "device": self.device,
                 "precision": self.precision,
-                "init_from": str(given_model(self.model, name)),
+                "init_from": str(model),
                 "from_scratch": self.from_scratch,
                 "freeze_layers": self.freeze_layers,
                 "task": {**task, "max_length": self.max_length, "classifier_dropout": self.classifier_dropout},
                 "data": {"train": "X", "columns": {column: column for column in columns}},
                 "optimizer": {
-                    "learning_rate": self.learning_rate,
+                    "learning_rate": rate,
                     "weight_decay": self.weight_decay,
                     "layer_decay": self.layer_decay,
                 },

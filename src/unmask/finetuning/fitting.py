@@ -1,0 +1,121 @@
+"""What follows from the model that is fine-tuned, where the user says nothing: how long sequences may be, and how large
+the learning rate is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.config import Overrides, parse_overrides
+from unmask.io.paths import model_directory
+from unmask.models.hub.source import ModelSource, open_source
+from unmask.recipe.tree import FinetuneRecipe
+
+logger = logging.getLogger("unmask")
+
+_SHORTEST = 16
+"""A model trained on less than this is no measure: a recipe's length stays."""
+
+RATES = {128: 5e-4, 256: 3e-4, 512: 1e-4}
+"""The largest hidden size -> the peak rate up to there: 3e-4 is ELECTRA-Small's (Clark et al. 2020, appendix B), and
+Turc et al. 2019 chose among rates up to it for their small BERTs; the others by our own small models."""
+WIDE_RATE = 5e-5
+"""Of wider ones (Devlin et al. 2019, appendix A.3)."""
+
+
+def rate_for(width: int) -> float:
+    """The usual peak rate of AdamW for an encoder of this hidden size."""
+    return next((rate for widest, rate in RATES.items() if width <= widest), WIDE_RATE)
+
+
+def fit_to_models(
+    settings: FinetuneRecipe, recipe: str, overrides: Overrides
+) -> tuple[FinetuneRecipe, list[ModelSource]]:
+    """The settings, with what a recipe that comes with `unmask` leaves to the models that the run, or the search,
+    begins with: sequences as long as these have seen, and a rate for their size. What the user gives stays, on the
+    command line or in a file of her own.
+
+    Args:
+        recipe: a file of the user's own, or a name.
+        overrides: the user's.
+
+    Returns:
+        The settings, and the models: of `search.checkpoints`, or `init_from`.
+
+    Raises:
+        ModelError: one cannot be opened.
+    """
+    sources = [open_source(model_directory(each)) for each in settings.search.checkpoints or [settings.init_from]]
+    if not Path(recipe).is_file():
+        given = parse_overrides(overrides)
+        settings = _with_length(settings, [source.trained_length for source in sources], given.get("task", {}))
+        settings = _with_rate(settings, max(source.settings.hidden_size for source in sources), given)
+    return settings, sources
+
+
+def _with_length(settings: FinetuneRecipe, trained: Sequence[int | None], given: Mapping[str, Any]) -> FinetuneRecipe:
+    """The maximum length lowered to the longest sequence that the models have seen, unless the user gives it: they have
+    learned nothing about positions beyond. The stride of windows is lowered in the same proportion, unless the user
+    gives it.
+
+    Args:
+        trained: the longest sequence that each model has seen; None: as long as it has positions.
+        given: the user's settings of the task.
+    """
+    if "max_length" in given or settings.from_scratch:
+        return settings
+    task, requested = settings.task, settings.task.max_length
+    longest = max(_SHORTEST, min((length for length in trained if length is not None), default=requested))
+    if requested <= longest:
+        return settings
+    logger.warning(
+        "task.max_length is %s in place of the recipe's %s: %s has seen no longer sequences. task.max_length=%s reads "
+        "untrained positions; `unmask pretrain pretrain/continued` with longer ones trains them",
+        longest,
+        requested,
+        ", ".join(settings.search.checkpoints or [settings.init_from]),
+        requested,
+    )
+    lowered = {"max_length": longest}
+    if "doc_stride" in task.model_fields_set - set(given):
+        lowered["doc_stride"] = max(1, task.doc_stride * longest // requested)
+    return settings.model_copy(update={"task": task.model_copy(update=lowered)})
+
+
+def _with_rate(settings: FinetuneRecipe, width: int, given: Mapping[str, Any]) -> FinetuneRecipe:
+    """The learning rate raised to that of a narrow encoder, unless the user gives it or another optimizer, or a search
+    has rates of its own."""
+    optimizer, rate = settings.optimizer, rate_for(width)
+    is_given = {"learning_rate", "name"} & set(given.get("optimizer", {})) or settings.search.learning_rates
+    if is_given or rate <= max(optimizer.learning_rate, WIDE_RATE):
+        return settings
+    logger.info(
+        "optimizer.learning_rate is %g in place of the recipe's %g, which is for larger models: this one is %s wide",
+        rate,
+        optimizer.learning_rate,
+        width,
+    )
+    return settings.model_copy(update={"optimizer": optimizer.model_copy(update={"learning_rate": rate})})
+
+
+def warn_of_untrained_positions(longest: int, trained: int | None, source: object, key: str) -> None:
+    """Warns where sequences are longer than those that the model has seen.
+
+    Args:
+        longest: of the sequences to train on, in tokens.
+        trained: the longest sequence that the model has seen; None: as long as it has positions.
+        source: the model.
+        key: the setting that limits the length.
+    """
+    if trained is not None and longest > trained:
+        logger.warning(
+            "sequences have up to %s tokens, and %s has seen none over %s: its positions beyond are untrained; set "
+            "%s=%s, or train them first (`unmask pretrain pretrain/continued`)",
+            longest,
+            source,
+            trained,
+            key,
+            trained,
+        )
