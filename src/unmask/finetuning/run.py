@@ -54,6 +54,10 @@ from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
 
+FEW_STEPS, ENOUGH_STEPS = 100, 200
+"""A new head has hardly begun to learn in the first number of steps; few examples want many epochs (Mosbach et al.
+2021; Zhang et al. 2021)."""
+
 _NUM_SAMPLES = 12
 
 
@@ -188,6 +192,7 @@ def _train(
     labels += f" (f1 is that of {positive})" if (positive := positive_label(task)) is not None else ""
     logger.info("%s parameters, from %s%s", human_count(module.num_parameters), origin, labels)
     log_compute(compute, run.module.encoder.settings)
+    _advise_epochs(settings, len(run.loader.examples))
     plain = compute.for_figures()
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain, log)
     in_steps = ranks.during_steps(settings.train.rank_timeout_s)
@@ -214,6 +219,19 @@ def _train(
         with ranks.agreeing(), writing_what_is_missing():  # the others wait: what fails here fails everywhere
             if ranks.is_first:
                 _write_results(run, dev, last_evaluation, directory, plain, log)
+
+
+def _advise_epochs(settings: FinetuneRecipe, num_examples: int) -> None:
+    epochs, of_epoch = settings.train.epochs, -(-num_examples // settings.train.batch_size)
+    if epochs is not None and epochs * of_epoch < FEW_STEPS:
+        more = -(-ENOUGH_STEPS // of_epoch)
+        logger.info(
+            "%g epochs are %d steps, in which little is learnt: train.epochs=%d would be %d",
+            epochs,
+            epochs * of_epoch,
+            more,
+            more * of_epoch,
+        )
 
 
 def _write_results(

@@ -103,12 +103,16 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
     assert (halves / "README.md").read_text("utf-8") == written, "the model is the same"
 
 
-def test_transformers_opens_the_model_and_agrees(words: list[str], data: Path, tmp_path: Path) -> None:
+def test_transformers_opens_the_model_and_agrees(
+    words: list[str], data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     run = tmp_path / "run"
+    caplog.set_level("INFO", "unmask")
     model = finetune("finetune/classification", [*words, f"data.test={data / 'dev.jsonl'}"], out=run)
     assert model == run / "model"
+    assert "4 epochs are 24 steps, in which little is learnt: train.epochs=34 would be 204" in caplog.messages
     opened, info = AutoModelForSequenceClassification.from_pretrained(model, output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert opened.config.id2label == {0: "bad", 1: "good"}

@@ -20,6 +20,7 @@ from unmask.errors import InputError, UserError
 from unmask.finetuning.files import shared_files
 from unmask.finetuning.fitting import fit_to_models
 from unmask.finetuning.inputs import TaskInputs, open_inputs
+from unmask.finetuning.run import FEW_STEPS
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.example_sets import ExampleSet
 from unmask.io.progress import human_count, human_duration
@@ -39,7 +40,7 @@ USUAL_LEARNING_RATES = {192: (1e-4, 2e-3), 384: (5e-5, 1e-3), 640: (2e-5, 5e-4),
 """The largest hidden size -> usual peak rates of fine-tuning up to there: BERT 2e-5 to 5e-5, ELECTRA-Small (256 wide)
 3e-4, and those of our own small models."""
 
-FEW_STEPS, FEW_DEV_EXAMPLES = 100, 200
+FEW_DEV_EXAMPLES = 200
 ONE_SIDED, MUCH_CUT = 0.9, 0.1
 
 
