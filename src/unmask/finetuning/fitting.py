@@ -91,7 +91,7 @@ def _with_rate(settings: FinetuneRecipe, width: int, given: Mapping[str, Any]) -
     is_given = {"learning_rate", "name"} & set(given.get("optimizer", {})) or settings.search.learning_rates
     if is_given or rate <= max(optimizer.learning_rate, WIDE_RATE):
         return settings
-    logger.info(
+    logger.warning(
         "optimizer.learning_rate is %g in place of the recipe's %g, which is for larger models: this one is %s wide",
         rate,
         optimizer.learning_rate,

@@ -7,6 +7,7 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -223,15 +224,17 @@ def _train(
 
 def _advise_epochs(settings: FinetuneRecipe, num_examples: int) -> None:
     epochs, of_epoch = settings.train.epochs, -(-num_examples // settings.train.batch_size)
-    if epochs is not None and epochs * of_epoch < FEW_STEPS:
-        more = -(-ENOUGH_STEPS // of_epoch)
-        logger.info(
-            "%g epochs are %d steps, in which little is learnt: train.epochs=%d would be %d",
-            epochs,
-            epochs * of_epoch,
-            more,
-            more * of_epoch,
-        )
+    if epochs is None or (steps := math.ceil(epochs * of_epoch)) >= FEW_STEPS:
+        return
+    more = math.ceil(ENOUGH_STEPS / of_epoch)
+    logger.info(
+        "train.epochs=%g gives %d %s, in which little is learnt: train.epochs=%d gives %d",
+        epochs,
+        steps,
+        "step" if steps == 1 else "steps",
+        more,
+        more * of_epoch,
+    )
 
 
 def _write_results(

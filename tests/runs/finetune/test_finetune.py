@@ -112,7 +112,7 @@ def test_transformers_opens_the_model_and_agrees(
     caplog.set_level("INFO", "unmask")
     model = finetune("finetune/classification", [*words, f"data.test={data / 'dev.jsonl'}"], out=run)
     assert model == run / "model"
-    assert "4 epochs are 24 steps, in which little is learnt: train.epochs=34 would be 204" in caplog.messages
+    assert "train.epochs=4 gives 24 steps, in which little is learnt: train.epochs=34 gives 204" in caplog.messages
     opened, info = AutoModelForSequenceClassification.from_pretrained(model, output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert opened.config.id2label == {0: "bad", 1: "good"}

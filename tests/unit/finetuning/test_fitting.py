@@ -55,10 +55,13 @@ def test_narrow_encoders_get_larger_rates() -> None:
         (64, ["search.learning_rates=[1e-3]"], 5e-5),
     ],
 )
-def test_a_rate_that_the_user_gives_stays(tmp_path: Path, width: int, given: list[str], expected: float) -> None:
+def test_a_rate_that_the_user_gives_stays(
+    tmp_path: Path, width: int, given: list[str], expected: float, caplog: pytest.LogCaptureFixture
+) -> None:
     words = [f"init_from={model_of(tmp_path / 'model', width)}", "data.train=a.csv", "data.dev=b.csv", *given]
     settings = load_finetune_recipe("finetune/classification", words)
     assert fit_to_models(settings, "finetune/classification", words)[0].optimizer.learning_rate == expected
+    assert ("in place of the recipe's 5e-05" in caplog.text) == (expected != 5e-5)
 
 
 def test_a_recipe_of_the_user_is_as_she_wrote_it(tmp_path: Path) -> None:
