@@ -78,9 +78,11 @@ def read_number(row: Row, name: str) -> float:
     except ValueError:
         value = math.nan
     if not abs(value) <= float(np.finfo(np.float32).max):
+        advice = "fix it, or take the row out"
+        if re.fullmatch(r"[+-]?\d+,\d+", text):
+            advice = f"write {text.replace(',', '.')}, with a point before the decimals"
         raise InputError(
-            f"{row.source}: the column {name!r} holds {text[:60]!r}: expected a finite number such as 3.5; fix it, or "
-            "take the row out"
+            f"{row.source}: the column {name!r} holds {text[:60]!r}: expected a finite number such as 3.5; {advice}"
         )
     return value
 

@@ -66,6 +66,8 @@ BAD_FILES: dict[str, tuple[str, str, str | bytes, str]] = {
      "t.jsonl: 1 different labels in all examples: expected at least two"),
     "nan": ("regression", "t.tsv", "text\tlabel\na\tnan\n",
      "t.tsv:2: the column 'label' holds 'nan': expected a finite number such as 3.5; fix it, or take the row out"),
+    "a decimal comma": ("regression", "t.tsv", "text\tlabel\na\t30,75\n",
+     "t.tsv:2: the column 'label' holds '30,75': expected a finite number such as 3.5; write 30.75, with a point"),
     "answers elsewhere": ("qa", "t.jsonl", lines(question(), *ELSEWHERE),
      "t.jsonl: 2 answers are not in the passage, or its place is not certain: 'Ada' of t.jsonl:2; 'a bee' of "
      f"t.jsonl:3. {ABSENT} leave them out with task.drop_unfound_answers=true"),
