@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from unmask.errors import InputError
 from unmask.io.reading import check_library
 from unmask.io.rows import Refuse, Row, Table, is_sound_header
 from unmask.io.settings import TableSettings
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 PARQUET_ROWS = 256
 """Rows of a `.parquet` in memory at a time, besides what one row group needs."""
@@ -24,7 +25,8 @@ def open_parquet(
     column: str | None = None,
     on_share: Callable[[float], None] | None = None,
 ) -> Table:
-    """A Parquet file; places are row numbers from 1; dates and decimal numbers are returned as text.
+    """A Parquet file; places are row numbers from 1; dates, decimal numbers and what else JSON has not are returned as
+    text.
 
     Args:
         column: the only one that is read; None reads all.
@@ -44,7 +46,7 @@ def open_parquet(
         columns = None if column is None else [column]
         for group in range(table.num_row_groups):
             for batch in table.iter_batches(PARQUET_ROWS, row_groups=[group], columns=columns, use_threads=False):
-                for fields in batch.to_pylist():
+                for fields in _fields_of(batch, name):
                     number += 1
                     yield Row(_as_json(fields, f"{name}:{number}"), f"{name}:{number}")
             if on_share is not None:
@@ -69,19 +71,56 @@ def refusing_damage(name: str, refuse: Refuse) -> Iterator[None]:
         refuse(name, "damaged file", f"not a sound Parquet file ({error}): fetch or make the file again")
 
 
-def _as_json(value: Any, source: str) -> Any:
-    """A value as JSON could hold it; not a number is null."""
+def _fields_of(batch: RecordBatch, name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a batch; times that Python cannot hold, such as nanoseconds, are text."""
+    columns = [
+        _values(column, f"{name}: the column {its!r}")
+        for its, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    for cells in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, cells, strict=True))
+
+
+def _values(column: Any, where: str) -> list[Any]:
+    """The values of a column, with text for times that Python cannot hold, such as nanoseconds."""
+    from pyarrow import ArrowException
+
+    def value_of(scalar: Any) -> Any:
+        try:
+            return scalar.as_py()
+        except (ValueError, OverflowError):
+            return scalar.cast("string").as_py()
+
+    try:
+        try:
+            return list(column.to_pylist())
+        except (ValueError, OverflowError):
+            return [value_of(scalar) for scalar in column]
+    except ArrowException as error:
+        raise InputError(
+            f"{where} holds values of the type {column.type}, which cannot be read: leave that column out"
+        ) from error
+
+
+def _as_json(value: Any, place: str, column: str = "") -> Any:
+    """A value as JSON could hold it; not a number is null.
+
+    Args:
+        place, column: where it is, for messages.
+    """
     if isinstance(value, float) and value != value:
         return None
+    if value is None or isinstance(value, str | int | float):
+        return value
     if isinstance(value, dict):
-        return {name: _as_json(item, source) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_as_json(item, source) for item in value]
-    if isinstance(value, datetime | date | time | timedelta | Decimal):
-        return str(value)
+        return {name: _as_json(item, place, column or name) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item, place, column) for item in value]
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"{source}: a field of bytes that are no text in UTF-8: leave that column out") from error
-    return value
+            raise InputError(
+                f"{place}: the column {column!r} holds bytes that are no text in UTF-8: leave that column out"
+            ) from error
+    return str(value)  # such as dates and decimal numbers

@@ -60,7 +60,7 @@ class Unsplittable:
     """What cannot be divided: an article, the lines of a row or of a document.
 
     Attributes:
-        group: the name of the group that it belongs to.
+        group: the name of the group that it belongs to; empty: it is one by itself.
         content: an article as it was parsed, or text exactly as in the file.
         labels: of a row.
     """
@@ -163,23 +163,30 @@ def _write_splits(
 ) -> dict[Path, int]:
     if not parts:
         raise InputError(f"{path}: there is nothing in it: expected examples")
+    groups = [part.group or f"\0{number}" for number, part in enumerate(parts)]
     try:
-        split_of = split_of_groups(part.group for part in parts)
+        split_of = split_of_groups(groups)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+    if nameless := sum(not part.group for part in parts):
+        logger.warning(
+            "%s: %s of %s rows name no group: each is one by itself", path, f"{nameless:,}", f"{len(parts):,}"
+        )
+    splits = [split_of[group] for group in groups]
     counts: dict[Path, int] = {}
     with writing_directory(out, overwrite) as directory:
         for name in SPLITS:
-            chosen = [part.content for part in parts if split_of[part.group] == name]
+            chosen = [part.content for part, its in zip(parts, splits, strict=True) if its == name]
             with writing(directory / f"{name}{suffix}") as file:
                 file.write(write(chosen))
             counts[out / f"{name}{suffix}"] = len(chosen)
-    learned = {label for part in parts if split_of[part.group] == "train" for label in part.labels}
-    if unseen := {label for part in parts for label in part.labels} - learned:
-        names = listed(sorted(unseen), _MOST_NAMED)
-        logger.warning(
-            "%s: labels of dev or test that no row of train has, so nothing is learned of them: %s", path, names
-        )
+    labels: dict[SplitName, set[str]] = {name: set() for name in SPLITS}
+    for part, its in zip(parts, splits, strict=True):
+        labels[its].update(part.labels)
+    for name, missing in zip(SPLITS, ("nothing is learned", "dev says nothing", "test says nothing"), strict=True):
+        if unseen := set().union(*labels.values()) - labels[name]:
+            named = listed(sorted(unseen), _MOST_NAMED)
+            logger.warning("%s: %s of labels that no row of %s has: %s", path, missing, name, named)
     return counts
 
 
@@ -262,7 +269,7 @@ def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], W
 
 def _part(row: Row, columns: _Columns, rows: Sequence[Row], content: Any) -> Unsplittable:
     value = row[_column(columns.group, list(row.fields), row.source, rows)]
-    group = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    group = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
     return Unsplittable(group, content, _labels(row, columns))
 
 

@@ -183,7 +183,28 @@ def test_parquet_values_are_as_json_has_them(tmp_path: Path) -> None:
     given = {"text": "text", "day": "2020-01-02", "price": "1.50", "nothing": None}
     assert fields(path) == [given | {"took": "0:01:30", "unknown": None}]
     parquet.write_table(pyarrow.table({"image": [b"ok", b"\xff\xfe"]}), path)
-    with pytest.raises(InputError, match=r"a\.parquet:2: a field of bytes that are no text"):
+    with pytest.raises(InputError, match=r"a\.parquet:2: the column 'image' holds bytes that are no text"):
+        fields(path)
+
+
+def test_parquet_values_that_python_or_json_cannot_hold_are_text(tmp_path: Path) -> None:
+    path, ns = tmp_path / "a.parquet", 1_700_000_000_123_456_789
+    table = {
+        "at": pyarrow.array([ns, ns - 789, None], pyarrow.timestamp("ns")),
+        "far": pyarrow.array([10**12, 0, None], pyarrow.timestamp("s")),
+        "of day": pyarrow.array([1, 2_000, None], pyarrow.time64("ns")),
+        "who": pyarrow.array([b"\0" * 16, b"\1" * 16, None], pyarrow.uuid()),
+        "map": pyarrow.array([[("a", 0)], [], None], pyarrow.map_(pyarrow.string(), pyarrow.timestamp("s"))),
+    }
+    parquet.write_table(pyarrow.table(table), path)
+    found = fields(path)
+    assert [row["at"] for row in found] == ["2023-11-14 22:13:20.123456789", "2023-11-14 22:13:20.123456", None]
+    assert [row["far"] for row in found][1:] == ["1970-01-01 00:00:00", None]
+    assert [row["of day"] for row in found] == ["00:00:00.000000001", "00:00:00.000002", None]
+    assert found[0]["who"] == "00000000-0000-0000-0000-000000000000"
+    assert [row["map"] for row in found] == [[["a", "1970-01-01 00:00:00"]], [], None]
+    parquet.write_table(pyarrow.table({"at": pyarrow.array([[ns]], pyarrow.list_(pyarrow.timestamp("ns")))}), path)
+    with pytest.raises(InputError, match=r"a\.parquet: the column 'at' holds values of the type list<.*cannot be read"):
         fields(path)
 
 

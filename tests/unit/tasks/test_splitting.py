@@ -23,7 +23,7 @@ from unmask.errors import InputError, OutputError, SettingsError
 from unmask.io.input_files import InputFiles
 from unmask.io.settings import TableSettings
 from unmask.io.tables import read_rows
-from unmask.tasks.splitting import split_file, split_of_groups
+from unmask.tasks.splitting import SPLITS, split_file, split_of_groups
 
 
 def texts_of(out: Path, suffix: str) -> dict[str, str]:
@@ -313,10 +313,26 @@ def test_labels_that_no_row_of_train_has_are_warned_of(
     else:
         write(path, "".join(f"{line}\n" for line in ["text,label", *(f"{r['text']},{r['label']}" for r in rows)]))
     split_file(path, "classification", tmp_path / "out")
-    unseen = sorted(str(ord(key)) for key, name in split.items() if name != "train")
+    there = {
+        name: {"1" if name == "train" else str(ord(key)) for key in split if split[key] == name} for name in SPLITS
+    }
+    unseen = {name: ", ".join(sorted(set().union(*there.values()) - there[name])) for name in SPLITS}
     assert caplog.messages == [
-        f"{path}: labels of dev or test that no row of train has, so nothing is learned of them: {', '.join(unseen)}"
+        f"{path}: nothing is learned of labels that no row of train has: {unseen['train']}",
+        f"{path}: dev says nothing of labels that no row of dev has: {unseen['dev']}",
+        f"{path}: test says nothing of labels that no row of test has: {unseen['test']}",
     ]
+
+
+def test_rows_without_a_group_are_each_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        {"text": str(number), "who": None if number % 2 else ("", "a", "b")[number % 3], "label": 1}
+        for number in range(60)
+    ]
+    counts = split_file(write_rows(tmp_path / "a.jsonl", *rows), "classification", tmp_path / "out", group="who")
+    assert sum(counts.values()) == 60
+    assert all(count > 2 for count in counts.values())
+    assert caplog.messages == [f"{tmp_path / 'a.jsonl'}: 40 of 60 rows name no group: each is one by itself"]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +352,7 @@ def test_what_is_no_unseen_label_is_not_warned_of(
     key = "premise" if task == "snli" else "text"
     rows = [{key: text, "label": label_of(number, split[text])} for number, text in enumerate(split)]
     split_file(write_rows(tmp_path / "a.jsonl", *rows), task, tmp_path / "out")
-    assert caplog.messages == []
+    assert not [message for message in caplog.messages if "no row of train" in message]
 
 
 def test_lists_in_the_cells_of_a_table_are_several_labels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -344,7 +360,7 @@ def test_lists_in_the_cells_of_a_table_are_several_labels(tmp_path: Path, caplog
     labels = {"train": '["x", "y"]', "dev": '["y"]', "test": '["x"]'}
     write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{text}\t{labels[split[text]]}\n" for text in split))
     split_file(tmp_path / "a.tsv", "classification", tmp_path / "out")
-    assert caplog.messages == []
+    assert not [message for message in caplog.messages if "no row of train" in message]
 
 
 def test_a_file_of_a_utf16_mark_alone_is_refused(tmp_path: Path) -> None:
