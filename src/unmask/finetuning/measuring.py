@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from unmask.inference.evaluation import warn_if_degenerate
@@ -116,6 +117,11 @@ def _chosen(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What differs in the settings that a task remembers: `thresholds a 0.31 · b 0.52`, or `null_threshold 1.4`."""
     new = {name: value for name, value in after.items() if value != before.get(name)}
     return "; ".join(
-        f"{name} {figures_in_a_line(value)}" if isinstance(value, Mapping) else figures_in_a_line({name: value})
+        f"{name} {_first_of(value)}" if isinstance(value, Mapping) else figures_in_a_line({name: value})
         for name, value in new.items()
     )
+
+
+def _first_of(figures: Mapping[str, float], most: int = 20) -> str:
+    rest = f" and {len(figures) - most:,} more" if len(figures) > most else ""
+    return figures_in_a_line(dict(islice(figures.items(), most))) + rest

@@ -37,7 +37,7 @@ from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import write_report
 from unmask.tasks.base import ExampleCounts, Task, TaskModule, positive_label
 from unmask.tasks.encoded import EncodedExamples, concatenate
-from unmask.tasks.rows import named
+from unmask.tasks.rows import listed
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.tagging.module import FEATURES
 from unmask.tasks.text.metrics import LabelScore, LabelSetScore
@@ -71,7 +71,7 @@ def finetune(
     overwrite: bool = False,
     ranks: Ranks = ALONE,
 ) -> Path:
-    """Fine-tunes a model, or several where the recipe has a `search`.
+    """Fine-tunes a model, or several where the recipe has a `search`. Seeds PyTorch's generator, which threads share.
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `finetune/sst2`, whose length and
@@ -189,7 +189,7 @@ def _train(
     if settings.task.tagging_head == "bilstm":
         run = add_features(settings.task.feature_layers, run, directory / "features", compute.device)
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
-    labels = f"; labels {named(task.labels)}" if task.labels else ""
+    labels = f"; labels {listed(task.labels, 20)}" if task.labels else ""
     labels += f" (f1 is that of {positive})" if (positive := positive_label(task)) is not None else ""
     logger.info("%s parameters, from %s%s", human_count(module.num_parameters), origin, labels)
     log_compute(compute, run.module.encoder.settings)

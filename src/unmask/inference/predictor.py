@@ -266,6 +266,14 @@ def predict(
 
 
 def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    for ours, theirs in {"to_dict": "to_dict('records')", "to_pylist": "to_pylist()"}.items():  # pandas, pyarrow
+        if hasattr(rows, ours) and not isinstance(rows, Mapping):
+            raise InputError(f"the inputs are a {type(rows).__name__}: give a list of rows, its .{theirs}")
+    if isinstance(rows, str | Path):
+        raise InputError(
+            f"the inputs are {str(rows)!r}, one text or path: give a list of rows, or for a file take "
+            "unmask.inference.predictor.predict_file"
+        )
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise InputError(

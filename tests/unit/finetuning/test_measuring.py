@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.tasks import new_task
-from unmask.finetuning.measuring import Measurement
+from unmask.finetuning.measuring import Measurement, _chosen
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.text.examples import TextExample
 from unmask.training.device import choose_compute
@@ -29,3 +29,8 @@ def test_a_dev_file_without_a_mistake_leaves_the_logits_as_they_are(
     assert all(torch.equal(weight, before[name]) for name, weight in module.state_dict().items())
     assert dev.calibration == {}
     assert "no decision on dev is wrong" in caplog.text
+
+
+def test_of_many_thresholds_the_first_are_shown() -> None:
+    new = {"thresholds": {f"L{number}": 0.5 for number in range(500)}}
+    assert _chosen({}, new).endswith(" · L19 0.5 and 480 more")

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 import torch
 
@@ -324,6 +325,10 @@ def test_a_column_of_ids_may_be_within_another_and_has_to_be_there(answering: Pa
 def test_one_input_in_place_of_a_list_is_told(single: Path) -> None:
     with pytest.raises(InputError, match=r"input 1 is 'text': expected a list of inputs, each with named fields"):
         list(predict(single, {"text": "a"}))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"the inputs are 'rows\.csv', one text or path: .*predict_file"):
+        list(predict(single, Path("rows.csv")))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"the inputs are a Table: give a list of rows, its \.to_pylist\(\)"):
+        list(predict(single, pyarrow.table({"text": ["a"]})))
 
 
 # ---- Files of predictions

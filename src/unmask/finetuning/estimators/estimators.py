@@ -75,7 +75,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         freeze_layers: 0 freezes the embeddings, n the first n layers with them, "all" the whole encoder.
         classifier_dropout: before the head; None takes the encoder's.
         from_scratch: True takes only the sizes and the tokenizer of `model`; weights are random.
-        seed: of the head, the order and dropout; the same texts and parameters give the same model.
+        seed: of the head, the order and dropout; the same texts and parameters give the same model, unless threads
+            fit at once: PyTorch has one generator a process.
         device: "auto" (a GPU where there is one), "cpu" or "cuda".
         precision: of training, "auto", "fp32" or "bf16"; predictions are in fp32.
 

@@ -132,7 +132,18 @@ def unknown_label(source: str, label: str, known: Sequence[str], separator: str 
     for mark in _MARKS if separator is not None else "":
         if mark in label and all(part.strip() in known for part in label.split(mark)):
             return InputError(f"{fault}, but several with {mark!r} between them: give task.label_separator={mark!r}")
+    if (same := next((one for one in known if _is_same_value(one, label)), None)) is not None:
+        return InputError(f"{fault}: write it as {same!r}")
     return InputError(f"{fault}: fix it, or train with it (task.labels lists them)")
+
+
+def _is_same_value(one: str, other: str) -> bool:
+    """Whether two labels are one value in two spellings, as formats of tables have them: `0` and `0.0`, `true` and
+    `True`."""
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one.lower() == other.lower()
 
 
 def check_spelling(

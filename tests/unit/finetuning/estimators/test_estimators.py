@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from scipy.sparse import csr_matrix
@@ -99,6 +100,11 @@ def test_the_seed_decides_everything_and_leaves_the_generator_alone(tiny_model: 
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(again.predict_proba(TEXTS), fitted.predict_proba(TEXTS))
     assert not np.array_equal(other.predict_proba(TEXTS), fitted.predict_proba(TEXTS))
+
+
+def test_columns_of_arrow_are_lists(tiny_model: Path, fitted: TextClassifier) -> None:
+    again = classifier(tiny_model).fit(pyarrow.array(TEXTS), pyarrow.chunked_array([LABELS[:5], LABELS[5:]]))
+    assert np.array_equal(again.predict_proba(pyarrow.array(TEXTS)), fitted.predict_proba(TEXTS))
 
 
 @pytest.mark.parametrize(

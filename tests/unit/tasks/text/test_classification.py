@@ -148,6 +148,9 @@ def test_an_unknown_label_is_refused_and_an_undecided_one_skipped(tmp_path: Path
     told = r"a\.jsonl:2: the label 'neural' is none of the known ones \(entailment, neutral"
     with pytest.raises(InputError, match=told):
         list(snli.load(path, counts))
+    path.write_text(row % "Neutral")
+    with pytest.raises(InputError, match=r"the label 'Neutral' is none of .*: write it as 'neutral'$"):
+        list(snli.load(path, counts))
     path.write_text(row % "-")
     with pytest.raises(InputError, match="not a single example has a label"):
         list(snli.load(path, counts))

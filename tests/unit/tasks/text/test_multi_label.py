@@ -69,6 +69,8 @@ def test_labels_refused(tmp_path: Path) -> None:
         list(TASK.load(write(path, "a|b"), ExampleCounts()))
     with pytest.raises(InputError, match=known.format(r"a\|d") + ": fix it, or train with it"):
         list(TASK.load(write(path, "a|d"), ExampleCounts()))
+    with pytest.raises(InputError, match=r"'1\.0' is none of the known ones \(0, 1\): write it as '1'$"):
+        list(opened(labels=["0", "1"]).load(write(path, "1.0"), ExampleCounts()))
     with pytest.raises(InputError, match=r"a\.jsonl: 0 different labels in all examples: expected at least two"):
         opened().fit_to(write(path, [], []))
     with pytest.raises(InputError, match=r"a\.jsonl: 1 different labels in all examples"):
