@@ -207,11 +207,20 @@ def test_what_a_discriminator_says() -> None:
 
 def test_pieces_of_a_word_stand_together() -> None:
     pieces = [{"token": "do", "kind": "plain"}, {"token": "##gs", "kind": "plain", "joined": True}]
-    assert '<p class="text">dogs</p>' in drawn(*pieces)
+    assert '<p class="text" dir="auto">dogs</p>' in drawn(*pieces)
     marked: list[dict[str, Any]] = [
         {"token": "␣do", "kind": "plain", "joined": False}, {"token": "gs", "kind": "plain", "joined": True}
     ]  # fmt: skip
-    assert '<p class="text">dogs</p>' in drawn(*marked)
+    assert '<p class="text" dir="auto">dogs</p>' in drawn(*marked)
+
+
+def test_texts_from_right_to_left_stand_beside_what_is_said_of_them() -> None:
+    said = {"input": {"text": "דוד [sic]!"}, "label": None, "prediction": "Müller [اسم], דוד [اسم]"}
+    page = render("samples.html", **view_samples([said]))
+    assert "<td><bdi>דוד [sic]!</bdi></td>" in page
+    assert '<mark class=""><bdi>Müller [اسم]</bdi>, <bdi>דוד [اسم]</bdi></mark>' in page
+    text = drawn({"token": "[CLS]", "kind": "special"}, {"token": "דוד", "kind": "plain"})
+    assert '<p class="text" dir="auto"><span class="special"><bdi>[CLS]</bdi></span> דוד</p>' in text
 
 
 def test_an_answer_is_marked_as_its_task_compares_it() -> None:
