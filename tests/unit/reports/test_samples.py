@@ -18,7 +18,7 @@ from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.reports.layout import render
 from unmask.reports.sample_rows import view_samples
-from unmask.reports.samples import samples_of
+from unmask.reports.samples import samples_of, show_tokens
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -172,6 +172,22 @@ def test_a_generator_that_is_trained_alone_is_asked_as_a_masked_lm(tokenizers: d
     assert {token["kind"] for token in samples_of(module, batch, tokenizer)[0]["text"]} >= {"masked", "special"}
     module.begin_stage(1)
     assert {token["kind"] for token in samples_of(module, batch, tokenizer)[0]["text"]} == {"checked", "special"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("byte_bpe", ["<s>", "the", "␣dog", *"␣ééفف", "<mask>", *"👩👩👩👩", "↵"]),
+        ("wordpiece", ["[CLS]", "the", "dog", "[UNK]", "[MASK]", "[UNK]"]),
+    ],
+)
+def test_tokens_of_bytes_are_shown_as_text(
+    tokenizers: dict[str, TextTokenizer], kind: str, expected: list[str]
+) -> None:
+    tokenizer = tokenizers[kind]
+    mask = tokenizer.token_strings[tokenizer.mask_id]
+    (ids,) = tokenizer.encode_batch([f"the dog éف{mask}👩\n"], specials_in_text=True)
+    assert show_tokens(tokenizer, [tokenizer.cls_id, *ids]) == expected
 
 
 # ---- Drawn
