@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from markupsafe import Markup
 
 from unmask.io.json_text import read_object
 from unmask.io.paths import RECIPE, RESULTS, SAMPLES
@@ -210,15 +211,20 @@ def _curves(
     }
 
 
-def _compared(floors: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {human_number(value)}" for name, value in floors.items())
+def _compared(floors: Mapping[str, float]) -> Markup:
+    return Markup(", ").join(_floor(name, value) for name, value in floors.items())
+
+
+def _floor(name: str, value: float) -> Markup:
+    """What a figure is compared with; its name may hold a label that is written from right to left."""
+    return Markup("<bdi>{}</bdi> {}").format(name, human_number(value))
 
 
 def _figure(panel: Panel, width: int, height: int) -> dict[str, Any]:
     keys = [("training", "training")] if panel.training.is_drawable else []
     if panel.held_out.is_drawable:
         keys.append(("held-out", "held-out"))
-    keys += [("floor", f"{name} {human_number(value)}") for name, value in panel.floors.items()]
+    keys += [("floor", _floor(name, value)) for name, value in panel.floors.items()]
     keys += [("part", f"{name} from step {step + 1:,}") for name, step in panel.parts.items()]
     if [kind for kind, _ in keys if kind != "part"] in (["training"], ["held-out"]):  # the title says what is drawn
         del keys[0]

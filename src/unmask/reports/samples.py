@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from unmask.batch import Batch
 from unmask.objectives.base import ObjectiveModule
 from unmask.tokenization.kinds.bpe import END_OF_WORD
+from unmask.tokenization.kinds.byte_bpe import BYTE_OF
 from unmask.tokenization.opening import Tokenizer
 
 Token = dict[str, Any]
@@ -29,7 +31,39 @@ def show_entry(tokenizer: Tokenizer, index: int) -> str:
     if tokenizer.kind != "byte_bpe" or index in tokenizer.special_ids:
         return entry
     text = tokenizer.decode([index])
-    return entry if "\ufffd" in text else text.replace(" ", "␣").replace("\n", "↵")
+    return entry if "\ufffd" in text else _with_signs(text)
+
+
+def show_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """The tokens of a text for people: as `show_entry`, but one that holds part of a character is shown with all of it,
+    so that a character may be shown twice."""
+    if tokenizer.kind != "byte_bpe":
+        return tokenizer.tokens(ids)
+    bytes_of = {index: _bytes_of(tokenizer, index) for index in set(ids)}
+    text = b"".join(bytes_of[index] for index in ids)
+    ends = list(accumulate(len(bytes_of[index]) for index in ids))
+    shown = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        while start and _is_inside(text[start]):
+            start -= 1
+        while end < len(text) and _is_inside(text[end]):
+            end += 1
+        shown.append(_with_signs(text[start:end].decode("utf-8", "replace")))
+    return shown
+
+
+def _bytes_of(tokenizer: Tokenizer, index: int) -> bytes:
+    text = tokenizer.decode([index])
+    return bytes(map(BYTE_OF.__getitem__, tokenizer.token_strings[index])) if "\ufffd" in text else text.encode()
+
+
+def _is_inside(byte: int) -> bool:
+    """Whether a byte of UTF-8 is not the first of its character."""
+    return byte & 0xC0 == 0x80
+
+
+def _with_signs(text: str) -> str:
+    return text.replace(" ", "␣").replace("\n", "↵")
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ from unmask.inference.inspection import (
     weigh_tokens,
 )
 from unmask.io.rows import Row
+from unmask.reports.samples import show_tokens
 from unmask.serving.batching import Work
 from unmask.serving.endpoints import FAILURES, example, service_of
 from unmask.serving.schemas import Fields, Schema, Targets, Text
@@ -95,7 +96,7 @@ async def attention(request: Request, name: str, body: Annotated[LookRequest, ex
 
         def look() -> dict[str, Any]:
             weights = attention_weights(encoder, ids)
-            return {"tokens": tokenizer.tokens(ids), "weights": (weights * 1000).round().int().tolist()}
+            return {"tokens": show_tokens(tokenizer, ids), "weights": (weights * 1000).round().int().tolist()}
 
         return len(ids), look
 
@@ -130,7 +131,8 @@ async def words(
 
         def look() -> dict[str, Any]:
             found = weigh_tokens(task.predictor, encoded, body.method)
-            return {**vars(found), "weights": found.weights.tolist()}
+            tokens = show_tokens(task.predictor.tokenizer, encoded.input_ids.tolist())
+            return {**vars(found), "tokens": tokens, "weights": found.weights.tolist()}
 
         num_tokens = len(encoded.input_ids)
         return num_tokens * (num_tokens if body.method == "erasure" else NUM_STEPS), look
@@ -173,7 +175,7 @@ async def token_scores(
             ids, scores = found.ids.tolist(), found.scores.tolist()
             if isinstance(scorer, LeftToRightScorer) and scorer.encoder.settings.family.reads_bare_text:
                 ids, scores = sentence.ids.tolist(), [None, *scores]  # nothing stands before the first token
-            return {"tokens": scorer.tokenizer.tokens(ids), "scores": scores}
+            return {"tokens": show_tokens(scorer.tokenizer, ids), "scores": scores}
 
         return work.tokens, look
 

@@ -20,7 +20,7 @@ from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import ExampleSet
 from unmask.inference.features.batches import FeatureModel, InputSet, Pool, input_sets, pooled_vectors
 from unmask.inference.features.extraction import check_pool
-from unmask.inference.features.inputs import FeatureInput, read_feature_input, tokenize
+from unmask.inference.features.inputs import FeatureInput, InputTokens, read_feature_input, tokenize
 from unmask.inference.features.similarity import choose_layers, compare_neighbours, load_embedder, unit_length
 from unmask.inference.left_to_right.generation import Sampling, continue_prompt
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
@@ -28,6 +28,7 @@ from unmask.inference.mask_filling import MaskedText, MaskFiller
 from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.rows import Row
+from unmask.reports.samples import show_tokens
 from unmask.serving.batching import Work, stop_if_abandoned, too_much
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
@@ -214,16 +215,22 @@ class TokenUse:
         self.tokenizer: Tokenizer = open_tokenizer(directory)
 
     def tokens(self, texts: Sequence[str], most: int) -> list[dict[str, Any]]:
-        """The tokens of texts, special ones left out: `tokens`, `ids` and `offsets` (characters).
+        """The tokens of texts, special ones left out: `tokens` for people, `ids` and `offsets` (characters).
 
         Raises:
             Refused: there are over `most` tokens in all.
         """
+        return [
+            {"tokens": show_tokens(self.tokenizer, its.ids), "ids": its.ids, "offsets": its.offsets}
+            for its in self._read(texts, most)
+        ]
+
+    def _read(self, texts: Sequence[str], most: int) -> list[InputTokens]:
         inputs = [FeatureInput(text, None, None, None, f"input {number}") for number, text in enumerate(texts, start=1)]
         read = tokenize(inputs, self.tokenizer)
         if (total := sum(len(its.ids) for its in read)) > most:
             raise too_much(total, most)
-        return [{"tokens": self.tokenizer.tokens(its.ids), "ids": its.ids, "offsets": its.offsets} for its in read]
+        return read
 
     def template_tokens(self, texts: Sequence[str], add_special_tokens: bool, most: int) -> list[list[dict[str, Any]]]:
         """The tokens of texts as text-embeddings-inference gives them: `id`, `text`, `special`, `start`, `stop`.
@@ -234,10 +241,10 @@ class TokenUse:
             Refused: there are over `most` tokens in all, special ones left out.
         """
         rows = []
-        for text, encoded in zip(texts, self.tokens(texts, most), strict=True):
+        for text, its in zip(texts, self._read(texts, most), strict=True):
             own = [
                 {"id": index, "text": text[start:stop], "special": False, "start": start, "stop": stop}
-                for index, (start, stop) in zip(encoded["ids"], encoded["offsets"], strict=True)
+                for index, (start, stop) in zip(its.ids, its.offsets, strict=True)
             ]
             row: list[dict[str, Any]] = []
             for piece in self.tokenizer.template.single:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from support.untrained import save_masked_lm
 from unmask.serving.app import build_app
 from unmask.serving.models import ServedModel, open_models
 from unmask.serving.settings import Limits
@@ -63,6 +64,18 @@ def test_scores_of_tokens_add_up_to_the_text_s(client: TestClient, model: str) -
     [whole] = ask(client, model, "tokenize", inputs=[text])["predictions"]
     assert seen["tokens"] == whole["tokens"]
     assert len(seen["tokens"]) == len(seen["scores"])
+
+
+def test_tokens_of_bytes_are_given_as_text(tmp_path: Path) -> None:
+    roberta = save_masked_lm(tmp_path / "roberta", "roberta", ["هل تحب الكتاب؟ نعم"] * 20)
+    app = build_app(open_models([f"roberta={roberta}"], "fp32"))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        expected = ["هل", "␣تحب", "␣", "é", "é"]  # two bytes, a token each
+        [cut] = ask(client, "roberta", "tokenize", inputs=["هل تحب é"])["predictions"]
+        assert cut["tokens"] == expected
+        assert ask(client, "roberta", "token-scores", text="هل تحب é")["tokens"] == expected
+        assert ask(client, "roberta", "attention", text="هل تحب é")["tokens"] == ["<s>", *expected, "</s>"]
+    app.service.batcher.close()
 
 
 @pytest.mark.parametrize("method", ["erasure", "integrated_gradients"])

@@ -129,6 +129,39 @@ def test_what_belongs_to_a_name_stays_at_it(address: str, browser: Any) -> None:
     page.close()
 
 
+def test_a_text_from_right_to_left_is_drawn_so(address: str, browser: Any) -> None:
+    page, text = browser.new_page(), "ذهب إلى London Bridge مع محمد."
+    found = {"entities": [{"start": 25, "end": 27, "label": "PS"}], "tags": []}
+    reply = {"predictions": [found], "tokens_left_out": [0], "model": "tagging"}
+    page.route("**/tag", lambda route: route.fulfill(json=reply))
+    page.goto(f"{address}/#entities?text={text}")
+    page.locator(".answer[aria-busy=false] svg").wait_for()
+    shown = page.locator(".answer svg text:not([font-size='11'])").all()
+    drawn = [(each.bounding_box()["x"], each.text_content()) for each in shown]
+    assert [word for _, word in sorted(drawn, reverse=True)] == [
+        *("ذهب", "إلى", "Bridge", "London", "مع"),
+        *("مح\u200d", "\u200dمد."),  # a joiner at the edges of pieces of one word, so that its letters join
+    ]
+    figure = page.locator(".answer svg").bounding_box()
+    assert 0 <= figure["x"] + figure["width"] - max(x for x, _ in drawn) < 60, "it begins at the right"
+    assert page.evaluate(OUTSIDE) == []
+    marked, word = page.locator(".answer svg rect[fill^=var]").bounding_box(), shown[-2].bounding_box()
+    assert 0 <= word["x"] - marked["x"] <= marked["width"] - word["width"]
+    assert page.evaluate("getComputedStyle(document.querySelector('textarea')).direction") == "rtl"
+    page.close()
+
+
+def test_the_likeliest_words_are_drawn_from_the_left(address: str, browser: Any) -> None:
+    page, words = browser.new_page(), ["ذهب", "محمد", "London"]
+    reply = {"layers": [{"layer": 0, "tokens": words, "scores": [0.5, 0.3, 0.1]}], "model": "masked"}
+    page.route("**/layers", lambda route: route.fulfill(json=reply))
+    page.goto(f"{address}/#layers")
+    page.locator(".answer[aria-busy=false] svg").wait_for()
+    places = [page.locator(".answer svg").get_by_text(word, exact=True).bounding_box()["x"] for word in ["0", *words]]
+    assert places == sorted(places)
+    page.close()
+
+
 @pytest.mark.parametrize("entities", [[], [{"start": 5, "end": 105, "label": "OG"}]])
 def test_a_word_that_is_longer_than_a_line_is_broken(address: str, browser: Any, entities: list[Any]) -> None:
     page, text = browser.new_page(viewport={"width": 390, "height": 800}), "서울 " + "가나다라마" * 280

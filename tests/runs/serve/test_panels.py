@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -169,6 +170,18 @@ def test_a_figure_of_other_fields_is_dim_until_asked_again(address: str, browser
     dim.first.wait_for()
     page.get_by_role("button", name="blame").click()
     shown.first.wait_for()
+    page.close()
+
+
+def test_a_character_of_two_tokens_is_drawn_once(address: str, browser: Any) -> None:
+    page, chances = browser.new_page(), [0.1] * 4
+    reply = {"starts": [0, 0, 1, 3], "ends": [1, 1, 2, 4], "begins": chances, "stops": chances, "model": "qa"}
+    page.route("**/spans", lambda route: route.fulfill(json=reply))
+    page.goto(f"{address}/#answers?question=Where%3F&context=집은 서")
+    page.locator(".answer[aria-busy=false] svg").first.wait_for()
+    assert page.locator(".answer svg").first.locator("text").all_text_contents() == ["집", "", "은", "서"]
+    boxes = [each.bounding_box() for each in page.locator(".answer svg").first.locator("rect[fill^=var][rx]").all()]
+    assert [round(after["x"] - before["x"] - before["width"]) for before, after in pairwise(boxes)] == [0, 0, 4]
     page.close()
 
 

@@ -118,8 +118,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "Held-out loss": "0.05", "Held-out MLM loss": "0.04", "Held-out NSP accuracy": "0.625", "Dev f1": "0.875",
     }  # fmt: skip
     assert "unmask pretrain bert_tiny &#39;corpus=my text&#39; --resume" in text
-    assert text.count("unigram entropy 7.125") == 2  # the legend of the curve, and beside the held-out loss
-    assert text.count("no context 6.5, unigram entropy 7.125") == 1
+    assert text.count("<bdi>unigram entropy</bdi> 7.125") == 2  # the legend of the curve, and beside the held-out loss
+    assert text.count("<bdi>no context</bdi> 6.5, <bdi>unigram entropy</bdi> 7.125") == 1
     assert "<td>12345</td>" in text
     assert "<td>hidden_size</td><td>128</td>" in text
     assert "말뭉치" in text
@@ -128,7 +128,9 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert page.titles[1] == "input [MASK] · original north · predicted south with probability 0.25"
     assert "fine &lt;b&gt;" in text
     assert page.tags.count("figure") == page.tags.count("svg") == 6
-    assert "<td>Held-out NSP accuracy</td><td>0.625</td><td>chance 0.5</td>" in text  # measured once: no curve
+    assert (
+        "<td>Held-out NSP accuracy</td><td>0.625</td><td><bdi>chance</bdi> 0.5</td>" in text
+    )  # measured once: no curve
 
 
 def test_nothing_comes_from_outside_and_no_id_stands_twice(tmp_path: Path) -> None:
@@ -196,7 +198,9 @@ def test_what_was_logged_once_is_a_table(tmp_path: Path) -> None:
     assert "<td>Loss in training</td>" not in text
     # What is held out stands among the results, and nowhere else than in the headline.
     [held_out] = re.findall("<td>Held-out accuracy</td>.*?</tr>", text)
-    assert held_out == "<td>Held-out accuracy</td><td>0.25</td><td>most frequent label of train 0.5</td></tr>"
+    assert (
+        held_out == "<td>Held-out accuracy</td><td>0.25</td><td><bdi>most frequent label of train</bdi> 0.5</td></tr>"
+    )
     two = [training_row(2), training_row(4), *({"step": step, "eval/accuracy": 0.25} for step in (2, 4))]
     assert "Logged once" not in report_of(run_directory(tmp_path / "two", two))[0]
 
@@ -291,8 +295,15 @@ def test_what_a_discriminator_reaches_by_guessing(tmp_path: Path) -> None:
     floors = by_figure(discriminator_floors(0.15, row))
     text, _ = report_of(run_directory(tmp_path / "run", [row], results={"floors": floors}))
     # -1/8 ln 1/8 - 7/8 ln 7/8 = .37677
-    assert "<td>Held-out discriminator loss</td><td>0.5</td><td>share entropy 0.3768</td>" in text
-    assert "<td>Held-out discriminator accuracy</td><td>0.75</td><td>always original 0.875</td>" in text
+    assert "<td>Held-out discriminator loss</td><td>0.5</td><td><bdi>share entropy</bdi> 0.3768</td>" in text
+    assert "<td>Held-out discriminator accuracy</td><td>0.75</td><td><bdi>always original</bdi> 0.875</td>" in text
+
+
+def test_a_label_from_right_to_left_stands_before_its_figure(tmp_path: Path) -> None:
+    results = {"dev": {"f1": 0.5}, "floors": {"dev.f1": {"always سلبي": 0.25}}, "degenerate": "always سلبي"}
+    text, _ = report_of(run_directory(tmp_path / "run", [training_row(1)], results=results))
+    assert "<td><bdi>always سلبي</bdi> 0.25</td>" in text
+    assert "On dev <bdi>always سلبي</bdi>: the model" in text
 
 
 def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
@@ -302,7 +313,7 @@ def test_a_legend_says_what_the_title_does_not(tmp_path: Path) -> None:
     legends = dict(re.findall("<figcaption><b>(.*?)</b>(.*?)</figcaption>", text))
     both = '<span class="key training">training</span><span class="key held-out">held-out</span>'
     assert legends.pop("Loss: weighted sum of MLM, NSP") == both
-    nsp = '<span class="key training">training</span><span class="key floor">chance 0.6931</span>'
+    nsp = '<span class="key training">training</span><span class="key floor"><bdi>chance</bdi> 0.6931</span>'
     assert legends.pop("NSP loss in training") == nsp
     assert set(legends.values()) == {""}
     assert "Held-out f1" in legends

@@ -18,7 +18,7 @@ from unmask.objectives.replaced_token import ReplacedToken, ReplacedTokenModule
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.reports.layout import render
 from unmask.reports.sample_rows import view_samples
-from unmask.reports.samples import samples_of
+from unmask.reports.samples import samples_of, show_tokens
 from unmask.tokenization.learning.train import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -174,6 +174,22 @@ def test_a_generator_that_is_trained_alone_is_asked_as_a_masked_lm(tokenizers: d
     assert {token["kind"] for token in samples_of(module, batch, tokenizer)[0]["text"]} == {"checked", "special"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("byte_bpe", ["<s>", "the", "␣dog", *"␣ééفف", "<mask>", *"👩👩👩👩", "↵"]),
+        ("wordpiece", ["[CLS]", "the", "dog", "[UNK]", "[MASK]", "[UNK]"]),
+    ],
+)
+def test_tokens_of_bytes_are_shown_as_text(
+    tokenizers: dict[str, TextTokenizer], kind: str, expected: list[str]
+) -> None:
+    tokenizer = tokenizers[kind]
+    mask = tokenizer.token_strings[tokenizer.mask_id]
+    (ids,) = tokenizer.encode_batch([f"the dog éف{mask}👩\n"], specials_in_text=True)
+    assert show_tokens(tokenizer, [tokenizer.cls_id, *ids]) == expected
+
+
 # ---- Drawn
 
 
@@ -207,11 +223,20 @@ def test_what_a_discriminator_says() -> None:
 
 def test_pieces_of_a_word_stand_together() -> None:
     pieces = [{"token": "do", "kind": "plain"}, {"token": "##gs", "kind": "plain", "joined": True}]
-    assert '<p class="text">dogs</p>' in drawn(*pieces)
+    assert '<p class="text" dir="auto">dogs</p>' in drawn(*pieces)
     marked: list[dict[str, Any]] = [
         {"token": "␣do", "kind": "plain", "joined": False}, {"token": "gs", "kind": "plain", "joined": True}
     ]  # fmt: skip
-    assert '<p class="text">dogs</p>' in drawn(*marked)
+    assert '<p class="text" dir="auto">dogs</p>' in drawn(*marked)
+
+
+def test_texts_from_right_to_left_stand_beside_what_is_said_of_them() -> None:
+    said = {"input": {"text": "דוד [sic]!"}, "label": None, "prediction": "Müller [اسم], דוד [اسم]"}
+    page = render("samples.html", **view_samples([said]))
+    assert "<td><bdi>דוד [sic]!</bdi></td>" in page
+    assert '<mark class=""><bdi>Müller [اسم]</bdi>, <bdi>דוד [اسم]</bdi></mark>' in page
+    text = drawn({"token": "[CLS]", "kind": "special"}, {"token": "דוד", "kind": "plain"})
+    assert '<p class="text" dir="auto"><span class="special"><bdi>[CLS]</bdi></span> דוד</p>' in text
 
 
 def test_an_answer_is_marked_as_its_task_compares_it() -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len, set_cell_size
 
 from unmask.doctor.findings import FigureTable, Finding, Histogram, Level
 from unmask.doctor.samples import read_entry
@@ -24,6 +25,7 @@ QUANTILES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.9
 NUM_BINS = 16
 _NUM_ENTRIES = 20
 _ENTRIES_IN_ROW = 5
+_ENTRY_WIDTH = 10  # columns of a terminal, of whose 100 five entries with their shares then take 98
 _SHOWN_TOKENS = 24
 _MOST_SOURCES = 10
 
@@ -202,10 +204,15 @@ def entries_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> FigureTa
     counts = statistics.token_counts
     order = np.argsort(-counts, kind="stable")[:_NUM_ENTRIES]
     total = max(1, int(counts.sum()))
-    cells = [f"{read_entry(tokenizer, index)}  {counts[index] / total:.2%}" for index in order if counts[index]]
+    entries = {index: _shortened(read_entry(tokenizer, index)) for index in order if counts[index]}
+    cells = [f"{entry}  {counts[index] / total:.2%}" for index, entry in entries.items()]
     cells += [""] * (-len(cells) % _ENTRIES_IN_ROW)
     rows = [tuple(cells[start : start + _ENTRIES_IN_ROW]) for start in range(0, len(cells), _ENTRIES_IN_ROW)]
     return FigureTable("Commonest entries", tuple(rows), ("",) * _ENTRIES_IN_ROW)
+
+
+def _shortened(entry: str) -> str:
+    return entry if cell_len(entry) <= _ENTRY_WIDTH else f"{set_cell_size(entry, _ENTRY_WIDTH - 1).rstrip()}…"
 
 
 def longest_table(statistics: StoreStatistics, tokenizer: Tokenizer) -> FigureTable:

@@ -83,25 +83,65 @@ function partsOf(piece, width) {
   return parts.map((text, place) => ({ ...piece, text, note: place ? "" : piece.note, title: piece.title ?? piece.note, gap: place < parts.length - 1 ? 0 : piece.gap }));
 }
 
+const RIGHT_TO_LEFT = /(?=[\p{L}\p{M}])[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+const [BEGINS_SO, ENDS_SO] = [new RegExp(`^${RIGHT_TO_LEFT.source}`, "u"), new RegExp(`${RIGHT_TO_LEFT.source}$`, "u")];
+const ENDS_IN_WORD = /[\p{L}\p{M}\p{Nd}>\]]$/u; // or is a special token, such as <s>
+const JOINER = "\u200d"; // letters of Arabic join across it
+
+/** From which side a text is written, by its first letter. */
+function directionOf(text) {
+  const first = text.match(/\p{L}/u)?.[0];
+  return first && (RIGHT_TO_LEFT.test(first) ? "rtl" : "ltr");
+}
+
+function mirror(placed, from, to) {
+  for (const each of placed) each.at = from + to - each.at - each.wide;
+}
+
+/** Puts pieces, which stand from left to right, in the order of a text of this direction; on each line those of the other
+ * are turned together. */
+function turn(placed, direction, width) {
+  for (let first = 0; first < placed.length; first++) {
+    if ((placed[first].side || direction) === direction) continue;
+    let last = first;
+    for (let next = first; placed[next]?.top === placed[first].top && placed[next].side !== direction; next++)
+      if (placed[next].side) last = next;
+    mirror(placed.slice(first, last + 1), placed[first].at, placed[last].at + placed[last].wide);
+    first = last;
+  }
+  if (direction === "rtl") mirror(placed, 0, width);
+}
+
 /** Pieces of a text one after another, each `{text, ink, strength, note, isMarked, least}`: a ground of a colour, a word
- * below it, a line under it, the least width. The strength is at most 0.5: a text on more cannot be read in the dark. */
-export function flow(pieces, width, label) {
+ * below it, a line under it, the least width. The strength is at most 0.5: a text on more cannot be read in the dark.
+ * `whole`, if it is not the pieces together, is the text whose first letter says from which side it is written; "" for
+ * words that are no text. */
+export function flow(pieces, width, label, whole = pieces.map((piece) => piece.text).join(" ")) {
+  const direction = directionOf(whole) ?? "ltr";
   const noted = pieces.some((piece) => piece.note);
   const line = noted ? LINE + 16 : LINE;
   let x = 0;
   let y = 0;
-  const drawn = pieces.flatMap((piece) => partsOf(piece, width - 2 * MARGIN)).map((piece) => {
-    const own = widthOf(piece.text);
+  const parts = pieces.flatMap((piece) => partsOf(piece, width - 2 * MARGIN));
+  const joins = parts.map((part, place) => part.gap === 0 && ENDS_SO.test(part.text) && BEGINS_SO.test(parts[place + 1]?.text));
+  const placed = parts.map((piece, place) => {
+    const shown = `${joins[place - 1] ? JOINER : ""}${piece.text}${joins[place] ? JOINER : ""}`;
+    const own = widthOf(shown);
     const wide = Math.max(own + (piece.gap === 0 ? MARGIN : 2 * MARGIN), piece.least ?? 0, piece.note ? widthOf(piece.note, 11) + 6 : 0);
     if (x > 0 && x + wide > width) [x, y] = [0, y + line];
     const at = x;
     x += wide + (piece.gap ?? 2);
+    return { piece, shown, own, wide, at, top: y, side: directionOf(piece.text) ?? (/\p{Nd}/u.test(piece.text) ? "ltr" : "") };
+  });
+  if (whole) turn(placed, direction, width);
+  const drawn = placed.map(({ piece, shown, own, wide, at, top, side }) => {
+    const written = ENDS_IN_WORD.test(piece.text) && side ? side : direction;
     return html`<g>
       ${piece.title ? html`<title>${piece.title}</title>` : ""}
-      <rect x=${at} y=${y + 3} width=${wide} height="24" rx="4" fill=${piece.ink ?? "none"} fill-opacity=${piece.strength ?? 1} />
-      ${piece.isMarked ? html`<rect x=${at} y=${y + 28} width=${wide} height="2" fill="var(--ink)" />` : ""}
-      ${text(at + (wide - own) / 2, y + 20, piece.text)}
-      ${piece.note ? text(at + wide / 2, y + 39, piece.note, { "font-size": 11, "text-anchor": "middle", fill: "var(--muted)" }) : ""}
+      <rect x=${at} y=${top + 3} width=${wide} height="24" rx="4" fill=${piece.ink ?? "none"} fill-opacity=${piece.strength ?? 1} />
+      ${piece.isMarked ? html`<rect x=${at} y=${top + 28} width=${wide} height="2" fill="var(--ink)" />` : ""}
+      ${text(at + (wide - own) / 2, top + 20, shown, written === "rtl" ? { direction: "rtl", "text-anchor": "end" } : {})}
+      ${piece.note ? text(at + wide / 2, top + 39, piece.note, { "font-size": 11, "text-anchor": "middle", fill: "var(--muted)" }) : ""}
     </g>`;
   });
   return frame(width, y + line + 2, label, drawn);

@@ -43,8 +43,8 @@ export function TextBox({ field, label, rows = 1, lang }) {
   const put = (event) => (field.value = event.target.value);
   return html`<label class="text">${label}
     ${rows === 1
-      ? html`<input value=${field.value} onInput=${put} spellcheck="false" lang=${lang} autocomplete="off" />`
-      : html`<textarea rows=${rows} value=${field.value} onInput=${put} spellcheck="false" lang=${lang}></textarea>`}</label>`;
+      ? html`<input dir="auto" value=${field.value} onInput=${put} spellcheck="false" lang=${lang} autocomplete="off" />`
+      : html`<textarea dir="auto" rows=${rows} value=${field.value} onInput=${put} spellcheck="false" lang=${lang}></textarea>`}</label>`;
 }
 
 /** A number from 0 on; the browser itself says where it is another. */

@@ -33,8 +33,11 @@ SPECIAL_TOKENS = {
 }
 
 _SHOWN = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-BYTES = tuple(sorted([*map(chr, _SHOWN), *(chr(0x100 + number) for number in range(256 - len(_SHOWN)))]))
-"""The characters that represent the 256 bytes, in the order of GPT-2's ids; printable bytes represent themselves."""
+_HIDDEN = [byte for byte in range(256) if byte not in _SHOWN]
+BYTE_OF = {chr(byte): byte for byte in _SHOWN} | {chr(0x100 + place): byte for place, byte in enumerate(_HIDDEN)}
+"""The byte that each character represents; printable bytes represent themselves."""
+BYTES = tuple(sorted(BYTE_OF))
+"""The characters that represent the 256 bytes, in the order of GPT-2's ids."""
 
 _PRE_TOKENIZER = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 

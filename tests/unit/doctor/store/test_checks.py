@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from support.trained import trained
 from unmask.doctor.findings import Finding
 from unmask.doctor.store.checks import check_store, entries_table, length_histograms, length_table, longest_table
 from unmask.doctor.store.floors import StoreFloors
 from unmask.doctor.store.statistics import StoreStatistics, count_store, find_duplicates
+from unmask.doctor.terminal import print_tables
 from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import new_objective
@@ -163,6 +166,24 @@ def test_one_document_is_enough_for_sequences_of_one_segment(tmp_path: Path, tin
     about: dict[str, Any] = {"packing": packing, "text_length": 14, "objective": objective}
     found = check_store(store, statistics, find_duplicates(store), **about)
     assert not {"too-few-documents", "few-documents", "long-sentences"} & {finding.name for finding in found}
+
+
+def test_the_share_of_a_long_entry_is_told_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "internationalization",
+        "Donaudampfschifffahrt",
+        "counterrevolutionary",
+        "misunderstandings",
+        "가나다라마바사",
+    ]
+    text = " ".join(words)
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    trained([text] * 20, kind="byte_bpe", vocab_size=600).save(tokenizer)
+    _, opened, statistics = make(tmp_path, tokenizer, [text] * 20)
+    print_tables([entries_table(statistics, opened)])
+    shown = re.findall(r"(\S+)  20\.00%", capsys.readouterr().out)
+    assert sorted(shown) == ["internati…", "␣Donaudam…", "␣counterr…", "␣misunder…", "␣가나다라…"]
 
 
 def test_tables_and_pictures(tmp_path: Path, tiny_model: Path) -> None:

@@ -35,11 +35,12 @@ function show({ found, spans, note, context }) {
   const pieces = spans?.starts.map((start, place) => {
     const inside = found.start !== null && start >= found.start && spans.ends[place] <= found.end;
     return {
-      text: context.slice(start, spans.ends[place]).join(""), // the server counts characters, not halves of them
+      // The server counts characters, not halves of them; bytes of one character may be in two tokens.
+      text: context.slice(Math.max(start, spans.ends[place - 1] ?? 0), spans.ends[place]).join(""),
       ink: spans.begins[place] >= spans.stops[place] ? "var(--training)" : "var(--held-out)",
       strength: 0.5 * Math.max(spans.begins[place], spans.stops[place]),
       isMarked: inside,
-      gap: spans.starts[place + 1] === spans.ends[place] ? 0 : 4,
+      gap: spans.starts[place + 1] <= spans.ends[place] ? 0 : 4,
       title: `begins here: ${spans.begins[place].toPrecision(2)}, ends here: ${spans.stops[place].toPrecision(2)}`,
     };
   });
@@ -47,9 +48,9 @@ function show({ found, spans, note, context }) {
   const isPart = spans && words(context.slice(0, from)).length + words(context.slice(to)).length > 0;
   const part = isPart ? words(context.slice(from, to)) : [];
   const best = found.n_best.slice(0, 6).map((each) => ({ label: each.answer, values: [each.probability] }));
-  return html`<p class="big">${found.answer || "no answer"}</p>
+  return html`<p class="big"><bdi>${found.answer || "no answer"}</bdi></p>
     ${note && html`<p class="about">Where it may begin and end is not shown: ${note}</p>`}
-    ${isPart ? html`<p class="about">A long passage is read in parts. Shown is the one with the likeliest beginning and end, from “${part.slice(0, 3).join(" ")}” to “${part.slice(-3).join(" ")}”.</p>` : ""}
+    ${isPart ? html`<p class="about">A long passage is read in parts. Shown is the one with the likeliest beginning and end, from “<bdi>${part.slice(0, 3).join(" ")}</bdi>” to “<bdi>${part.slice(-3).join(" ")}</bdi>”.</p>` : ""}
     ${pieces ? html`<${Figure} title=${`Where it may begin (blue) and end (orange)${pieces.some((each) => each.isMarked) ? "; the answer is underlined" : ""}`}>${flow(pieces, width.value, "The passage with the answer")}<//>` : ""}
     ${best.length ? html`<${Figure} title="The best answers">${bars(best, width.value, "The best answers")}<//>` : ""}`;
 }

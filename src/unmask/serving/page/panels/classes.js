@@ -37,7 +37,7 @@ const answer = answering({ model, use: JUDGING, fields: { text, second } }, asyn
   if (how === "none") return read;
   if (!has(name, "words")) return { ...read, note: `${name} gives its answer alone, as an ensemble does, and any model that is served as ONNX.` };
   try {
-    return { ...read, how, words: await askModel(name, "words", { input: asked, method: how }) };
+    return { ...read, said: Object.values(asked).join(" "), how, words: await askModel(name, "words", { input: asked, method: how }) };
   } catch (error) {
     return { ...read, note: error.message };
   }
@@ -49,7 +49,7 @@ const WEIGHTS = {
   integrated_gradients: "its part of the difference that hiding all tokens makes to the label’s logit",
 };
 
-function show({ found, how, words, note }) {
+function show({ found, said, how, words, note }) {
   if ("value" in found) return html`<p class="big">${Number(found.value.toPrecision(6))}</p><p class="about">On the scale of the numbers that the model was trained with.</p>`;
   const rows = Object.entries(found.probabilities)
     .map(([label, value]) => ({ label: found.labels?.includes(label) ? `✓ ${label}` : label, values: [value] }))
@@ -66,7 +66,7 @@ function show({ found, how, words, note }) {
         strength: (0.5 * Math.abs(words.weights[place])) / most,
         note: Math.abs(words.weights[place]) >= 0.005 ? words.weights[place].toFixed(2) : "",
         title: `${token}: ${words.weights[place].toPrecision(3)}`,
-      })), width.value, "The words that the label rests on")}<//>
+      })), width.value, "The words that the label rests on", said)}<//>
       <p class="about">Below a token: ${WEIGHTS[how]}.</p>`}`;
 }
 

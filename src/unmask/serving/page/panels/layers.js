@@ -33,6 +33,7 @@ const show = ({ layers }) => html`<${Figure} title="From the embeddings (0) to t
     ]),
     width.value,
     "The likeliest words of each layer",
+    "",
   )}<//>`;
 
 export const layers = {
