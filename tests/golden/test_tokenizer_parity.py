@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import unicodedata
 from contextlib import ExitStack
 from functools import cache
 from itertools import islice
@@ -38,6 +40,7 @@ BUILT_IN = [
     "모든 국민은 인간으로서의 존엄과 가치를 가지며, 행복을 추구할 권리를 가진다 (憲法 제10조).",
     "훈민정음(訓民正音)은 ‘백성을 가르치는 바른 소리’라는 뜻이다 — 1443년, King Sejong.",
     "\u1112\u1161\u11ab\u1100\u1173\u11af decomposed and cafe\u0301 decomposed",
+    "यह हिन्दी है, น้ำ นำ, Tiếng Việt, Ёлка и йод, です; ǎ m\u0308 x\u0308",
     "zero\u200bwidth, a tab\there, no-break\u00a0space, \x07 a bell, an emoji 👩‍🚀 and 漢字 in English",
     "  two  spaces, a line\n\nand another\r\n\ttab ",
     "[CLS] the man went to the [MASK] . [SEP] or <s> the <mask> </s> or _start_ one _classify_",
@@ -50,6 +53,7 @@ FAMILIES = {
     "wordpiece, cased": TokenizerSettings(
         vocab_size=8000, lowercase=False, unused_slots=120, extra_special_tokens=("[ENT]",)
     ),
+    "wordpiece, marks kept": TokenizerSettings(vocab_size=8000, strip_accents=False),
     "bpe": TokenizerSettings(kind="bpe", num_merges=3000, unused_slots=2, extra_special_tokens=("[ENT]",)),
     "byte_bpe": TokenizerSettings(kind="byte_bpe", vocab_size=4000, unused_slots=2, extra_special_tokens=("[ENT]",)),
 }
@@ -182,6 +186,17 @@ def test_keys_beside_the_definition_count_as_in_transformers(
     ours.save(tmp_path / "again")
     expected = AutoTokenizer.from_pretrained(tmp_path)(texts, add_special_tokens=False)["input_ids"]
     assert ours.encode_batch(texts) == load_tokenizer(tmp_path / "again").encode_batch(texts) == expected
+
+
+@pytest.mark.parametrize("strip_accents", [False, None])
+def test_marks_are_kept_as_by_bert(strip_accents: bool | None) -> None:
+    ours = trained("wordpiece" if strip_accents is None else "wordpiece, marks kept")
+    vocab = {entry: index for index, entry in enumerate(ours.token_strings)}
+    theirs = BertTokenizer(vocab=vocab, do_lower_case=True, strip_accents=strip_accents)
+    lines = [unicodedata.normalize("NFC", line) for line in some_lines()]
+    if strip_accents is None:  # Hangul apart, which `transformers` breaks where it strips
+        lines = [line for line in lines if not re.search("[가-힣\u1100-\u11ff]", line)]
+    assert_equal(ours.encode_batch(lines, specials_in_text=True), theirs(lines, add_special_tokens=False)["input_ids"])
 
 
 def test_a_segmented_text_encodes_the_same_in_transformers(tmp_path: Path) -> None:

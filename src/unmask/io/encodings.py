@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import io
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -25,11 +24,25 @@ SAMPLE_BYTES = 64 * 1024
 MOST_LINE_BYTES = 1 << 28
 """Of a line of text: a small compressed file may hold one without an end."""
 
-_SCRIPTS = {"cp949": ("HANGUL",), "cp932": ("HIRAGANA", "KATAKANA", "CJK"), "gb18030": ("CJK",), "cp1252": ("LATIN",)}
+_IN_WORD = re.compile(rb"(?<=[A-Za-z])[\x80-\xff]{1,2}(?![\x80-\xff])|(?<![\x80-\xff])[\x80-\xff]{1,2}(?=[A-Za-z])")
+"""One or two bytes beyond ASCII beside an ASCII letter, as in Western European languages."""
+
+_RARE_HAN = "".join(
+    bytes((row, cell)).decode("gb2312", "ignore") for row in range(0xD8, 0xF8) for cell in range(0xA1, 0xFF)
+)
+_USUAL = {
+    "cp1252": "[À-ÏÑ-ÜßŒœŠšŽžà-ïñ-üÿ‘’“”„–—…•€£§©®°´·«»¡¿\u00a0]",  # Turkish has others for ÐÝÞðýþ
+    "cp949": "[가-힣ㅋㅎㅠㅜㅡㅉㄷㅇ]",
+    "cp932": "[ぁ-ヿ一-鿿]",
+    "gb18030": f"(?![{_RARE_HAN}])[一-鿿㐀-䶿]",
+}
 """Encodings to try, in order, and what nearly all letters beyond ASCII are in text that is written in them."""
 
-_ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
-"""A byte beyond ASCII between two of ASCII, as in European languages."""
+_OTHERS = (
+    "cp1252 (Western Europe), cp1250 (Central Europe), cp1251 or koi8-r (Russian), cp1253 (Greek), cp1254 (Turkish), "
+    "cp1255 (Hebrew), cp1256 (Arabic), cp874 (Thai), euc-jp (Japanese), big5 (Chinese)"
+)
+"""What is often right where none of these fits."""
 
 LFS_POINTER = "version https://git-lfs"
 """How a file begins that Git LFS has put in place of a large one."""
@@ -179,6 +192,8 @@ def _describe_undecodable(
             "UTF-8; convert the file (for example with iconv) or repair that line"
         )
         fitting = fitting_encoding(sample)
+    if fitting is None and settings is not None and settings.encoding == "utf-8":
+        return f"{what}; or give its encoding, {settings.option('encoding', 'NAME')}: often {_OTHERS}"
     if fitting is None or (settings is not None and fitting == settings.encoding):
         return what
     read = sample if fitting.startswith("utf-16") else line  # in UTF-16 a line does not end where its line feed does
@@ -216,11 +231,14 @@ def fitting_encoding(sample: bytes) -> str | None:
         return "utf-16"
     if (num_zeros := sample.count(0)) > max(3, len(sample) / 20):
         return "utf-16-le" if sample[1::2].count(0) * 2 > num_zeros else "utf-16-be"
-    are_alone = 2 * len(_ALONE.findall(sample)) > sum(byte > 0x7F for byte in sample)
-    for encoding, scripts in _SCRIPTS.items():
-        if (are_alone and encoding != "cp1252") or (text := _decoded(sample, encoding)) is None:
+    num_beyond = sum(byte > 0x7F for byte in sample)
+    is_western = 2 * sum(map(len, _IN_WORD.findall(sample))) >= num_beyond
+    for encoding, usual in _USUAL.items():
+        if (encoding == "cp1252" and not is_western) or (text := _decoded(sample, encoding)) is None:
             continue
-        letters = [char for char in text if char > "\x7f" and char.isalpha()]
-        if letters and sum(unicodedata.name(char, "").startswith(scripts) for char in letters) >= 0.9 * len(letters):
+        beyond = [char for char in text if char > "\x7f" and (char.isalpha() or encoding == "cp1252")]
+        is_usual = beyond and len(re.findall(usual, "".join(beyond))) >= 0.9 * len(beyond)
+        # Of two bytes each; few of the second ones are ASCII letters.
+        if is_usual and (encoding in ("cp1252", "cp932") or 1.3 * len(beyond) < num_beyond):
             return encoding
     return None

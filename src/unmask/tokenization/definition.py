@@ -74,14 +74,14 @@ def special_added_tokens(
 
 
 def bert_normalizer(
-    lowercase: bool, compose: bool, strip_accents: bool | None = None, split_han: bool = True
+    lowercase: bool, strip_accents: bool | None = None, *, compose: bool, split_han: bool = True
 ) -> Definition:
     """BERT's normaliser.
 
     Args:
         lowercase: True for an uncased vocabulary.
-        compose: True ends with NFC, as in all tokenizers trained here; False is exactly what Google released.
         strip_accents: None strips them if `lowercase`.
+        compose: True ends with NFC, as in all tokenizers trained here; False is exactly what Google released.
         split_han: True puts spaces around Han characters.
     """
     bert = {

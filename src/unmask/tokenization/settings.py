@@ -19,8 +19,10 @@ class TokenizerSettings(Settings):
             text too small to fill it gives fewer, as the training report says.
         num_merges: merges to learn, for `bpe` and `byte_bpe`; if given, it replaces `vocab_size`, and the entries are
             those of the alphabet, the special tokens and one per merge (Radford et al. 2018: 40,000).
-        lowercase: True lowercases (and strips accents, except for `byte_bpe`); False keeps both. None does as the
-            kind's published tokenizer: True for `wordpiece` and `bpe`, False for `byte_bpe` and `word`.
+        lowercase: True lowercases; False keeps the case. None does as the kind's published tokenizer: True for
+            `wordpiece` and `bpe`, False for `byte_bpe` and `word`.
+        strip_accents: for `wordpiece` and `bpe`. True takes marks away from letters (Unicode's category Mn, which has
+            many vowels of Hindi and Thai too); False keeps them. None strips where text is lowercased, as BERT.
         segmenter: a key of `unmask.corpus.segmenters.SEGMENTERS`, which puts spaces between the morphemes of a
             text before any other step; "none" leaves the text unchanged.
         unused_slots: entries `[unused0]` ..., kept free for tokens that are added after pre-training.
@@ -39,6 +41,7 @@ class TokenizerSettings(Settings):
     vocab_size: int = Field(default=30522, ge=8, le=1_000_000)
     num_merges: int | None = Field(default=None, ge=1, le=1_000_000)
     lowercase: bool | None = None
+    strip_accents: bool | None = None
     segmenter: Literal["none", "kiwi"] = "none"
     unused_slots: int = Field(default=0, ge=0, le=100_000)
     extra_special_tokens: tuple[str, ...] = ()
@@ -59,6 +62,12 @@ class TokenizerSettings(Settings):
     def _merges_are_of_bpe(self) -> TokenizerSettings:
         if self.num_merges is not None and self.kind in ("wordpiece", "word"):
             raise ValueError(f"num_merges is for the kinds bpe and byte_bpe: give vocab_size for {self.kind}")
+        return self
+
+    @model_validator(mode="after")
+    def _accents_are_of_words(self) -> TokenizerSettings:
+        if self.strip_accents is not None and self.kind not in ("wordpiece", "bpe"):
+            raise ValueError(f"strip_accents is for the kinds wordpiece and bpe: {self.kind} always keeps accents")
         return self
 
 

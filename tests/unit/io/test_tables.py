@@ -404,8 +404,13 @@ def test_other_encodings(tmp_path: Path, encoding: str, suffix: str) -> None:
     [
         ("데이터를 읽는 다른 방법입니다", "cp949"),
         ("日本語のテキストです", "cp932"),
+        ("テスト", "cp932"),
         ("这部电影非常好看", "gb18030"),
+        ("圖書館裡沒有人說話", "gb18030"),
         ("un café très élégant, déjà vu", "cp1252"),
+        ("À bientôt", "cp1252"),
+        ("Ein Satz über Größe.", "cp1252"),
+        ("It’s “the best”", "cp1252"),
         ("text;label\r\nascii only;x\r\n", "utf-16"),
         ("text;label\r\nascii only;x\r\n", "utf-16-be"),
     ],
@@ -413,6 +418,28 @@ def test_other_encodings(tmp_path: Path, encoding: str, suffix: str) -> None:
 def test_the_encoding_that_fits(text: str, encoding: str) -> None:
     assert fitting_encoding(text.encode(encoding)) == encoding
     assert fitting_encoding(b"\xff\x81\x8d") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("И т. д. и т. п. Это йод.", "cp1251"),
+        ("Привет", "koi8-r"),
+        ("Привет, мир", "iso8859-5"),
+        ("مرحبا بالعالم", "cp1256"),
+        ("שלום עולם", "cp1255"),
+        ("Καλημέρα κόσμε", "cp1253"),
+        ("ขอบคุณ ครับ", "cp874"),
+        ("コーヒーを飲んだ", "euc-jp"),
+        ("ひらがな", "euc-jp"),
+        ("Dziękuję, jesteś świetną osobą", "cp1250"),
+        ("Bütün insanlar eşit doğarlar; akıl", "cp1254"),
+    ],
+)
+def test_no_encoding_is_named_where_others_are_likely(tmp_path: Path, text: str, encoding: str) -> None:
+    path = write(tmp_path / "a.csv", f"text\n{text}\n".encode(encoding))
+    with pytest.raises(InputError, match=r"repair that line; or give its encoding, data\.encoding=NAME: often cp1252"):
+        fields(path)
 
 
 @pytest.mark.parametrize(

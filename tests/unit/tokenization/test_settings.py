@@ -25,6 +25,12 @@ def test_merges_are_counted_for_bpe_alone() -> None:
         TokenizerSettings(num_merges=10)
 
 
+@pytest.mark.parametrize("kind", ["byte_bpe", "word"])
+def test_accents_are_stripped_by_bert_alone(kind: str) -> None:
+    with pytest.raises(ValidationError, match=f"strip_accents is for the kinds wordpiece and bpe: {kind} always keeps"):
+        TokenizerSettings.model_validate({"kind": kind, "strip_accents": False})
+
+
 @pytest.mark.parametrize("tokens", [["[A]", "[A]"], [""], ["[A] "]])
 def test_further_special_tokens_are_distinct_and_visible(tokens: list[str]) -> None:
     with pytest.raises(ValidationError, match="expected different tokens"):

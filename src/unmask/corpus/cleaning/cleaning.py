@@ -52,6 +52,13 @@ _NEVER_COMPOSED = _LINE_BREAKS | _CONTROL | _ZERO_WIDTH | set(_NEEDLESS_JOINERS)
 
 COMPOSED = "documents composed (NFC)"
 
+_SCRIPTS_OF = {
+    "Chinese": "Han",
+    "Japanese": "Hiragana, Katakana or Han",
+    "Kana": "Hiragana or Katakana",
+    "Korean": "Hangul",
+}
+
 
 def clean(draft: Draft, settings: CleaningSettings) -> None:
     """Applies to a document the steps that depend on no other document.
@@ -89,6 +96,8 @@ def check_scripts(settings: CleaningSettings) -> None:
         if script not in names:
             nearest = difflib.get_close_matches(script.title(), names, n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else "expected Unicode's name, such as Latin, Hangul, Han"
+            if script.title() in _SCRIPTS_OF:
+                hint = f"give {_SCRIPTS_OF[script.title()]}"
             raise SettingsError(f"min_script_share: there is no script {script!r}: {hint}")
         if not 0 <= share <= 1:
             raise SettingsError(f"min_script_share: {script}: {share} is no share: expected a number from 0 to 1")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from itertools import product
 
-_STOPS = ".!?…。！？｡．"  # stops
+_STOPS = ".!?…。！？｡．؟۔।॥։።။។"  # of Latin, East Asian, Arabic, Indian, Armenian, Ethiopic, Burmese and Khmer text
 
 # -------------------------------------------------------------------------------------------- words before a full stop
 

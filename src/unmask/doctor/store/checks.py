@@ -152,8 +152,9 @@ def _check_documents(
     if sentences != "none" and share > 0.2:
         message = f"{share:.1%} of the documents are one sentence: nothing follows it, so it is cut in two segments"
         advice = (
-            "give whole documents (one a JSON line, or blank lines between them in .txt), or set "
-            "objective.sentence_objective=none"
+            "give whole documents (one a JSON line, or blank lines between them in .txt). If they are whole, their "
+            "sentences end in signs that the rules do not know, such as Thai's spaces: put a line break after each "
+            "sentence, or set objective.sentence_objective=none"
         )
         yield Finding("single-sentence-documents", "warning" if share > 0.5 else "note", message, advice)
 

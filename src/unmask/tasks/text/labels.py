@@ -174,7 +174,7 @@ def check_spelling(
                 f"no invisible characters){otherwise}"
             )
     folded: dict[str, str] = {}
-    pairs = [(label, folded.setdefault(text.casefold(), label)) for text, label in seen.items()]
+    pairs = [(label, folded.setdefault(text.lower(), label)) for text, label in seen.items()]
     if alike := [f"{other!r} and {label!r} ({first_lines[label]})" for label, other in pairs if label != other]:
         logger.warning("labels that differ only in the case count as different ones: %s", listed(alike, 5))
 

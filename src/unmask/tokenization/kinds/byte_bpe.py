@@ -79,7 +79,8 @@ def define(
     )
 
 
-def _normalizer(lowercase: bool) -> Definition:
+def _normalizer(lowercase: bool, strip_accents: bool | None = None) -> Definition:
+    assert strip_accents is None, "it keeps them always"
     compose = {"type": "NFC"}
     return {"type": "Sequence", "normalizers": [compose, {"type": "Lowercase"}]} if lowercase else compose
 

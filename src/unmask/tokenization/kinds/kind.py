@@ -75,7 +75,8 @@ class TokenizerKind:
     has_segments: bool  # True if the model takes `token_type_ids`
     lowercase: bool  # whether the published tokenizer lowercases
     max_word_characters: int | None  # longer words are unknown; None if there is no limit
-    normalizer: Callable[[bool], dict[str, Any] | None]  # of a definition, given whether to lowercase
+    # of a definition, given whether to lowercase and whether to strip accents (None: as the published tokenizer)
+    normalizer: Callable[[bool, bool | None], dict[str, Any] | None]
     pre_tokenizer: dict[str, Any]  # of a definition
     # cuts a text where no word spans the cut, so that equal pre-tokens are split into words only once
     pre_tokens: Callable[[str], list[str]]

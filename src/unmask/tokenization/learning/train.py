@@ -15,6 +15,7 @@ from unmask.tokenization.kinds.bpe import BPE
 from unmask.tokenization.kinds.byte_bpe import BYTE_BPE
 from unmask.tokenization.kinds.kind import Learned, Split, TokenizerKind
 from unmask.tokenization.kinds.wordpiece import WORDPIECE
+from unmask.tokenization.learning.lost_marks import LostMarks
 from unmask.tokenization.learning.word_counts import WordCounts, count_words
 from unmask.tokenization.library import word_splitter
 from unmask.tokenization.settings import TokenizerSettings
@@ -103,7 +104,8 @@ def train_tokenizer(
             entry already, or the installed `tokenizers` library cannot train.
     """
     family = TOKENIZERS[settings.kind]
-    normalizer = family.normalizer(family.lowercase if settings.lowercase is None else settings.lowercase)
+    lowercase = family.lowercase if settings.lowercase is None else settings.lowercase
+    normalizer = family.normalizer(lowercase, settings.strip_accents)
     split = word_splitter(normalizer, family.pre_tokenizer)
     _refuse_words(settings.extra_special_tokens, split)
     _refuse_entries(settings.extra_special_tokens, family.reserved_entries(settings.unused_slots, ()))
@@ -113,12 +115,16 @@ def train_tokenizer(
     def pre_tokens(text: str) -> list[str]:
         return family.pre_tokens(segment(text))
 
-    counts = count_words(texts, split, settings.sample_bytes, seed, pre_tokens)
+    lost = LostMarks() if settings.strip_accents is None and split("é") == ["e"] else None
+    counts = count_words(texts, split, settings.sample_bytes, seed, pre_tokens, lost.see if lost else None)
     if not counts.words:
         raise TooLittleTextError(
             f"no text to train on: {counts.num_documents_read} documents were read and none of them holds a word"
         )
     characters = count_characters(counts.words)
+    if lost:
+        num_letters = sum(count for character, count in characters.items() if character.isalpha())
+        lost.warn(num_letters, ", or take --preset bert-cased" if family is WORDPIECE else "")
     alphabet = family.alphabet(characters, settings)
     base = family.base(alphabet, split)
     capacity = _capacity(settings, family, len(reserved), base, alphabet)

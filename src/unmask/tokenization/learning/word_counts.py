@@ -38,6 +38,7 @@ def count_words(
     sample_bytes: int,
     seed: int,
     pre_tokens: Callable[[str], list[str]] = str.split,
+    see: Callable[[str, list[str], int], None] | None = None,
 ) -> WordCounts:
     """Counts the words of `texts`.
 
@@ -47,6 +48,7 @@ def count_words(
             cheaper than once for every text.
         sample_bytes: most bytes of text to count; a single document may exceed it.
         pre_tokens: cuts a text where no word spans the cut; by default at white space.
+        see: is given each distinct pre-token, its words, and how often it occurs.
     """
     levels: dict[int, _Level] = {}
     lowest = 0
@@ -65,7 +67,7 @@ def count_words(
                 lowest = min(levels) + 1
                 del levels[lowest - 1]
     return WordCounts(
-        words=_split_pre_tokens([level.pre_tokens for level in levels.values()], split),
+        words=_split_pre_tokens([level.pre_tokens for level in levels.values()], split, see),
         num_documents=sum(level.num_documents for level in levels.values()),
         num_bytes=sum(level.num_bytes for level in levels.values()),
         num_documents_read=num_documents,
@@ -80,7 +82,9 @@ def _level_of_document(seed: int, index: int) -> int:
     return (bits & -bits).bit_length() - 1 if bits else 64
 
 
-def _split_pre_tokens(levels: list[Counter[str]], split: Callable[[str], list[str]]) -> Counter[str]:
+def _split_pre_tokens(
+    levels: list[Counter[str]], split: Callable[[str], list[str]], see: Callable[[str, list[str], int], None] | None
+) -> Counter[str]:
     """Adds up the counts and splits the pre-tokens into words; empties `levels` on the way, to save memory."""
     pre_tokens: Counter[str] = Counter()
     for level in levels:
@@ -89,6 +93,9 @@ def _split_pre_tokens(levels: list[Counter[str]], split: Callable[[str], list[st
     words: Counter[str] = Counter()
     while pre_tokens:
         pre_token, count = pre_tokens.popitem()
-        for word in split(pre_token):
+        found = split(pre_token)
+        for word in found:
             words[word] += count
+        if see is not None:
+            see(pre_token, found, count)
     return words

@@ -101,6 +101,22 @@ def test_no_white_space_is_needed_after_korean_endings_and_east_asian_stops() ->
     assert sentences("www.unmask.example is 3.5 times Node.js.") == ["www.unmask.example is 3.5 times Node.js."]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "هل تحب الكتاب؟ | نعم، أحبه كثيرًا.",
+        "یہ ایک کتاب ہے۔ | وہ گھر ہے۔ | ہاں",
+        "दिल्ली भारत की राजधानी है। | मैंने देखा॥ | ठीक।",
+        "Ես գնում եմ։ | Դու գալիս ես։",
+        "ሰላም። | እንዴት ነህ።",
+        "ကျွန်တော် သွားမယ်။ | သူ လာတယ်။",
+        "ខ្ញុំទៅ។ | គាត់មក។",
+    ],
+)
+def test_stops_of_other_scripts_end_a_sentence(line: str) -> None:
+    assert sentences(line.replace(" | ", " ")) == line.split(" | ")
+
+
 def test_a_line_break_always_ends_a_sentence() -> None:
     text = "  A heading\n\nMr.\r\n Smith went\x0bhome \u2028\t\n"
     assert sentences(text) == ["A heading", "Mr.", "Smith went", "home"]

@@ -234,6 +234,7 @@ def test_labels_that_look_alike_are_refused(other: str, told: str) -> None:
 
 def test_labels_that_differ_only_in_the_case_are_told(caplog: pytest.LogCaptureFixture) -> None:
     check_spelling({"pos": "a.csv:2", "neg": "a.csv:3", "a b": "a.csv:4", "ab": "a.csv:6"})
+    check_spelling({"Maße": "a.csv:2", "Masse": "a.csv:3"})
     assert not caplog.records
     check_spelling({"pos": "a.csv:2", "neg": "a.csv:3", "Pos": "a.csv:4", "NEG": "a.csv:5"})
     told = "labels that differ only in the case count as different ones: 'pos' and 'Pos' (a.csv:4), 'neg' and 'NEG' (a."

@@ -44,7 +44,7 @@ def test_hangul_that_stays_decomposed_does_not() -> None:
 @pytest.mark.parametrize("compose", [True, False])
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_the_normaliser_leaves_them_alone(lowercase: bool, compose: bool, strip_accents: bool | None) -> None:
-    backend = open_definition(definition(bert_normalizer(lowercase, compose, strip_accents)))
+    backend = open_definition(definition(bert_normalizer(lowercase, strip_accents, compose=compose)))
     lowercases, unchanged = unchanged_characters(backend)
     expected = unchanged.lower() if lowercases else unchanged
     assert backend.normalizer.normalize_str(unchanged) == expected

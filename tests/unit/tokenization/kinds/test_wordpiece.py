@@ -123,6 +123,13 @@ def test_uncased_strips_accents_and_leaves_hangul_whole() -> None:
     assert not any(0x1100 <= ord(character) <= 0x11FF for entry in tokenizer.token_strings for character in entry)
 
 
+def test_uncased_keeps_accents_where_they_are_asked_for() -> None:
+    texts = ["Café Cafe, यह हिन्दी है ह, น้ำ นำ, Й И й и, です てす"] * 3
+    kept, stripped = (trained(texts, vocab_size=200, strip_accents=given) for given in (False, None))
+    assert kept.decode(kept.encode_batch(["CAFÉ है น้ำ Й です"])[0]) == "café है น้ำ й です"
+    assert stripped.decode(stripped.encode_batch(["CAFÉ है น้ำ Й です"])[0]) == "cafe ह นำ и てす"
+
+
 def test_cased_keeps_case_and_accents() -> None:
     tokenizer = trained(ENGLISH + KOREAN, vocab_size=2000, lowercase=False)
     text = "The café, 국민의"
