@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from unmask.models.hub.source import LoadedModel, ModelSource, open_source
 from unmask.models.hub.uses import FINE_TUNED
 from unmask.packing.sharing import WHOLE, Share
 from unmask.recipe.tree import FinetuneRecipe
-from unmask.tasks.base import Example, ExampleCounts, Task, TaskModule
+from unmask.tasks.base import ExampleCounts, Task, TaskModule
 from unmask.tasks.cutting import cut_pieces, warn_of_hidden
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, UnitPosition, concatenate
 from unmask.tasks.qa.task import QaTask
@@ -357,7 +357,7 @@ class ReadExamples:
         """Encodes them, and logs what was repaired or skipped."""
         num_segments = module.encoder.settings.type_vocab_size
         with Progress(f"encoding {self.name}", total=len(self.examples), unit="examples") as progress:
-            examples = _advancing(self.examples, progress)
+            examples = progress.counting(self.examples)
             sets = list(encode_sets(task, examples, tokenizer, self.counts, num_segments, str(self.file)))
         logger.info("%s: %s (%s)", self.name, self.counts.summary(), self.file)
         return sets
@@ -367,7 +367,7 @@ def read_examples(task: Task[Any], name: str, file: InputFiles) -> ReadExamples:
     """Reads a file. Raises InputError if it cannot be read as the task requires."""
     counts = ExampleCounts()
     with Progress(f"reading {name}", unit="examples") as progress:
-        return ReadExamples(name, file, list(_advancing(task.load(file, counts), progress)), counts)
+        return ReadExamples(name, file, list(progress.counting(task.load(file, counts))), counts)
 
 
 def _cut(task: Tagging | QaTask, train: ReadExamples, tokenizer: Tokenizer) -> Tokenizer:
@@ -377,12 +377,6 @@ def _cut(task: Tagging | QaTask, train: ReadExamples, tokenizer: Tokenizer) -> T
     cut = cut_pieces(tokenizer, texts) if is_cut else tokenizer
     warn_of_hidden(cut, texts, task.span_name, train.file, is_cut=is_cut)
     return cut
-
-
-def _advancing(examples: Iterable[Example], progress: Progress) -> Iterator[Example]:
-    for example in examples:
-        progress.advance()
-        yield example
 
 
 def add_features(feature_layers: str, run: TaskInputs, directory: Path, device: torch.device) -> TaskInputs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import InputError, ModelError, OutputError
-from unmask.inference.answer_table import table_lines
+from unmask.inference.answer_lines import answer_lines
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_members, read_null_threshold
 from unmask.inference.example_sets import (
@@ -29,7 +28,7 @@ from unmask.inference.inputs import having_field, read_task_inputs
 from unmask.inference.onnx_model import OnnxModule, on_processor
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Columns, Use, adjusted_task, check_task_settings, naming_columns
-from unmask.io.input_files import DataPath
+from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row, find_field
@@ -310,9 +309,12 @@ def predict_file(
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
+    return deciding(predictor(_rows(predictor, path, columns, format), advance), predictor.task)
+
+
+def _rows(predictor: Predictor, path: str | DataPath, columns: ColumnSettings, format: str | None) -> Iterator[Row]:
     rows = read_task_inputs(path, predictor.task, format)
-    rows = rows if columns.id is None else having_field(rows, columns.id)
-    return deciding(predictor(rows, advance), predictor.task)
+    return rows if columns.id is None else having_field(rows, columns.id)
 
 
 def write_predictions(
@@ -330,8 +332,10 @@ def write_predictions(
 ) -> Path:
     """`predict_file` into a file, which appears only when everything is answered.
 
+    Inputs are read twice, first to check and to count them; standard input is read once.
+
     Args:
-        out: `.jsonl`, one object per line; `.csv`, a row per input (`unmask.inference.answer_table`); or `.json`, one
+        out: `.jsonl`, one object per line; `.csv`, a row per input (`unmask.inference.answer_lines`); or `.json`, one
             object `{id: answer}`, as SQuAD's scorers read the answers to questions.
         overwrite: True replaces an existing file.
         columns, settings, deciding, format, device, precision: as for `predict_file`.
@@ -356,40 +360,24 @@ def write_predictions(
             f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
             f"{predictor.task.settings.name}: name the file .jsonl"
         )
-    options: Any = {"columns": columns, "settings": settings, "deciding": deciding, "format": format}
-    with Progress("predicting", unit="inputs") as progress, writing(out) as file:
-        predictions = predict_file(predictor, path, **options, advance=progress.advance)
-        if out.suffix == ".jsonl":
-            lines: Iterator[str] = map(_as_json, predictions)
-        else:
-            lines = table_lines(predictions) if out.suffix == ".csv" else _official_lines(predictions)
-        for line in lines:
+    predictor = predictor.with_options(columns, settings)
+    deciding.check(predictor.task)
+    total = None
+    if as_files(path).can_be_read_again:
+        total = _survey(predictor, _rows(predictor, path, columns, format))
+    with Progress("predicting", total, unit="inputs") as progress, writing(out) as file:
+        answers = predictor(_rows(predictor, path, columns, format), progress.advance)
+        predictions = deciding(answers, predictor.task)
+        for line in answer_lines(predictions, out.suffix):
             # A lone surrogate, in a field that no model reads, is written as its JSON escape.
             file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
     return out
 
 
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _official_lines(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The lines of `{id: answer}`."""
-    numbers: dict[str, int] = {}
-    line = "{"
-    for number, prediction in enumerate(predictions, start=1):
-        if "id" not in prediction:
-            raise InputError(
-                f"question {number} has no id, and {{id: answer}} needs one of each: name its column with --column "
-                "id=..., or write .jsonl"
-            )
-        identity = str(prediction["id"])
-        if identity in numbers:
-            raise InputError(
-                f"questions {numbers[identity]} and {number} have the same id, {identity!r}: {{id: answer}} holds one "
-                "answer for each; give every question its own, or write .jsonl"
-            )
-        numbers[identity] = number
-        yield line if number == 1 else f"{line},"
-        line = f"  {_as_json(identity)}: {_as_json(prediction['answer'])}"
-    yield from (line, "}")
+def _survey(predictor: Predictor, rows: Iterator[Row]) -> int:
+    """How many inputs there are; one that cannot be used is refused now, not after hours of predicting."""
+    task, counts = predictor.task, ExampleCounts()
+    with Progress("looking through the inputs", unit="inputs") as progress, naming_columns():
+        for part in encode_sets(task, task.read_all(rows), predictor.tokenizer, counts, predictor.num_segments):
+            progress.advance(len(part.examples))
+    return counts.examples

@@ -45,6 +45,11 @@ class InputFiles:
         """Those of the first file; see `split_suffixes`."""
         return split_suffixes(self.path)
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether they are files on a disk, not standard input or a pipe."""
+        return all(path.is_file() for path in self.paths)
+
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """The decompressed bytes of the first file as UTF-8; raises InputError as `open_input`."""

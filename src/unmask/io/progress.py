@@ -9,13 +9,15 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
+
+Item = TypeVar("Item")
 
 Advance = Callable[[float], None]
 """Is given how much more has been done since the last call; who calls it says of what."""
@@ -105,6 +107,12 @@ class Progress:
         """Adds to what is done."""
         self._count += count
         self._show_if_due()
+
+    def counting(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The same items, each of which is done as it is taken."""
+        for item in items:
+            self.advance()
+            yield item
 
     def update(self, fraction: float, count: float) -> None:
         """Sets how far the task is.

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
+from unmask.io.progress import Progress
 from unmask.io.reading import open_input
 from unmask.io.rows import Row, stop
 from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows, txt_advice
@@ -220,15 +221,17 @@ def _lines(
 ) -> tuple[list[Unsplittable], Writer]:
     """Rows with their lines unchanged, below a header if there is one."""
     table = None if form == ".jsonl" else open_table(form, lines, str(file), file.settings, stop, own_header)
-    rows = list(read_jsonl(lines, str(file))) if form == ".jsonl" else []
+    of_table = () if table is None else table.rows
+    with Progress("reading", unit="rows") as progress:
+        rows = list(progress.counting(read_jsonl(lines, str(file)) if form == ".jsonl" else of_table))
     if table is not None:
-        rows = list(table.rows)
         _column(columns.group, table.names, table.place, rows)
     if not rows:
         raise InputError(f"{file}: there is nothing in it: expected rows, and in a table a header")
     starts = [int(row.source.rpartition(":")[2]) - 1 for row in rows]
     header, *texts = (_text(lines, start, end) for start, end in pairwise([0, *starts, len(lines)]))
-    parts = [_part(row, columns, rows, text) for row, text in zip(rows, texts, strict=True)]
+    with Progress("grouping", len(rows), unit="rows") as progress:
+        parts = [_part(row, columns, rows, text) for row, text in progress.counting(zip(rows, texts, strict=True))]
     mark = "\ufeff" if table is not None and _has_mark(file) else ""
     return parts, lambda chosen: _encoded([mark, header, *chosen])
 
@@ -251,7 +254,9 @@ def _text(lines: Sequence[tuple[int, str]], start: int, end: int) -> str:
 def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], Writer]:
     rows = read_rows(file)
     first = list(islice(rows, _LOOKED_AT))
-    parts = [_part(row, columns, first, number) for number, row in enumerate(chain(first, rows))]
+    with Progress("reading", unit="rows") as progress:
+        every = enumerate(progress.counting(chain(first, rows)))
+        parts = [_part(row, columns, first, number) for number, row in every]
 
     def write(chosen: Iterable[Any]) -> bytes:
         from pyarrow import ArrowException, BufferOutputStream, concat_tables, parquet

@@ -379,6 +379,36 @@ def test_a_file_of_predictions_is_whole_or_not_there(answering: Path, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.json", "dev.jsonl"]
 
 
+def test_rows_are_refused_before_anything_is_answered(
+    single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = tmp_path / "reviews.jsonl", tmp_path / "answers.jsonl"
+    options: Any = {"columns": ColumnSettings(text="t"), "settings": {"max_length": 8, "truncation": False}}
+    known = load_predictor(single)
+    monkeypatch.setattr("unmask.inference.predictor.run_module", None)
+    for wrong, told in (
+        ({"t": None}, r"reviews\.jsonl:513: t is null"),
+        ({"text": "a"}, r"reviews\.jsonl:513: no column 't'.*--column text="),
+        ({"t": "a " * 8}, r"reviews\.jsonl:513: \d+ tokens, over task.max_length 8"),
+    ):
+        write_rows(data, *[{"t": "a"}] * STREAMED, wrong)
+        with pytest.raises(InputError, match=told):
+            write_predictions(known, data, out, **options)
+
+
+def test_the_progress_of_a_file_is_a_share_of_its_inputs(
+    single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", 0.0)
+    data = write_rows(tmp_path / "reviews.jsonl", *({"review": text} for text in TEXTS))
+    write_predictions(single, data, tmp_path / "answers.jsonl")
+    assert "predicting: 100 % · 5 of 5 inputs" in capsys.readouterr().err
+    type_in(monkeypatch, data.read_bytes())
+    write_predictions(single, "-", tmp_path / "piped.jsonl")
+    assert "predicting: 5 inputs" in capsys.readouterr().err
+    assert (tmp_path / "piped.jsonl").read_bytes() == (tmp_path / "answers.jsonl").read_bytes()
+
+
 def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_none(tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

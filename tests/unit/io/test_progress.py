@@ -76,6 +76,18 @@ def test_a_resumed_task_shows_the_rate_of_this_session_only(clock: Clock) -> Non
     ]
 
 
+def test_items_are_counted_as_they_are_taken(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress("reading", 4, "rows", stream=stream, clock=clock) as progress:
+        for item in progress.counting("abcd"):
+            clock.now += 2.0
+            assert item in "abcd"
+    assert stream.getvalue().splitlines() == [
+        "reading: 50 % · 2 of 4 rows · 1 rows/s · 2.0 s left",
+        "reading: done · 4 rows · 8.0 s · 0.5 rows/s",
+    ]
+
+
 def test_the_time_of_other_work_is_no_part_of_the_rate(clock: Clock) -> None:
     stream = io.StringIO()
     with Progress("fine-tuning", 1000, stream=stream, clock=clock) as progress:

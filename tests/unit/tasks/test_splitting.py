@@ -367,3 +367,19 @@ def test_a_file_of_a_utf16_mark_alone_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(codecs.BOM_UTF16_LE)
     with pytest.raises(InputError, match=r"a\.csv:1: not UTF-8 .* It reads as utf-16: ''"):
         split_file(tmp_path / "a.csv", "classification", tmp_path / "out")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_long_file_is_read_with_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", 0.0)
+    path = tmp_path / f"all{suffix}"
+    if suffix == ".csv":
+        write(path, "text\na\nb\nc\n")
+    elif suffix == ".jsonl":
+        write_rows(path, {"text": "a"}, {"text": "b"}, {"text": "c"})
+    else:
+        parquet.write_table(pyarrow.table({"text": [*"abc"]}), path)
+    split_file(path, "classification", tmp_path / "out")
+    assert "reading: done · 3 rows" in capsys.readouterr().err

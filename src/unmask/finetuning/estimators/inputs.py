@@ -14,6 +14,7 @@ from unmask.errors import InputError, SettingsError, ValuesError
 from unmask.io.rows import Row
 from unmask.tasks.rows import checked_text
 from unmask.tasks.text.labels import check_spelling
+from unmask.tasks.text.regression import fault_of_values
 
 Texts = Any
 """A list, an array or a column of texts, or of pairs of texts."""
@@ -120,13 +121,14 @@ def indicators_of(y: Any, num_texts: int) -> NDArray[np.int64] | None:
 
 
 def numbers_of(y: Any, num_texts: int) -> list[float]:
-    """The targets of a regression: a finite number for each text, not the same for all."""
+    """The targets of a regression: a finite number for each text, not the same for all, nor so alike that float32 loses
+    their differences."""
     given = _values_of(y, "y")
     _refuse_column(given)
     values = [_number(value, number) for number, value in enumerate(given)]
     _same_length(values, num_texts)
-    if len(values) > 1 and len(set(values)) == 1:
-        raise ValuesError(f"every value of y is {values[0]:g}: there is nothing to learn; give values that differ")
+    if len(values) > 1 and (fault := fault_of_values(np.array(values, dtype=np.float32))):
+        raise ValuesError(f"y: {fault}")
     return values
 
 

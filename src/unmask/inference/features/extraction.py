@@ -177,7 +177,7 @@ def extract_features(
         model, layers, columns=columns, max_length=max_length, device=device, precision=precision
     )
     total = None
-    if input.path.is_file():
+    if input.can_be_read_again:
         total, num_rows = _survey(loaded, read_file(loaded, input, input_format), checked_pool)
         num_copies = 2 if format == "parquet" else 1
         _check_space(out, num_copies * num_rows * DTYPE.itemsize * int(np.prod(loaded.shape)))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath, as_files
+from unmask.io.progress import Progress
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
@@ -105,12 +106,13 @@ class Classification(TextTask[str]):
     def _find_labels(self, path: DataPath) -> tuple[str, ...]:
         found: dict[str, str] = {}
         num_examples = 0
-        for example in self.load(path, ExampleCounts()):
-            assert example.label is not None
-            found.setdefault(example.label, example.source)
-            num_examples += 1
-            if len(found) > _MOST_LABELS:
-                break
+        with Progress("reading labels", unit="examples") as progress:
+            for example in progress.counting(self.load(path, ExampleCounts())):
+                assert example.label is not None
+                found.setdefault(example.label, example.source)
+                num_examples += 1
+                if len(found) > _MOST_LABELS:
+                    break
         if len(found) > min(_MOST_LABELS, max(_FEW_LABELS, num_examples // 2)):
             raise InputError(
                 f"{path}: {len(found):,} different labels in {num_examples:,} examples, such as "

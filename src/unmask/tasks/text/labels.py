@@ -77,13 +77,15 @@ def read_number(row: Row, name: str) -> float:
         value = math.nan if isinstance(row[name], bool) or "_" in text else float(text)
     except ValueError:
         value = math.nan
-    if not abs(value) <= float(np.finfo(np.float32).max):
-        advice = "fix it, or take the row out"
-        if re.fullmatch(r"[+-]?\d+,\d+", text):
+    largest = float(np.finfo(np.float32).max)
+    if not abs(value) <= largest:
+        wanted, advice = "a finite number such as 3.5", "fix it, or take the row out"
+        if math.isfinite(value):
+            wanted = f"at most {largest:g} in size, the largest of 32-bit floats"
+            advice = "divide all values by a constant, or take the row out"
+        elif re.fullmatch(r"[+-]?\d+,\d+", text):
             advice = f"write {text.replace(',', '.')}, with a point before the decimals"
-        raise InputError(
-            f"{row.source}: the column {name!r} holds {text[:60]!r}: expected a finite number such as 3.5; {advice}"
-        )
+        raise InputError(f"{row.source}: the column {name!r} holds {text[:60]!r}: expected {wanted}; {advice}")
     return value
 
 

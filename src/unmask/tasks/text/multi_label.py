@@ -16,6 +16,7 @@ from torch.nn import functional
 from unmask.batch import IGNORE_INDEX
 from unmask.errors import InputError, SettingsError
 from unmask.io.input_files import DataPath
+from unmask.io.progress import Progress
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, Score
@@ -72,15 +73,16 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         if fitted.files.columns.labels is not None:
             return replace(fitted, labels=fitted.files.columns.labels)
         found: dict[str, str] = {}
-        for example in fitted.load(path, ExampleCounts()):
-            for label in example.label or ():
-                found.setdefault(label, example.source)
-            if len(found) > _MOST_LABELS:
-                raise InputError(
-                    f"{example.source}: over {_MOST_LABELS:,} different labels up to here: name their column with "
-                    f"data.columns.label=... (it is {fitted.files.columns.label!r}), and what separates them with "
-                    f"task.label_separator (it is {self.settings.label_separator!r})"
-                )
+        with Progress("reading labels", unit="examples") as progress:
+            for example in progress.counting(fitted.load(path, ExampleCounts())):
+                for label in example.label or ():
+                    found.setdefault(label, example.source)
+                if len(found) > _MOST_LABELS:
+                    raise InputError(
+                        f"{example.source}: over {_MOST_LABELS:,} different labels up to here: name their column with "
+                        f"data.columns.label=... (it is {fitted.files.columns.label!r}), and what separates them with "
+                        f"task.label_separator (it is {self.settings.label_separator!r})"
+                    )
         if len(found) < 2:
             raise InputError(
                 f"{path}: {len(found)} different labels in all examples: expected at least two; for one label that is "

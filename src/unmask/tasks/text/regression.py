@@ -33,6 +33,9 @@ from unmask.tasks.text.text_task import TextTask
 
 ValuedText = TextExample[float]
 
+_FEWEST_STEPS = 64
+"""The standard deviation of values, in steps of 32-bit floats of their size: with fewer, answers are visibly coarse."""
+
 _PLAIN = TextDataSet(TextFiles(), unlabelled=frozenset(), primary_metric="pearson")
 
 
@@ -77,12 +80,8 @@ class Regression(TextTask[float]):
         return np.array(values, dtype=np.float32)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
-        values = training.unit_columns["labels"]
-        if np.ptp(values) == 0:
-            raise InputError(
-                f"{path}: every example has the value {float(values[0]):g}: there is nothing to learn; give "
-                "examples whose values differ"
-            )
+        if fault := fault_of_values(training.unit_columns["labels"].astype(np.float32)):
+            raise InputError(f"{path}: {fault}")
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
         return new_sequence_module(encoder, head, 1, summed_squared_error, self.settings)
@@ -120,6 +119,23 @@ class Regression(TextTask[float]):
             "probability": None,
             "correct": None,
         }
+
+
+def fault_of_values(values: NDArray[np.float32]) -> str | None:
+    """Why nothing can be learned from values: they are equal, or their differences are lost in the steps of float32;
+    None where they differ enough."""
+    low, high, step = (float(each) for each in (values.min(), values.max(), np.spacing(np.abs(values).max())))
+    if low == high:
+        return (
+            f"every value is {low:.7g} (as a 32-bit float): there is nothing to learn; give values that differ; if "
+            "they do, subtract a constant from all of them, or multiply them by one"
+        )
+    if values.std(dtype=np.float64) < _FEWEST_STEPS * step:
+        return (
+            f"as 32-bit floats the values lie between {low:,.16g} and {high:,.16g}, and answers would come in steps of "
+            f"{step:,.3g}: too coarse for values so alike; subtract a constant such as {low:,.16g} from all of them"
+        )
+    return None
 
 
 def _known(examples: EncodedExamples) -> NDArray[np.float64]:

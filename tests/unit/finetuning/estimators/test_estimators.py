@@ -358,7 +358,8 @@ def test_bad_texts_and_labels(tiny_model: Path, texts: Any, labels: Any, message
     [
         *(([1.0, wrong], r"y\[1\] is .*: expected a finite number") for wrong in (math.nan, math.inf, "1", None, True)),
         ([1.0, 1e300], r"y\[1\] is 1e\+300: too large for float32; scale y"),
-        ([2.0, 2.0], "every value of y is 2: there is nothing to learn"),
+        ([2.0, 2.0], r"y: every value is 2 \(as a 32-bit float\): there is nothing to learn"),
+        ([1.7e9, 1.7e9 + 599], r"y: as 32-bit floats the values lie between 1,700,000,000 and 1,700,000,640"),
         (np.array([[1.0], [2.0]]), r"^y has one column: give y\.ravel\(\) "),
     ],
 )

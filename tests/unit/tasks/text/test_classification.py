@@ -120,6 +120,14 @@ def test_labels_of_the_training_file_are_sorted(tmp_path: Path) -> None:
     assert opened(labels=["b", "a"]).fit_to(write(path, "a")).labels == ("b", "a")
 
 
+def test_the_labels_of_a_long_file_are_read_with_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", 0.0)
+    opened().fit_to(write(tmp_path / "a.jsonl", "yes", "no", "yes"))
+    assert "reading labels: done · 3 examples" in capsys.readouterr().err
+
+
 def test_labels_that_look_like_ids_are_refused_and_many_honest_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ def score_of(row: Row) -> float:
 
 
 NO_NUMBER = r"the column 'score' holds '.{1,60}': expected a finite number such as 3\.5"
+TOO_LARGE = r"the column 'score' holds '.{1,60}': expected at most 3\.40282e\+38 .*; divide all values by a constant"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,8 @@ NO_NUMBER = r"the column 'score' holds '.{1,60}': expected a finite number such 
         (score_of, {"score": None}, "the column 'score' is empty"),
         (score_of, {"score": math.nan}, "the column 'score' is NaN"),
         *((score_of, {"score": text}, NO_NUMBER) for text in ("nan", "inf", "-Infinity", "three", "3,5", "1_000")),
-        *((score_of, {"score": value}, NO_NUMBER) for value in ("1e39", True, "x" * 99)),
+        *((score_of, {"score": value}, NO_NUMBER) for value in ("1e999", True, "x" * 99)),
+        *((score_of, {"score": value}, TOO_LARGE) for value in ("1e39", "-1e297", 1e297)),
     ],
     ids=lambda value: getattr(value, "__name__", ascii(value)[:40]),
 )

@@ -60,6 +60,14 @@ def test_lists_and_separated_labels_are_read(tmp_path: Path) -> None:
         opened().fit_to(table)
 
 
+def test_the_labels_of_a_long_file_are_read_with_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", 0.0)
+    opened().fit_to(write(tmp_path / "a.jsonl", ["a"], ["b"], []))
+    assert "reading labels: done · 3 examples" in capsys.readouterr().err
+
+
 def test_labels_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with pytest.raises(InputError, match=r"a\.jsonl:2: the label 'd' is none of the known ones \(a, b, c\)"):

@@ -44,10 +44,28 @@ def test_values_outside_of_a_data_sets_range_are_refused(tmp_path: Path, name: s
     assert [one.label for one in task.load(path, ExampleCounts())] == [4.75]
 
 
-def test_values_that_are_all_alike_are_refused() -> None:
-    with pytest.raises(InputError, match=r"a\.tsv: every example has the value 2\.5: there is nothing to learn"):
-        TASK.check(of_values(2.5, 2.5), Path("a.tsv"))
-    TASK.check(of_values(2.5, 2.25), Path("a.tsv"))
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([2.5, 2.5], r"every value is 2\.5 \(as a 32-bit float\): there is nothing to learn"),
+        ([1e15, 1e15 + 1], r"every value is 1e\+15 \(as a 32-bit float\): .* if they do, subtract a constant"),
+        (
+            [1.7e9, 1.7e9 + 599],
+            r".* between 1,700,000,000 and 1,700,000,640, .* steps of 128: .* constant such as 1,700,000,000",
+        ),
+        ([-1.7e9, -1.7e9 + 599], r".* between -1,700,000,000 and -1,699,999,360, .* in steps of 128"),
+    ],
+)
+def test_values_whose_differences_are_lost_are_refused(values: list[float], told: str) -> None:
+    with pytest.raises(InputError, match=rf"a\.tsv: {told}"):
+        TASK.check(of_values(*values), Path("a.tsv"))
+
+
+@pytest.mark.parametrize(
+    "values", [[2.5, 2.25], [1990, 2020], [1.7e9, 1.7e9 + 1e5], [0, 1e-40], [-3e38, 3e38], [0, 1e9]]
+)
+def test_values_that_differ_enough_are_learned(values: list[float]) -> None:
+    TASK.check(of_values(*values), Path("a.tsv"))
 
 
 def test_the_loss_is_the_squared_error(tiny_model: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import InputError
-from unmask.inference.answer_table import table_lines
+from unmask.inference.answer_lines import table_lines
 from unmask.io.rows import stop
 from unmask.io.settings import TableSettings
 from unmask.io.tables import open_table

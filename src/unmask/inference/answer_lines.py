@@ -1,4 +1,4 @@
-"""Predictions as the rows of a `.csv`, for spreadsheets: the input's columns, then what was predicted."""
+"""Predictions as the lines of a file: JSON lines, a table for spreadsheets, or `{id: answer}` for SQuAD's scorers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ from typing import Any
 from unmask.errors import InputError
 
 
+def answer_lines(predictions: Iterable[Mapping[str, Any]], suffix: str) -> Iterator[str]:
+    """The lines of a `.jsonl`, `.csv` or `.json`, without their ends; raises InputError as they do."""
+    if suffix == ".jsonl":
+        return map(_as_json, predictions)
+    return table_lines(predictions) if suffix == ".csv" else _official_lines(predictions)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def table_lines(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The rows of a table, without their line ends, the header first.
+    """The rows of a table, without their line ends, the header first: the input's columns, then what was predicted.
 
     An input's column that is called like what is predicted is called `input.NAME`. `probabilities` has a column for
     each label, `probabilities.LABEL`; other lists and objects are written as JSON. The first line begins with a byte
@@ -57,10 +68,32 @@ def _cells(prediction: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else _as_json(value)
 
 
 def _line(cells: Sequence[str]) -> str:
     file = io.StringIO(newline="")
     csv.writer(file).writerow(cells)  # puts the characters of its line ends between quotes, so both line breaks
     return file.getvalue().removesuffix("\r\n")
+
+
+def _official_lines(predictions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of `{id: answer}`."""
+    numbers: dict[str, int] = {}
+    line = "{"
+    for number, prediction in enumerate(predictions, start=1):
+        if "id" not in prediction:
+            raise InputError(
+                f"question {number} has no id, and {{id: answer}} needs one of each: name its column with --column "
+                "id=..., or write .jsonl"
+            )
+        identity = str(prediction["id"])
+        if identity in numbers:
+            raise InputError(
+                f"questions {numbers[identity]} and {number} have the same id, {identity!r}: {{id: answer}} holds one "
+                "answer for each; give every question its own, or write .jsonl"
+            )
+        numbers[identity] = number
+        yield line if number == 1 else f"{line},"
+        line = f"  {_as_json(identity)}: {_as_json(prediction['answer'])}"
+    yield from (line, "}")
