@@ -37,9 +37,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="gpu: no CUDA device here"))
 
 
+# What all test files import stays: the garbage collector need not look through it again and again.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What all test files have imported stays: the garbage collector need not look through it again and again."""
+    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
