@@ -37,9 +37,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="gpu: no CUDA device here"))
 
 
+# The garbage collector rests while files are imported. What they import stays: it need not look through it again and
+# again; and of what tests make, most is gone soon.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What all test files have imported stays: the garbage collector need not look through it again and again."""
+    gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

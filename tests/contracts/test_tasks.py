@@ -270,7 +270,7 @@ def test_it_overfits_a_handful_and_the_metrics_say_so(case: Case) -> None:
     _, untrained = measure(case.task, module, [case.examples_set], CPU)
     optimizer = torch.optim.AdamW(module.parameters(), lr=5e-3)
     batch = case.encoded.batch(range(len(case.encoded)))
-    for _ in range(40 if case.settings.tagging_head == "bilstm" else 150):
+    for _ in range(40 if case.settings.tagging_head == "bilstm" else 90):
         counts = module.counts(batch)
         loss = sum(term.coefficient * term.total / counts[term.name] for term in module(batch))
         loss.backward()

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from subprocess import PIPE, Popen
 from types import MappingProxyType
 
@@ -37,11 +39,27 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start_ranks(
-    words: Sequence[Sequence[str]], before: Mapping[int, Callable[[], object]] = MappingProxyType({})
+    words: Sequence[Sequence[str]],
+    before: Mapping[int, Callable[[], object]] = MappingProxyType({}),
+    *,
+    report: bool = False,
 ) -> list[Forked]:
-    """Starts `unmask` once for each list of words, as the ranks of one run; `before` is what a rank calls first."""
+    """Starts `unmask` once for each list of words, as the ranks of one run; `before` is what a rank calls first.
+
+    A report takes longer than many a run of a test, and is written on request.
+    """
     place = {"WORLD_SIZE": str(len(words)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return [Forked(own, {"RANK": str(rank), **place}, before.get(rank)) for rank, own in enumerate(words)]
+    first = {
+        rank: before.get(rank) if report else partial(_without_report, before.get(rank)) for rank in range(len(words))
+    }
+    return [Forked(own, {"RANK": str(rank), **place}, first[rank]) for rank, own in enumerate(words)]
+
+
+def _without_report(before: Callable[[], object] | None) -> None:
+    for kind in ("pretraining", "finetuning"):
+        import_module(f"unmask.{kind}.run").write_report = lambda *_, **__: None  # type: ignore[attr-defined]
+    if before is not None:
+        before()
 
 
 def wait_for(processes: Sequence[Popen[str] | Forked]) -> list[Ended]:
@@ -57,8 +75,8 @@ def wait_for(processes: Sequence[Popen[str] | Forked]) -> list[Ended]:
     ]
 
 
-def run_ranks(*words: Sequence[str]) -> list[Ended]:
-    return wait_for(start_ranks(words))
+def run_ranks(*words: Sequence[str], report: bool = False) -> list[Ended]:
+    return wait_for(start_ranks(words, report=report))
 
 
 def torchrun(number: int, words: Sequence[str], *options: str) -> Popen[str]:

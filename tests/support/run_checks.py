@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unmask.doctor.findings import Finding
-from unmask.doctor.run.checks import check_run
 
 CAUSES = {"learning-rate-too-high", "other-vocabulary", "repeated-corpus", "duplicates"}
 
@@ -31,9 +30,8 @@ def levels_of(findings: Sequence[Finding]) -> dict[str, str]:
     return {finding.name: finding.level for finding in findings}
 
 
-def faults_of(run: Path) -> set[str]:
-    """The findings at the level of a fault, and whichever of the causes is at another level."""
-    findings = check_run(run)
+def faults_of(findings: Sequence[Finding]) -> set[str]:
+    """Those at the level of a fault, and whichever of the causes is at another level."""
     assert all(finding.message and (finding.advice or finding.level in ("good", "note")) for finding in findings)
     return {finding.name for finding in findings if finding.level == "fault" or finding.name in CAUSES}
 

@@ -106,9 +106,9 @@ def test_it_learns_a_small_batch_by_heart(case: Any) -> None:
         return loss < 0.1 if case.samples_words else is_learnt(scores_of(module, batch, trained))
 
     assert not learnt(float("inf"))
-    optimizer = torch.optim.Adam(module.parameters(), lr=5e-3)
-    for _ in range(40):
-        for _ in range(20):
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    for _ in range(160):
+        for _ in range(5):
             forget(module)
             loss = mean_loss(module(batch), case.objective.counts(batch))
             optimizer.zero_grad()

@@ -39,8 +39,9 @@ FLOORS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_sound_run_of_another_objective(recipe: str, store: Path, tmp_path: Path, name: str) -> None:
     pretrain(recipe, [f"store={store}", *OTHERS[name], "train.steps=20", "train.save_every=10"], out=tmp_path / "run")
-    assert faults_of(tmp_path / "run") == set()
-    told = levels_of(check_run(tmp_path / "run"))
+    found = check_run(tmp_path / "run")
+    assert faults_of(found) == set()
+    told = levels_of(found)
     assert {name for name in told if name.endswith("-floor")} == FLOORS[name]
     assert told["no-cause"] == "good"
     assert "inputs-unreadable" not in told
@@ -53,17 +54,18 @@ def test_faults_of_another_objective(recipe: str, texts: list[str], store: Path,
     prepare([text], store / "tokenizer", tmp_path / "store")
     words = [f"store={tmp_path / 'store'}", *OTHERS["causal_lm"], "train.steps=20"]
     pretrain(recipe, words, out=tmp_path / "run")
-    assert faults_of(tmp_path / "run") == {"repeated-corpus"}
+    assert faults_of(check_run(tmp_path / "run")) == {"repeated-corpus"}
     for state in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
         state.write_text("{}")
-    assert "checkpoints-damaged" in faults_of(tmp_path / "run")
+    assert "checkpoints-damaged" in faults_of(check_run(tmp_path / "run"))
 
 
 def test_a_run_that_masks_spans_is_judged_whole(recipe: str, store: Path, tmp_path: Path) -> None:
     words = ["objective.sentence_objective=none", "objective.masking=span", "packing.format=single_segment"]
     pretrain(recipe, [f"store={store}", *words, "objective.span_boundary=true", "train.steps=20"], out=tmp_path / "run")
-    assert faults_of(tmp_path / "run") == set()
-    told = {finding.name: finding.message for finding in check_run(tmp_path / "run")}
+    found = check_run(tmp_path / "run")
+    assert faults_of(found) == set()
+    told = {finding.name: finding.message for finding in found}
     assert {name for name in told if name.startswith("sbo")} == {
         *("sbo-uniform-floor", "sbo-unigram-floor", "sbo-no-context-accuracy-floor")
     }

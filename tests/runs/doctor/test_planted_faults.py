@@ -23,8 +23,9 @@ pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 def test_a_learning_rate_of_a_hundred_times(recipe: str, store: Path, tmp_path: Path, seed: int) -> None:
     words = [f"store={store}", "optimizer.learning_rate=0.3", f"seed={seed}"]
     pretrain(recipe, words, out=tmp_path / "run")
-    assert faults_of(tmp_path / "run") == {"learning-rate-too-high"}
-    findings = {finding.name: finding for finding in check_run(tmp_path / "run")}
+    found = check_run(tmp_path / "run")
+    assert faults_of(found) == {"learning-rate-too-high"}
+    findings = {finding.name: finding for finding in found}
     assert findings["mlm-unigram-floor"].level == "warning"
     assert "learning-rate-too-high" in findings["mlm-unigram-floor"].advice
     assert findings["collapsed-vectors"].level == "warning"
@@ -38,7 +39,7 @@ def test_a_store_replaced_by_one_of_another_vocabulary(
     prepare([text], other_tokenizer, tmp_path / "store")
     run = tmp_path / "run"
     copy_with_store(sound, run, store=tmp_path / "store")
-    assert faults_of(run) == {"other-vocabulary"}
+    assert faults_of(check_run(run)) == {"other-vocabulary"}
 
 
 def test_a_store_replaced_by_one_of_other_text(sound: Path, store: Path, texts: list[str], tmp_path: Path) -> None:
@@ -75,15 +76,16 @@ def test_a_run_begun_from_a_model_of_another_vocabulary(
         write(tmp_path / "start" / name, (sound / "model" / name).read_bytes())
     words = [f"store={tmp_path / 'store'}", f"init_from={tmp_path / 'start'}", "train.steps=20"]
     pretrain(str(without_sizes), words, out=tmp_path / "run")
-    assert faults_of(tmp_path / "run") == {"other-vocabulary"}
+    assert faults_of(check_run(tmp_path / "run")) == {"other-vocabulary"}
 
 
 def test_a_corpus_repeated_ten_times(recipe: str, texts: list[str], store: Path, tmp_path: Path) -> None:
     text = write_documents(tmp_path / "text.jsonl", texts[:20] * 10)
     prepare([text], store / "tokenizer", tmp_path / "store")
     pretrain(recipe, [f"store={tmp_path / 'store'}", "train.steps=60"], out=tmp_path / "run")
-    assert faults_of(tmp_path / "run") == {"repeated-corpus"}
-    told = next(finding for finding in check_run(tmp_path / "run") if finding.name == "repeated-corpus").message
+    found = check_run(tmp_path / "run")
+    assert faults_of(found) == {"repeated-corpus"}
+    told = next(finding for finding in found if finding.name == "repeated-corpus").message
     assert "200 documents are 20 distinct ones, nearly every one 10 times" in told
 
 
@@ -92,7 +94,7 @@ def test_a_few_copies_are_no_fault(recipe: str, texts: list[str], store: Path, t
         text = write_documents(tmp_path / f"{name}.jsonl", [*texts, *texts[:num_copies]])
         prepare([text], store / "tokenizer", tmp_path / name)
         pretrain(recipe, [f"store={tmp_path / name}", "train.steps=20"], out=tmp_path / f"run-{name}")
-    assert faults_of(tmp_path / "run-few") == set()
+    assert faults_of(check_run(tmp_path / "run-few")) == set()
     assert levels_of(check_run(tmp_path / "run-some"))["duplicates"] == "warning"
 
 

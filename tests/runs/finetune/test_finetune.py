@@ -84,6 +84,7 @@ def interrupt_at_evaluation(number: int, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(measuring.Measurement, "__call__", interrupting)
 
 
+@pytest.mark.usefixtures("without_report")
 def test_an_interrupted_run_ends_as_one_that_never_stopped(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

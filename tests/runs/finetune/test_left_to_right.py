@@ -17,6 +17,8 @@ from unmask.finetuning.run import finetune
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import predict
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 TEXTS = ["a man and a dog", "two women play with a ball", "a child eats in the street"]
 
 

@@ -97,8 +97,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def cluster(runs: Any) -> Iterator[Cluster]:
-    with ray_cluster() as cluster:
-        add_machine(cluster)
+    """Of one machine."""
+    with ray_cluster(head_cpus=1) as cluster:
         yield cluster
 
 
@@ -162,19 +162,19 @@ def trial(out: str, seed: int) -> Path:
 
 @pytest.mark.slow
 def test_a_lost_machine_costs_no_trial_and_no_byte(
-    cluster: Cluster, folder: Path, whole: dict[str, bytes], runs: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, whole: dict[str, bytes], runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    second = add_machine(cluster)
+    with ray_cluster() as cluster:
+        nodes = [add_machine(cluster) for _ in range(2)]
 
-    def lose_it(pids: list[str]) -> None:
-        (node,) = [node for node in cluster.worker_nodes if node.all_processes["raylet"][0].process.pid == int(pids[0])]
-        lose(cluster, node)
+        def lose_it(pids: list[str]) -> None:
+            (node,) = [node for node in nodes if node.all_processes["raylet"][0].process.pid == int(pids[0])]
+            lose(cluster, node)
 
-    assert second in cluster.worker_nodes
-    waiting = when_there([trial("lost", 1) / "is_at"], lose_it)
-    search("lost", runs.losing, cluster.address)
-    waiting.join()
+        waiting = when_there([trial("lost", 1) / "is_at"], lose_it)
+        search("lost", runs.losing, cluster.address)
+        waiting.join()
     assert len(whole) > 20
     assert results_of(folder / "lost") == whole
     told = (folder / "lost" / "log.txt").read_text()

@@ -74,7 +74,9 @@ def predicted(unmask: Command, model: Path, data: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *VARIANTS])
-def test_figures_are_the_same_everywhere(unmask: Command, finetune: Callable[..., Path], kind: str) -> None:
+def test_figures_are_the_same_everywhere(
+    unmask: Command, finetune: Callable[..., Path], kind: str, request: pytest.FixtureRequest
+) -> None:
     """At the end of the run, of its model, and of its predictions; `info` and the report say what was learned."""
     run = finetune(kind, "run", *LONGER, *FAST)
     dev = run.parent / f"{kind}-dev.jsonl"
@@ -89,6 +91,7 @@ def test_figures_are_the_same_everywhere(unmask: Command, finetune: Callable[...
     assert [json.loads(line)["input"] for line in said.splitlines()] == rows
     assert measured(unmask, "--predictions", run / "said.jsonl", "--data", dev, "--task", name) == figures
 
+    request.getfixturevalue("without_report")
     repeated = unmask("finetune", run / "recipe.yaml", "--out", "again")
     assert repeated.code == 0, repeated.errors
     assert of_dev(run.parent / "again") == of_dev(run)
@@ -273,6 +276,7 @@ def test_a_bilstm_on_frozen_features(
     assert "tagging" in unmask("info", run).output
 
 
+@pytest.mark.usefixtures("without_report")
 def test_numbers_of_any_scale_are_learned(unmask: Command, place: Path, task_models: Any) -> None:
     """Prices: as they are, a head would need thousands of steps to reach their mean. Evaluations on the way, and the
     best weights among them, answer on that scale too."""
@@ -343,6 +347,7 @@ def test_nothing_is_chosen_without_a_dev_file(unmask: Command, place: Path, task
     )
 
 
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("pooling", ["max", "learnt"])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_long_texts_are_read_in_windows(

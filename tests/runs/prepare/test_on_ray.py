@@ -31,16 +31,15 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A head that encodes nothing; tests add machines to it."""
-    with ray_cluster() as cluster:
+    """One machine; tests add others to it."""
+    with ray_cluster(head_cpus=1) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def machines(cluster: Cluster) -> None:
     """Two machines of the cluster, each of which encodes one shard at a time."""
-    for _ in range(2):
-        add_machine(cluster)
+    add_machine(cluster)
 
 
 @pytest.fixture(scope="module")

@@ -24,14 +24,14 @@ from safetensors.torch import load_file
 from support.corpora import learn_and_prepare
 from support.hosts import linked_hosts, on_hosts
 from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, wait_for, wait_until
-from support.runs import stop_at
+from support.runs import pretrain_without_report, stop_at
 from unmask.errors import OutputError
 from unmask.training import distributed
 from unmask.training.run import checkpoint
 from unmask.training.run.environment import read_sessions
 from unmask.training.run.log import read_metrics
 
-STEPS = 20
+STEPS = 16
 CUT = ["train.micro_batch_size=2", "train.log_every=1", "train.save_every=5"]
 """Steps of eight sequences in four micro-batches, whatever the number of processes (of three: six, of one or two)."""
 
@@ -90,7 +90,7 @@ def test_a_power_of_two_processes_ends_with_the_bits_of_one(
 ) -> None:
     """With dropout, a second objective and ragged sequences."""
     run = tmp_path / "run"
-    all_well(run_ranks(*[[*pretrain_words, "--out", str(run)]] * number))
+    all_well(run_ranks(*[[*pretrain_words, "--out", str(run)]] * number, report=True))
     assert weights(run) == weights(alone)
     assert examples(run) == examples(alone)
     assert len(set(examples(run))) == STEPS
@@ -102,9 +102,7 @@ def test_three_processes_train_to_rounding_on_the_same_examples(
     words: tuple[str, list[str]], pretrain_words: list[str], alone: Path, tmp_path: Path
 ) -> None:
     """Without dropout, which draws by micro-batch, and three processes have others."""
-    from unmask.pretraining.run import pretrain
-
-    pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "one")
+    pretrain_without_report(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], tmp_path / "one")
     all_well(run_ranks(*[[*pretrain_words, *OFF, "--out", str(tmp_path / "three")]] * 3))
     assert_near(tmp_path / "three", tmp_path / "one")
     assert examples(tmp_path / "three") == examples(alone)
@@ -135,9 +133,7 @@ def test_a_run_that_stops_on_four_processes_continues_on_one(
 def test_a_run_continues_on_three_processes_then_on_one(
     words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
-    from unmask.pretraining.run import pretrain
-
-    pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "whole")
+    pretrain_without_report(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], tmp_path / "whole")
     run = tmp_path / "run"
     changing = [*pretrain_words, *OFF, "--out", str(run), "--resume"]
     stopped(wait_for(start_ranks([changing] * 4, {3: partial(stop_in, 7)})))
@@ -150,10 +146,8 @@ def test_a_run_continues_on_three_processes_then_on_one(
 def test_muon_shares_its_matrices_and_ends_with_the_same_bits(
     words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
-    from unmask.pretraining.run import pretrain
-
     muon = ["optimizer.name=muon", "model.num_hidden_layers=3"]
-    pretrain(words[0], [*words[1], *CUT, *muon, steps(STEPS)], out=tmp_path / "one")
+    pretrain_without_report(words[0], [*words[1], *CUT, *muon, steps(STEPS)], tmp_path / "one")
     all_well(run_ranks(*[[*pretrain_words, *muon, "--out", str(tmp_path / "two")]] * 2))
     assert weights(tmp_path / "two") == weights(tmp_path / "one")
 
@@ -273,10 +267,8 @@ def test_the_loss_of_the_first_process_is_told_by_the_others(
 def test_torchrun_starts_a_run_again_whose_process_was_killed_or_hangs(
     fate: signal.Signals, words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
-    from unmask.pretraining.run import pretrain
-
     many = steps(150)  # the process is lost long before the last of them
-    pretrain(words[0], [*words[1], *CUT, many], out=tmp_path / "whole")
+    pretrain_without_report(words[0], [*words[1], *CUT, many], tmp_path / "whole")
     run = tmp_path / "run"
     to_resume = [*pretrain_words[:-1], many, "train.rank_timeout_s=10", "--out", str(run), "--resume"]
     launcher = torchrun(4, to_resume, "--max-restarts=2")
@@ -343,7 +335,7 @@ def no_space_in(where: str, name: str) -> None:
 def test_no_space_for_what_the_first_process_writes_ends_all(
     before: Callable[[], object], said: str, pretrain_words: list[str], tmp_path: Path
 ) -> None:
-    words = [*pretrain_words, "--out", str(tmp_path / "run")]
+    words = [*pretrain_words[:-1], steps(5), "--out", str(tmp_path / "run")]
     assert said in refused(wait_for(start_ranks([words] * 2, {0: before})))
 
 
@@ -354,9 +346,7 @@ def test_a_divided_model_trains_as_a_whole_one_and_leaves_its_checkpoints(
     words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
     """Also with activations that are computed again, and through a stop."""
-    from unmask.pretraining.run import pretrain
-
-    pretrain(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], out=tmp_path / "whole")
+    pretrain_without_report(words[0], [*words[1], *CUT, *OFF, steps(STEPS)], tmp_path / "whole")
     run = tmp_path / "divided"
     divided = [*pretrain_words, *OFF, "train.shard=true", "train.recompute=true", "--out", str(run), "--resume"]
     stopped(wait_for(start_ranks([divided] * 2, {0: partial(stop_in, 7)})))
@@ -396,9 +386,7 @@ def test_what_cannot_be_divided_is_refused(
 
 
 def test_activations_computed_again_change_nothing(words: tuple[str, list[str]], alone: Path, tmp_path: Path) -> None:
-    from unmask.pretraining.run import pretrain
-
-    pretrain(words[0], [*words[1], *CUT, "train.recompute=true", steps(STEPS)], out=tmp_path / "run")
+    pretrain_without_report(words[0], [*words[1], *CUT, "train.recompute=true", steps(STEPS)], tmp_path / "run")
     assert weights(tmp_path / "run") == weights(alone)
 
 
@@ -416,10 +404,8 @@ def test_two_hosts_train_and_a_lost_link_ends_the_run(
     two_hosts: list[str], words: tuple[str, list[str]], pretrain_words: list[str], tmp_path: Path
 ) -> None:
     """After which it continues from its checkpoint, on one host or two, and ends as if nothing had been lost."""
-    from unmask.pretraining.run import pretrain
-
     many = steps(150)  # the link is lost long before the last of them
-    pretrain(words[0], [*words[1], *CUT, many], out=tmp_path / "whole")
+    pretrain_without_report(words[0], [*words[1], *CUT, many], tmp_path / "whole")
     run, on_one = tmp_path / "run", tmp_path / "one"
     to_resume = [*pretrain_words[:-1], many, "train.rank_timeout_s=4", "--resume", "--out"]
     processes = on_hosts(two_hosts, [*to_resume, str(run)])

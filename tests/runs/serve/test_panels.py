@@ -28,11 +28,28 @@ PANELS = {
 """Each with the field that is typed into."""
 
 
+@pytest.fixture(scope="module")
+def axe() -> Any:
+    return pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe, of the extra dev").Axe()
+
+
+def serious(axe: Any, page: Any) -> list[tuple[str, ...]]:
+    """What breaks axe-core's rules for people who see little, hear the page or use no mouse."""
+    return [
+        (page.url, each["id"], node["html"], node["failureSummary"])
+        for each in axe.run(page).response["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1100)])
-def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) -> None:
+def test_every_panel_works(address: str, browser: Any, axe: Any, scheme: str, width: int) -> None:
     from playwright.sync_api import expect
 
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
+    context = browser.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": 800}, reduced_motion="reduce"
+    )
     page = context.new_page()
     faults: list[str] = []
     page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
@@ -53,6 +70,7 @@ def test_every_panel_works(address: str, browser: Any, scheme: str, width: int) 
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{panel} is wider than the window"
         assert page.evaluate(OUTSIDE) == [], f"texts of {panel} stand outside their figure"
         assert "warm" in page.url or "MASK" in page.url
+        assert serious(axe, page) == []
     box.fill("page\x0cone is warm")  # a form feed, as in text from a PDF: XML has none
     box.press("Control+Enter")
     page.locator(".answer[aria-busy=false] svg").first.wait_for()
@@ -186,21 +204,13 @@ def test_a_character_of_two_tokens_is_drawn_once(address: str, browser: Any) -> 
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 390)])
-def test_axe_finds_nothing_serious(address: str, of_masks: str, browser: Any, scheme: str, width: int) -> None:
-    """axe-core's rules for people who see little, hear the page or use no mouse."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe, of the extra dev").Axe()
-    context = browser.new_context(
-        color_scheme=scheme, viewport={"width": width, "height": 800}, reduced_motion="reduce"
-    )
-    page, found = context.new_page(), []
-    places = {f"{address}/#{panel}": ".answer[aria-busy=false] svg" for panel in PANELS}
-    places |= {f"{address}/docs": "form[data-path]", f"{of_masks}/#answers": ".about"}  # the last without a model
-    for place, awaited in places.items():
-        page.goto("about:blank")
+def test_axe_finds_nothing_serious_beside_the_panels(
+    address: str, of_masks: str, browser: Any, axe: Any, scheme: str, width: int
+) -> None:
+    """In the page of endpoints, and in a panel without a model."""
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800}, reduced_motion="reduce")
+    for place, awaited in {f"{address}/docs": "form[data-path]", f"{of_masks}/#answers": ".about"}.items():
         page.goto(place)
         page.locator(awaited).first.wait_for()
-        for each in axe.run(page).response["violations"]:
-            if each["impact"] in ("serious", "critical"):
-                found += [(place, each["id"], node["html"], node["failureSummary"]) for node in each["nodes"]]
-    assert found == []
-    context.close()
+        assert serious(axe, page) == []
+    page.close()

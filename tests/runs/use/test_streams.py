@@ -7,12 +7,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.commands import Command, type_in
 from support.sizes import small
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.heads import MaskedLMHead
@@ -32,16 +31,12 @@ def masked_lm(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> Pa
     return directory
 
 
-def fill_mask(model: Path, text: bytes) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "unmask", "fill-mask", str(model), "-", "--top-k", "1"]
-    return subprocess.run(command, input=text, capture_output=True)
-
-
-def test_blank_lines_are_passed_over(masked_lm: Path) -> None:
-    finished = fill_mask(masked_lm, "모든 [MASK] 은\n\n국가는 [MASK] 을\n".encode())
-    assert finished.returncode == 0
+def test_blank_lines_are_passed_over(unmask: Command, monkeypatch: pytest.MonkeyPatch, masked_lm: Path) -> None:
+    type_in(monkeypatch, "모든 [MASK] 은\n\n국가는 [MASK] 을\n")
+    finished = unmask("fill-mask", masked_lm, "-", "--top-k", 1)
+    assert finished.code == 0
     keys = ["score", "sequence", "token", "token_str"]
-    assert [sorted(json.loads(line)) for line in finished.stdout.splitlines()] == [keys] * 2
+    assert [sorted(json.loads(line)) for line in finished.output.splitlines()] == [keys] * 2
 
 
 @pytest.mark.parametrize(
@@ -52,10 +47,13 @@ def test_blank_lines_are_passed_over(masked_lm: Path) -> None:
     ],
     ids=["no mask", "not UTF-8"],
 )
-def test_a_bad_line_is_named(masked_lm: Path, text: bytes, message: str) -> None:
-    finished = fill_mask(masked_lm, text)
-    assert finished.returncode == 2
-    assert finished.stderr.decode().startswith(message)
+def test_a_bad_line_is_named(
+    unmask: Command, monkeypatch: pytest.MonkeyPatch, masked_lm: Path, text: bytes, message: str
+) -> None:
+    type_in(monkeypatch, text)
+    finished = unmask("fill-mask", masked_lm, "-", "--top-k", 1)
+    assert finished.code == 2
+    assert finished.errors.startswith(message)
 
 
 def test_a_reader_may_go_away(masked_lm: Path) -> None:
@@ -69,7 +67,7 @@ def test_a_reader_may_go_away(masked_lm: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
 def test_a_place_that_cannot_be_used_is_the_users(
-    unmask: Callable[..., Any], place: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    unmask: Command, place: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(*given: object, **options: object) -> None:
         raise OSError(number, os.strerror(number), "here")

@@ -55,7 +55,7 @@ def test_plain_paragraphs_stay_as_they_are(paragraphs: list[str]) -> None:
 @pytest.mark.parametrize("mark", ["*", "_", "`", "[", "](", "<", "![", "&", "\\", "|", "- ", "> ", "---\n", "<!--"])
 def test_many_marks_that_nothing_closes(mark: str) -> None:
     """Code and comments go to the end of the text, and what is nested as deep as this is left out."""
-    stripped = strip_markdown(mark * 20_000 + "x")
+    stripped = strip_markdown(mark * 8_000 + "x")
     assert stripped.endswith("x") or (mark in ("`", "<!--", "- ", "> ") and stripped == "")
 
 
