@@ -51,7 +51,8 @@ def fit_to_models(
     if not Path(recipe).is_file():
         given = parse_overrides(overrides)
         settings = _with_length(settings, [source.trained_length for source in sources], given.get("task", {}))
-        settings = _with_rate(settings, max(source.settings.hidden_size for source in sources), given)
+        width = max(source.settings.hidden_size for source in sources)
+        settings = _with_rate(settings, width, given.get("optimizer", {}))
     return settings, sources
 
 
@@ -85,18 +86,22 @@ def _with_length(settings: FinetuneRecipe, trained: Sequence[int | None], given:
 
 
 def _with_rate(settings: FinetuneRecipe, width: int, given: Mapping[str, Any]) -> FinetuneRecipe:
-    """The learning rate raised to that of a narrow encoder, unless the user gives it or another optimizer, or a search
-    has rates of its own."""
+    """The learning rate raised to that of a narrow encoder, unless the user gives it, or an optimizer other than
+    AdamW. A search with rates of its own does not use it; its runs are resumed by others that may."""
     optimizer, rate = settings.optimizer, rate_for(width)
-    is_given = {"learning_rate", "name"} & set(given.get("optimizer", {})) or settings.search.learning_rates
+    is_given = "learning_rate" in given or optimizer.name != "adamw"
     if is_given or rate <= max(optimizer.learning_rate, WIDE_RATE):
         return settings
-    logger.warning(
-        "optimizer.learning_rate is %g in place of the recipe's %g, which is for larger models: this one is %s wide",
-        rate,
-        optimizer.learning_rate,
-        width,
-    )
+    if not settings.search.learning_rates:
+        logger.warning(
+            "optimizer.learning_rate is %g in place of the recipe's %g, which is for larger models than %s (%s wide); "
+            "optimizer.learning_rate=%g keeps it",
+            rate,
+            optimizer.learning_rate,
+            ", ".join(settings.search.checkpoints or [settings.init_from]),
+            width,
+            optimizer.learning_rate,
+        )
     return settings.model_copy(update={"optimizer": optimizer.model_copy(update={"learning_rate": rate})})
 
 

@@ -265,9 +265,9 @@ def predict(
 
 
 def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    for ours, theirs in {"to_dict": "to_dict('records')", "to_pylist": "to_pylist()"}.items():  # pandas, pyarrow
-        if hasattr(rows, ours) and not isinstance(rows, Mapping):
-            raise InputError(f"the inputs are a {type(rows).__name__}: give a list of rows, its .{theirs}")
+    for its, advice in {"iterrows": "to_dict('records')", "to_pylist": "to_pylist()"}.items():  # pandas, pyarrow
+        if hasattr(rows, its):
+            raise InputError(f"the inputs are a {type(rows).__name__}: give a list of rows, its .{advice}")
     if isinstance(rows, str | Path):
         raise InputError(
             f"the inputs are {str(rows)!r}, one text or path: give a list of rows, or for a file take "
@@ -375,7 +375,7 @@ def write_predictions(
 
 
 def _survey(predictor: Predictor, rows: Iterator[Row]) -> int:
-    """How many inputs there are; one that cannot be used is refused now, not after hours of predicting."""
+    """How many inputs there are; one that the model cannot take is refused now, not after hours of predicting."""
     task, counts = predictor.task, ExampleCounts()
     with Progress("looking through the inputs", unit="inputs") as progress, naming_columns():
         for part in encode_sets(task, task.read_all(rows), predictor.tokenizer, counts, predictor.num_segments):

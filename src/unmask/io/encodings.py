@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -236,9 +237,14 @@ def fitting_encoding(sample: bytes) -> str | None:
     for encoding, usual in _USUAL.items():
         if (encoding == "cp1252" and not is_western) or (text := _decoded(sample, encoding)) is None:
             continue
-        beyond = [char for char in text if char > "\x7f" and (char.isalpha() or encoding == "cp1252")]
+        beyond = [char for char in text if char > "\x7f" and (encoding == "cp1252" or _is_letter(char))]
         is_usual = beyond and len(re.findall(usual, "".join(beyond))) >= 0.9 * len(beyond)
         # Of two bytes each; few of the second ones are ASCII letters.
         if is_usual and (encoding in ("cp1252", "cp932") or 1.3 * len(beyond) < num_beyond):
             return encoding
     return None
+
+
+def _is_letter(char: str) -> bool:
+    """Whether it is a letter, or of the private use that a wrong encoding makes of letters."""
+    return char.isalpha() or unicodedata.category(char) == "Co"

@@ -171,7 +171,10 @@ def _write_splits(
         raise InputError(f"{path}: {error}") from error
     if nameless := sum(not part.group for part in parts):
         logger.warning(
-            "%s: %s of %s rows name no group: each is one by itself", path, f"{nameless:,}", f"{len(parts):,}"
+            "%s: %s of %s rows have nothing in the column by which they are grouped: each is a group by itself",
+            path,
+            f"{nameless:,}",
+            f"{len(parts):,}",
         )
     splits = [split_of[group] for group in groups]
     counts: dict[Path, int] = {}

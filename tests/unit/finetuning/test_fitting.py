@@ -52,7 +52,7 @@ def test_narrow_encoders_get_larger_rates() -> None:
         (640, [], 5e-5),
         (64, ["optimizer.learning_rate=5e-5"], 5e-5),
         (64, ["optimizer.name=lamb"], 5e-5),
-        (64, ["search.learning_rates=[1e-3]"], 5e-5),
+        (64, ["optimizer.name=adamw"], 5e-4),
     ],
 )
 def test_a_rate_that_the_user_gives_stays(
@@ -62,6 +62,17 @@ def test_a_rate_that_the_user_gives_stays(
     settings = load_finetune_recipe("finetune/classification", words)
     assert fit_to_models(settings, "finetune/classification", words)[0].optimizer.learning_rate == expected
     assert ("in place of the recipe's 5e-05" in caplog.text) == (expected != 5e-5)
+
+
+def test_a_search_with_rates_of_its_own_can_be_resumed_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [f"init_from={model_of(tmp_path / 'model')}", "data.train=a.csv", "data.dev=b.csv"]
+    rates = [*words, "search.learning_rates=[1e-3]"]
+    searched = fit_to_models(load_finetune_recipe("finetune/sst2", rates), "finetune/sst2", rates)[0]
+    assert caplog.text == ""
+    alone = fit_to_models(load_finetune_recipe("finetune/sst2", words), "finetune/sst2", words)[0]
+    assert searched.optimizer == alone.optimizer
 
 
 def test_a_recipe_of_the_user_is_as_she_wrote_it(tmp_path: Path) -> None:

@@ -434,6 +434,8 @@ def test_the_encoding_that_fits(text: str, encoding: str) -> None:
         ("ひらがな", "euc-jp"),
         ("Dziękuję, jesteś świetną osobą", "cp1250"),
         ("Bütün insanlar eşit doğarlar; akıl", "cp1254"),
+        ("İstanbul'da yaşıyorum ve şehri çok seviyorum", "cp1254"),
+        ("şahane bir film, çok eğlenceli", "cp1254"),
     ],
 )
 def test_no_encoding_is_named_where_others_are_likely(tmp_path: Path, text: str, encoding: str) -> None:

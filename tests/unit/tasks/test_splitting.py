@@ -332,7 +332,10 @@ def test_rows_without_a_group_are_each_one(tmp_path: Path, caplog: pytest.LogCap
     counts = split_file(write_rows(tmp_path / "a.jsonl", *rows), "classification", tmp_path / "out", group="who")
     assert sum(counts.values()) == 60
     assert all(count > 2 for count in counts.values())
-    assert caplog.messages == [f"{tmp_path / 'a.jsonl'}: 40 of 60 rows name no group: each is one by itself"]
+    assert caplog.messages == [
+        f"{tmp_path / 'a.jsonl'}: 40 of 60 rows have nothing in the column by which they are grouped: each is a group by "
+        "itself"
+    ]
 
 
 @pytest.mark.parametrize(

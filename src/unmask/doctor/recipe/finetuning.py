@@ -102,7 +102,7 @@ def _load(name: str, overrides: Sequence[str]) -> tuple[FinetuneRecipe, list[Fin
         for file in (path for path in files.paths if not path.exists()) if files else ():
             message = f"data.{split}={file}: no such file, so that no examples were read"
             missing.append(Finding(f"no-{split}-file", "note", message, f"give data.{split}=FILE"))
-    if not missing:
+    if has_model:
         with suppress(UserError):  # of a model that cannot be opened, opening the inputs says so
             settings, _ = fit_to_models(settings, name, overrides)
     return settings, missing

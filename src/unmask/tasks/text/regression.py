@@ -128,7 +128,7 @@ def fault_of_values(values: NDArray[np.float32]) -> str | None:
     if low == high:
         return (
             f"every value is {low:.7g} (as a 32-bit float): there is nothing to learn; give values that differ; if "
-            "they do, subtract a constant from all of them, or multiply them by one"
+            "those of the file do, subtract a constant from all of them, or multiply all by a large number"
         )
     if values.std(dtype=np.float64) < _FEWEST_STEPS * step:
         return (
