@@ -333,8 +333,8 @@ def test_rows_without_a_group_are_each_one(tmp_path: Path, caplog: pytest.LogCap
     assert sum(counts.values()) == 60
     assert all(count > 2 for count in counts.values())
     assert caplog.messages == [
-        f"{tmp_path / 'a.jsonl'}: 40 of 60 rows have nothing in the column by which they are grouped: each is a group by "
-        "itself"
+        f"{tmp_path / 'a.jsonl'}: 40 of 60 rows have nothing in the column by which they are grouped: each is a group "
+        "by itself"
     ]
 
 
