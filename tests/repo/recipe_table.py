@@ -20,6 +20,10 @@ where it departs from its paper; times and expectations are shortened here. `_ti
 cores, `_small` and `_medium` for one GPU, `_base` and `_large` have the published values. Which system for what:
 [the guide](../docs/guides/pretraining-systems.md).
 
+Of the fine-tuning recipes two settings follow the model where you do not give them: sequences are no longer than it has
+seen, and an encoder up to 512 wide gets a larger learning rate
+([why](../docs/guides/fine-tuning.md#from-a-csv-to-answers)).
+
 This file is written by `python tests/repo/recipe_table.py`.
 """
 
