@@ -101,12 +101,13 @@ class Predictor:
 
     def answer(self, part: ExampleSet, advance: Advance = not_shown) -> list[dict[str, Any]]:
         """For each example of a set that was encoded with `tokenizer`, what `predict` yields."""
-        answers = []
-        for example, prediction in zip(part.examples, self.decode(part, advance), strict=True):
-            given_id = find_field(example.fields, self.task.id_column)
-            answer = {"id": given_id, "input": dict(example.fields), **prediction}
-            answers.append({name: value for name, value in answer.items() if name != "id" or value is not None})
-        return answers
+        predictions = zip(part.examples, self.decode(part, advance), strict=True)
+        return [self.beside_input(example.fields, prediction) for example, prediction in predictions]
+
+    def beside_input(self, fields: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
+        """What `predict` yields for an input with these fields."""
+        answer = {"id": find_field(fields, self.task.id_column), "input": dict(fields), **prediction}
+        return {name: value for name, value in answer.items() if name != "id" or value is not None}
 
     def decode(self, part: ExampleSet, advance: Advance = not_shown) -> list[Prediction]:
         """One prediction for each example of a set that was encoded with `tokenizer`."""
@@ -364,7 +365,7 @@ def write_predictions(
     deciding.check(predictor.task)
     total = None
     if as_files(path).can_be_read_again:
-        total = _survey(predictor, _rows(predictor, path, columns, format))
+        total = _survey(predictor, _rows(predictor, path, columns, format), out.suffix)
     with Progress("predicting", total, unit="inputs") as progress, writing(out) as file:
         answers = predictor(_rows(predictor, path, columns, format), progress.advance)
         predictions = deciding(answers, predictor.task)
@@ -374,10 +375,18 @@ def write_predictions(
     return out
 
 
-def _survey(predictor: Predictor, rows: Iterator[Row]) -> int:
-    """How many inputs there are; one that the model cannot take is refused now, not after hours of predicting."""
+def _survey(predictor: Predictor, rows: Iterator[Row], suffix: str) -> int:
+    """How many inputs there are; one that the model cannot take, or whose answer could not be written, is refused now,
+    not after hours of predicting."""
     task, counts = predictor.task, ExampleCounts()
-    with Progress("looking through the inputs", unit="inputs") as progress, naming_columns():
+
+    def unanswered() -> Iterator[dict[str, Any]]:
         for part in encode_sets(task, task.read_all(rows), predictor.tokenizer, counts, predictor.num_segments):
+            for example in part.examples:
+                yield predictor.beside_input(example.fields, {"answer": ""})
             progress.advance(len(part.examples))
+
+    with Progress("looking through the inputs", unit="inputs") as progress, naming_columns():
+        for _ in answer_lines(unanswered(), suffix):
+            pass
     return counts.examples

@@ -396,6 +396,18 @@ def test_rows_are_refused_before_anything_is_answered(
             write_predictions(known, data, out, **options)
 
 
+def test_answers_that_could_not_be_written_are_refused_before_anything_is_answered(
+    single: Path, answering: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.inference.predictor.run_module", None)
+    reviews = write_rows(tmp_path / "reviews.jsonl", {"text": "a"}, {"text": "b", "more": 1})
+    with pytest.raises(InputError, match="input 2 has the field 'more', and the first input has not"):
+        write_predictions(single, reviews, tmp_path / "answers.csv")
+    questions = write_rows(tmp_path / "questions.jsonl", QUESTIONS[0], QUESTIONS[1], QUESTIONS[0])
+    with pytest.raises(InputError, match="questions 1 and 3 have the same id, 'q0'"):
+        write_predictions(answering, questions, tmp_path / "answers.json")
+
+
 def test_the_progress_of_a_file_is_a_share_of_its_inputs(
     single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -431,4 +443,4 @@ def test_progress_ends_with_the_error(
     with pytest.raises(InputError, match="question 1 has no id") as caught:
         write_predictions(answering, data, tmp_path / "answers.json")
     assert caught.traceback
-    assert "predicting: stopped" in capsys.readouterr().err
+    assert "looking through the inputs: stopped" in capsys.readouterr().err
