@@ -37,6 +37,7 @@ from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.directory import blank_model, load_model
 from unmask.models.hub.uses import FINE_TUNED
 from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
+from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import recall_task
@@ -383,7 +384,8 @@ def _survey(predictor: Predictor, rows: Iterator[Row], suffix: str) -> int:
     def unanswered() -> Iterator[dict[str, Any]]:
         for part in encode_sets(task, task.read_all(rows), predictor.tokenizer, counts, predictor.num_segments):
             for example in part.examples:
-                yield predictor.beside_input(example.fields, {"answer": ""})
+                unknown = {"id": example.id, "answer": ""} if isinstance(example, QaExample) else {}
+                yield predictor.beside_input(example.fields, unknown)
             progress.advance(len(part.examples))
 
     with Progress("looking through the inputs", unit="inputs") as progress, naming_columns():

@@ -408,6 +408,14 @@ def test_answers_that_could_not_be_written_are_refused_before_anything_is_answer
         write_predictions(answering, questions, tmp_path / "answers.json")
 
 
+def test_ids_in_a_column_that_the_model_does_not_remember_are_found(tiny_model: Path, tmp_path: Path) -> None:
+    remembered = ColumnSettings(question="q", context="passage", id="number")
+    model = save_task_model(tmp_path / "model", tiny_model, remembered, name="qa", max_length=32, doc_stride=8)
+    questions = write_rows(tmp_path / "questions.jsonl", *QUESTIONS)
+    answers = json.loads(write_predictions(model, questions, tmp_path / "answers.json").read_text("utf-8"))
+    assert list(answers) == [one["id"] for one in QUESTIONS]
+
+
 def test_the_progress_of_a_file_is_a_share_of_its_inputs(
     single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
