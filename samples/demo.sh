@@ -43,7 +43,7 @@ step 'What that run was.' \
 step 'It has seen seven books for a minute. What does it put into a gap?' \
     'unmask fill-mask runs/demo/pretrained "Alice [MASK] not know what to say ." --top-k 3'
 
-step 'From here on the sample encoder: a larger one of its kind, from 121 MB of books and Wikipedia (samples/models/en).' \
+step 'From here on the sample encoder: a larger one of its kind, from 202 MB of books and Wikipedia (samples/models/en).' \
     'unmask fill-mask samples/models/en "She opened the [MASK] and went into the house." --top-k 3'
 
 step 'Fine-tuning it to judge whether one sentence follows from another.' \
@@ -56,7 +56,7 @@ step 'What does it say about a pair of our own?' \
     'echo '\''{"text_a": "Two dogs run along the beach.", "text_b": "The animals are outdoors."}'\'' | unmask predict runs/demo/finetuned/model -'
 
 step 'Another kind of task: the names in tweets, twice with other heads and orders; the two then answer together.' \
-    'unmask finetune finetune/wnut17 init_from=samples/models/en data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=8e-4 train.batch_size=4 train.epochs=4 search.restarts=2 search.parallel=2 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
+    'unmask finetune finetune/wnut17 init_from=samples/models/en data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=4e-4 train.batch_size=4 train.epochs=4 search.restarts=2 search.parallel=2 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
 
 step 'Which names do they find?' \
     'echo '\''{"text": "Off to Paris with Anna tomorrow !"}'\'' | unmask predict runs/demo/names/ensemble -'

@@ -1,9 +1,8 @@
 """Draws the picture of the README from a finished run: texts as the model sees them, its predictions, its curve.
 
-    python docs/images/first_screen.py RUN...
+    python docs/images/first_screen.py RUN
 
-Each run began with the model of the one before it. README.md's is the one that made `samples/models/en`; its card has
-the command.
+README.md's is the one that made `samples/models/en`; its card has the command.
 """
 
 from __future__ import annotations
@@ -49,27 +48,21 @@ def predictions(model: Path) -> str:
     return "\n".join(drawn)
 
 
-def curve(runs: list[Path]) -> str:
-    """Held-out masked loss over tokens, with what is reached without any context."""
-    points: list[tuple[int, float]] = []
-    for run in runs:
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-        before = points[-1][0] if points else 0
-        tokens = {row["step"]: before + row["tokens"] for row in rows if "tokens" in row}
-        points += [(tokens[row["step"]], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
-    floor = json.loads((runs[-1] / "results.json").read_text("utf-8"))["floors"]["loss/mlm"]["no context"]
-    left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 1.9, 8.5
-    most = points[-1][0]
+def curve(run: Path) -> str:
+    """The loss in training over tokens, of words to come and of masked ones, and what is had without any context."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    results = json.loads((run / "results.json").read_text("utf-8"))
+    floor, last = results["floors"]["loss/mlm"]["no context"], results["mlm_loss"]
+    left, right, top, bottom, lowest, highest = 480, 840, 40, 240, 1.0, 7.5
+    most = max(row["tokens"] for row in rows if "tokens" in row)
 
     def at(count: float, loss: float) -> tuple[float, float]:
         across, down = count / most, (highest - loss) / (highest - lowest)
         return left + (right - left) * across, top + (bottom - top) * down
 
-    places = [at(*point) for point in points]
-    last = points[-1][1]
-    parts = [f'<text x="{left}" y="20">held-out masked loss (nats) over tokens read</text>']
+    parts = [f'<text x="{left}" y="20">loss in training (nats) over tokens read</text>']
     parts += [f'<path class="axis" d="M{left} {top}V{bottom}H{right}" fill="none"/>']
-    for loss in (8, 7, 6, 5, 4, 3, 2):
+    for loss in (7, 6, 5, 4, 3, 2):
         parts.append(f'<text class="small" x="{left - 8}" y="{at(0, loss)[1] + 4:.0f}" text-anchor="end">{loss}</text>')
     for share in (0.5, 1.0):
         x, words = at(share * most, lowest)[0], f"{share * most / 1e6:.3g} million"
@@ -79,17 +72,22 @@ def curve(runs: list[Path]) -> str:
     parts.append(
         f'<text class="floor-text" x="{right}" y="{y - 6:.0f}" text-anchor="end">without context: {floor:.2f}</text>'
     )
-    parts.append('<path class="curve" d="M' + " L".join(f"{x:.1f} {y:.1f}" for x, y in places) + '"/>')
-    parts += [f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in places]
-    parts.append(f'<text x="{places[-1][0]:.0f}" y="{places[-1][1] - 12:.0f}" text-anchor="end">{last:.2f}</text>')
+    for kind, words in (("loss/lm", "words to come"), ("loss/mlm", "masked words")):
+        places = [at(row["tokens"], row[kind]) for row in rows if kind in row]
+        parts.append('<path class="curve" d="M' + " L".join(f"{x:.1f} {y:.1f}" for x, y in places) + '"/>')
+        x, y = places[len(places) // 2]
+        parts.append(f'<text class="small" x="{x:.0f}" y="{y - 16:.0f}" text-anchor="middle">{words}</text>')
+    x, y = at(most, last)
+    parts.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>')
+    parts.append(f'<text x="{x:.0f}" y="{y + 20:.0f}" text-anchor="end">held out: {last:.2f}</text>')
     return "\n".join(parts)
 
 
 def main() -> None:
-    runs = [Path(each) for each in sys.argv[1:]]
+    run = Path(sys.argv[1])
     head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 282" role="img" font-size="14">'
-    title = "<title>Masked texts with a model's predictions, and its held-out loss over tokens</title>"
-    picture = f"{head}\n{title}\n<style>{STYLE}</style>\n{predictions(runs[-1])}\n{curve(runs)}\n</svg>\n"
+    title = "<title>Masked texts with a model's predictions, and its loss over tokens</title>"
+    picture = f"{head}\n{title}\n<style>{STYLE}</style>\n{predictions(run)}\n{curve(run)}\n</svg>\n"
     PICTURE.write_text(picture, "utf-8")
 
 

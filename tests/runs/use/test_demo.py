@@ -31,8 +31,8 @@ def test_the_demo_reaches_its_figures(tmp_path: Path) -> None:
     pretrained = read_json(demo / "pretrained" / "results.json")
     assert pretrained["mlm_loss"] < pretrained["floors"]["loss/mlm"]["no context"] - 0.7
     assert len(list_steps(demo / "pretrained" / "checkpoints")) == 8, "what the page of `unmask serve` has to show"
-    assert read_json(demo / "finetuned" / "results.json")["dev"]["accuracy"] > 0.43
-    assert read_json(demo / "reviews" / "results.json")["dev"]["accuracy"] > 0.68
+    assert read_json(demo / "finetuned" / "results.json")["dev"]["accuracy"] > 0.47
+    assert read_json(demo / "reviews" / "results.json")["dev"]["accuracy"] > 0.70
     (names,) = read_json(demo / "names" / "summary.json")["combinations"]
     assert names["n"] == 2
     assert names["dev"]["overall_f1"]["mean"] > 0.25
