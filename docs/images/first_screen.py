@@ -57,7 +57,7 @@ def curve(run: Path) -> str:
     most = max(row["tokens"] for row in rows if "tokens" in row)
 
     def at(count: float, loss: float) -> tuple[float, float]:
-        across, down = count / most, (highest - loss) / (highest - lowest)
+        across, down = count / most, (highest - min(loss, highest)) / (highest - lowest)
         return left + (right - left) * across, top + (bottom - top) * down
 
     parts = [f'<text x="{left}" y="20">loss in training (nats) over tokens read</text>']
@@ -74,6 +74,8 @@ def curve(run: Path) -> str:
     )
     for kind, words in (("loss/lm", "words to come"), ("loss/mlm", "masked words")):
         places = [at(row["tokens"], row[kind]) for row in rows if kind in row]
+        if not places:
+            continue
         parts.append('<path class="curve" d="M' + " L".join(f"{x:.1f} {y:.1f}" for x, y in places) + '"/>')
         x, y = places[len(places) // 2]
         parts.append(f'<text class="small" x="{x:.0f}" y="{y - 16:.0f}" text-anchor="middle">{words}</text>')

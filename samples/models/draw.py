@@ -3,8 +3,8 @@
     python samples/models/draw.py CORPORA FOLDER      writes FOLDER/en.jsonl and FOLDER/ko.jsonl
 
 English: articles of Wikipedia and books in an order by chance, 90 million characters of each; then, of those that are
-left, the paragraphs that ask something or hold words such as *know what*, until they have 34 million. Of the articles
-every odd number divisible by 9 is left out, to measure on. Korean: all articles but 400.
+left, the paragraphs that ask something or hold words such as *know what*, 21 million. Of the articles every odd number
+divisible by 9 is left out, to measure on. Korean: all articles but 400.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import zstandard
 
-CHARACTERS, ASKING_CHARACTERS = 90_000_000, 34_000_000
+CHARACTERS = 90_000_000
 LEFT_OUT = 400
 ASKING = re.compile(
     r"\?|\b(know|knows|knew|known|wonder\w*|ask\w*|see|saw|seen|remember\w*|understand|understood|discover\w*|learn\w*"
@@ -62,7 +62,7 @@ def draw_english(corpora: Path) -> list[str]:
     chance.shuffle(books)
     some, others = list(take(articles, CHARACTERS)), list(take(books, CHARACTERS))
     left = [*books[len(others) :], *articles[len(some) :]]
-    return [*some, *others, *take(asking(left), ASKING_CHARACTERS)]
+    return [*some, *others, *asking(left)]
 
 
 def draw_korean(corpora: Path) -> list[str]:
