@@ -15,7 +15,13 @@ from unmask.pretraining.steps import STATIC_COPIES
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.settings import BUDGETS, OptimizerSettings, TrainSettings, warmup_shortfall
 
-USUAL_LEARNING_RATES = {192: (1e-4, 5e-3), 384: (1e-4, 2.5e-3), 640: (1e-4, 1e-3), 896: (5e-5, 7e-4), 10**9: (2e-5, 5e-4)}
+USUAL_LEARNING_RATES = {
+    192: (1e-4, 5e-3),
+    384: (1e-4, 2.5e-3),
+    640: (1e-4, 1e-3),
+    896: (5e-5, 7e-4),
+    10**9: (2e-5, 5e-4),
+}
 """The largest hidden size -> AdamW's usual peak rates up to there: BERT-Base and Large 1e-4, RoBERTa 6e-4 and 4e-4,
 ELECTRA-Small (256 wide) 5e-4, and the rates of our own small recipes."""
 
