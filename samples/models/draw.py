@@ -30,6 +30,8 @@ ASKING = re.compile(
 
 def read(path: Path) -> list[str]:
     """The lines of a compressed file."""
+    if not path.is_file():
+        raise SystemExit(f"{path}: no such file: give the folder of the corpora of docs/data.md")
     with path.open("rb") as file:
         return list(io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(file), "utf-8", newline="\n"))
 
