@@ -15,14 +15,14 @@ from torch import Tensor
 
 import unmask
 from support.files import write_rows
+from support.serving import app_of
 from support.untrained import save_bert
 from unmask.card import card_of
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.deciding import Deciding
 from unmask.inference.predictor import predict_file
 from unmask.models.hub.directory import load_encoder
-from unmask.serving.app import build_app
-from unmask.serving.models import open_models
+from unmask.serving.engine.models import open_models
 from unmask.tasks import table
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.encoded import EncodedExamples
@@ -94,11 +94,11 @@ def test_a_kind_with_the_head_of_another_is_opened_as_it_was_saved(tmp_path: Pat
     assert (unsure["label"], unsure["median"], unsure["abstained"]) == (None, None, True)
     assert ORDINAL.own_way in (card := card_of(model))
     assert "pipeline(" not in card
-    app = build_app(open_models([str(model)], "fp32"))
+    app = app_of(open_models([str(model)], "fp32"))
     with TestClient(app) as client:
         [served] = client.get("/v1/models").json()["data"]
         assert {"rank", "words"} <= set(served["uses"])
         assert [each["label"] for each in client.post("/predict", json={"inputs": "a good film"}).json()] == sorted(
             STARS, key=lambda label: -prediction["probabilities"][label]
         )
-    app.service.batcher.close()
+    app.service.engine.close()

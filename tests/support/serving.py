@@ -7,9 +7,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel
+from unmask.serving.engine.engine import Engine
+from unmask.serving.engine.models import ServedModel
+from unmask.serving.guards import Guards
+from unmask.serving.settings import Limits
 
 OUTSIDE = """[...document.querySelectorAll(".answer svg text")].filter((text) => {
   const [its, figure] = [text, text.ownerSVGElement].map((each) => each.getBoundingClientRect());
@@ -18,12 +22,17 @@ OUTSIDE = """[...document.querySelectorAll(".answer svg text")].filter((text) =>
 """A script: the texts that stand outside their figure."""
 
 
+def app_of(models: dict[str, ServedModel], limits: Limits | None = None, **options: Any) -> Guards:
+    """The application of models in this process; `app.service.engine.close()` ends its threads."""
+    return build_app(Engine(models, limits), limits, **options)
+
+
 @contextmanager
 def serving(models: dict[str, ServedModel], token: str | None = None) -> Iterator[str]:
     """The address of a real server, in a thread."""
     import uvicorn
 
-    app = build_app(models, token=token)
+    app = app_of(models, token=token)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -37,4 +46,4 @@ def serving(models: dict[str, ServedModel], token: str | None = None) -> Iterato
     finally:  # else a test that fails hangs
         server.should_exit = True
         thread.join()
-        app.service.batcher.close()
+        app.service.engine.close()

@@ -88,13 +88,8 @@ def serve_command(
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
         raise SettingsError(f"serving needs {error.name}: pip install 'unmask[serve]'") from error
-    import torch
-
-    from unmask.serving.models import default_models, open_models
     from unmask.serving.server import check_address, serve
 
     token = os.environ.get("UNMASK_TOKEN") or None
     check_address(host, token, insecure)
-    if precision == "bf16" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # in bf16 HTTP takes long enough to need a core
-    serve(lambda: open_models(models or default_models(), precision), host, port, token=token)
+    serve(models or [], precision, host, port, token=token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -12,12 +13,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from unmask import __version__
-from unmask.errors import ColumnError, ModelError, UserError
+from unmask.errors import ModelError, UserError
 from unmask.serving import compatible, endpoints, inspecting
-from unmask.serving.batching import Batcher, Refused
+from unmask.serving.engine.asks import Answers, Refused, Unloadable
 from unmask.serving.guards import Guards
-from unmask.serving.metrics import Metrics
-from unmask.serving.models import ServedModel, Unloadable
+from unmask.serving.metrics import RequestMetrics
 from unmask.serving.pages import add_pages
 from unmask.serving.service import ClientLeft, Service
 from unmask.serving.settings import Limits
@@ -26,21 +26,17 @@ logger = logging.getLogger("unmask")
 
 
 def build_app(
-    models: dict[str, ServedModel],
-    limits: Limits | None = None,
-    token: str | None = None,
-    hosts: Collection[str] | None = None,
+    engine: Answers, limits: Limits | None = None, token: str | None = None, hosts: Collection[str] | None = None
 ) -> Guards:
-    """The application that serves some models; `service.batcher.close()` ends its thread.
+    """The application that serves the models of an engine.
 
     Args:
+        engine: answers what is asked; whoever has made it closes it.
         token: what clients must send as `Authorization: Bearer TOKEN`; None: nothing.
         hosts: the names that requests may be sent to; None: any.
     """
     limits = limits or Limits()
-    metrics = Metrics()
-    service = Service(models, Batcher(limits, metrics), metrics, limits)
-    metrics.queue_size = lambda: service.batcher.queue_size
+    service = Service(engine, RequestMetrics(), limits)
     app = FastAPI(
         title="unmask",
         version=__version__,
@@ -60,16 +56,17 @@ def build_app(
     @app.head("/ready", include_in_schema=False)
     @app.get("/ready", summary="Whether the server takes requests")
     async def ready() -> dict[str, Any]:
-        if not service.batcher.takes_work:
+        if not engine.takes_work:
             message = "the server computes nothing any more: it is being stopped, or needs a restart"
             raise Refused(503, message, "stopping")
-        return {"status": "ready", "models": list(models)}
+        return {"status": "ready", "models": list(engine.models)}
 
     @app.get("/metrics", summary="Figures in Prometheus' text format", response_class=Response)
     async def figures() -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+        computing = await asyncio.wrap_future(engine.figures())
+        return Response(service.metrics.text() + computing, media_type="text/plain; version=0.0.4")
 
-    add_pages(app, models)
+    add_pages(app, engine.models)
     _answer_errors(app)
     posted = (path for path, methods in app.openapi()["paths"].items() if "post" in methods)
     return Guards(app, service, token, hosts, frozenset(path.rpartition("/")[2] for path in posted))
@@ -81,10 +78,6 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(UserError)
     async def user_error(request: Request, error: UserError) -> Response:
         return _failure(422, str(error))
-
-    @app.exception_handler(ColumnError)
-    async def column_error(request: Request, error: ColumnError) -> Response:
-        return _failure(422, error.problem)
 
     @app.exception_handler(ModelError)
     async def model_error(request: Request, error: ModelError) -> Response:

@@ -10,27 +10,21 @@ import numpy as np
 from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 
-from unmask.inference.features.similarity import unit_length
-from unmask.serving.batching import Refused, Work
 from unmask.serving.endpoints import FAILURES, example, service_of
-from unmask.serving.models import ServedModel
+from unmask.serving.engine.asks import Ask, ModelFacts, Reading, Refused, Reply
 from unmask.serving.schemas import EmbedRequest, OpenAIEmbeddings, PredictRequest, TeiSimilarityRequest, TokenizeRequest
 from unmask.serving.service import Service
-from unmask.serving.uses import Reading
 from unmask.tasks.kinds import labelling_endpoints
 
 router = APIRouter(responses=FAILURES)
 
 
-async def _vectors(
-    request: Request, name: str | None, texts: list[str], normalise: bool
-) -> tuple[NDArray[np.float32], Work]:
+async def _vectors(request: Request, name: str | None, texts: list[str], reader: str, argument: Any) -> Reply:
     service = service_of(request)
     model = service.model(name, "features")
     if not texts:
         raise Refused(422, "no texts: expected at least one")
-    reading = Reading(normalise=normalise)
-    return await service.compute(request, lambda: model.use("vectors").read(texts, reading))
+    return await service.compute(request, Ask(model.name, reader, (texts, argument)))
 
 
 @router.post("/v1/embeddings", summary="Embeddings, as OpenAI's clients ask for them")
@@ -38,31 +32,25 @@ async def embeddings(
     request: Request, body: Annotated[OpenAIEmbeddings, example(model="en", input=["A fine film."])]
 ) -> dict[str, Any]:
     texts = [body.input] if isinstance(body.input, str) else body.input
-    vectors, work = await _vectors(request, body.model, texts, normalise=True)
-    if body.dimensions is not None:
-        if body.dimensions > vectors.shape[1]:
-            raise Refused(
-                422,
-                f"dimensions is {body.dimensions}, and the model's vectors have {vectors.shape[1]}",
-                param="dimensions",
-            )
-        vectors = unit_length(vectors[:, : body.dimensions])
-    encoded: list[Any] = vectors.tolist()
+    reply = await _vectors(request, body.model, texts, "cut vectors", body.dimensions)
+    encoded: list[Any]
     if body.encoding_format == "base64":
-        encoded = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
+        encoded = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in reply.result]
+    else:
+        encoded = reply.result.tolist()
     return {
         "object": "list",
         "data": [{"object": "embedding", "embedding": vector, "index": index} for index, vector in enumerate(encoded)],
         "model": body.model,
-        "usage": {"prompt_tokens": work.tokens, "total_tokens": work.tokens},
+        "usage": {"prompt_tokens": reply.tokens, "total_tokens": reply.tokens},
     }
 
 
 @router.post("/embed", summary="Embeddings, as text-embeddings-inference gives them")
 async def embed(request: Request, body: Annotated[EmbedRequest, example(inputs=["A fine film."])]) -> list[list[float]]:
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    vectors, _ = await _vectors(request, body.model, texts, body.normalize)
-    listed: list[list[float]] = vectors.tolist()
+    reply = await _vectors(request, body.model, texts, "vectors", Reading(normalise=body.normalize))
+    listed: list[list[float]] = reply.result.tolist()
     return listed
 
 
@@ -74,12 +62,12 @@ async def predict(request: Request, body: Annotated[PredictRequest, example(inpu
     rows = [_fields([each] if isinstance(each, str) else list(each)) for each in given]
     model = service.model(_reader(service, rows) if body.model is None else body.model, *labelling_endpoints())
     _check_texts(model, rows)
-    answers, work = await service.compute(request, lambda: model.use("task").read(rows))
-    if not body.truncate and (left_out := sum(work.left_out)):
+    reply = await service.compute(request, Ask(model.name, "predictions", (rows,)))
+    if not body.truncate and (left_out := sum(reply.left_out)):
         raise Refused(422, f"{left_out:,} tokens would not be read: send shorter inputs, or truncate=true", "too_long")
     scored = [
         sorted(({"score": score, "label": label} for label, score in each["probabilities"].items()), key=_by_score)
-        for each in answers
+        for each in reply.result
     ]
     return scored if is_batch else scored[0]
 
@@ -89,13 +77,13 @@ def _reader(service: Service, rows: list[dict[str, str]]) -> str | None:
     lengths = {len(row) for row in rows}
     endpoints = set(labelling_endpoints())
     labelling = (each for each in service.models.values() if not endpoints.isdisjoint(each.endpoints))
-    reading = (each.name for each in labelling if lengths <= {len(texts) for texts in each.task.columns})
+    reading = (each.name for each in labelling if lengths <= {len(texts) for texts in each.columns})
     return next(reading, None)
 
 
-def _check_texts(model: ServedModel, rows: list[dict[str, str]]) -> None:
+def _check_texts(model: ModelFacts, rows: list[dict[str, str]]) -> None:
     """Refuses pairs for a model of single texts, and single texts for one of pairs."""
-    lengths = {len(texts) for texts in model.task.columns}
+    lengths = {len(texts) for texts in model.columns}
     if wrong := {len(row) for row in rows} - lengths:
         if 2 in wrong:
             what = (
@@ -124,7 +112,8 @@ async def similarity(
     ],
 ) -> list[float]:
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    vectors, _ = await _vectors(request, body.model, texts, normalise=True)
+    reply = await _vectors(request, body.model, texts, "vectors", Reading(normalise=True))
+    vectors: NDArray[np.float32] = reply.result
     cosines: list[float] = (vectors[1:] @ vectors[0]).clip(-1, 1).tolist()
     return cosines
 
@@ -136,6 +125,7 @@ async def tokenize(
     service = service_of(request)
     model = service.model(body.model, "tokenize")
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    return await service.in_thread(
-        lambda: model.use("tokens").template_tokens(texts, body.add_special_tokens, service.limits.queue_tokens)
-    )
+    arguments = (texts, body.add_special_tokens, service.limits.queue_tokens)
+    reply = await service.compute(request, Ask(model.name, "template tokens", arguments))
+    tokens: list[list[dict[str, Any]]] = reply.result
+    return tokens

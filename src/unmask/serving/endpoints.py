@@ -7,9 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 
-from unmask.errors import InputError
-from unmask.inference.left_to_right.generation import Sampling
-from unmask.serving.batching import Refused, Work
+from unmask.serving.engine.asks import Ask, Reading, Refused
 from unmask.serving.schemas import (
     Answer,
     Failure,
@@ -22,7 +20,6 @@ from unmask.serving.schemas import (
     TextsRequest,
 )
 from unmask.serving.service import Service
-from unmask.serving.uses import Continuing, MaskUse, Reading, pair_similarities
 from unmask.tasks.kinds import FACTS
 
 FAILURES: dict[int | str, dict[str, Any]] = {
@@ -47,30 +44,27 @@ def service_of(request: Request) -> Service:
     return service
 
 
-async def answer(
-    request: Request, name: str, endpoint: str, use: str, read: Callable[[Any], Work]
-) -> tuple[Any, Answer]:
-    """The result of a use, and the answer without its predictions."""
+async def ask(request: Request, name: str, endpoint: str, reader: str, *arguments: Any) -> tuple[Any, Answer]:
+    """The result of a reader (`unmask.serving.engine.readers.READERS`), and the answer without its predictions."""
     service = service_of(request)
-    model = service.model(name, endpoint)
-    result, work = await service.compute(request, lambda: read(model.use(use)))
-    return result, Answer(model=name, predictions=[], truncated=any(work.left_out), tokens_left_out=work.left_out)
+    reply = await service.compute(request, Ask(service.model(name, endpoint).name, reader, arguments))
+    left_out = reply.left_out
+    return reply.result, Answer(model=name, predictions=[], truncated=any(left_out), tokens_left_out=left_out)
 
 
 @router.get("", summary="The models, and what each is for")
 async def list_models(request: Request) -> dict[str, Any]:
-    return {"object": "list", "data": [model.describe() for model in service_of(request).models.values()]}
+    return {"object": "list", "data": [model.description for model in service_of(request).models.values()]}
 
 
 @router.get("/{name}", summary="A model, and what it is for")
 async def describe_model(request: Request, name: str) -> dict[str, Any]:
-    return service_of(request).named(name).describe()
+    return service_of(request).named(name).description
 
 
 def _task_endpoint(endpoint: str) -> Callable[..., Awaitable[Answer]]:
     async def predict(request: Request, name: str, body: TaskRequest) -> Answer:
-        inputs = body.inputs
-        predictions, reply = await answer(request, name, endpoint, "task", lambda use: use.read(inputs))
+        predictions, reply = await ask(request, name, endpoint, "predictions", body.inputs)
         return reply.model_copy(update={"predictions": predictions})
 
     return predict
@@ -96,21 +90,12 @@ def example(**body: Any) -> Any:
 async def fill_mask(
     request: Request, name: str, body: Annotated[MaskRequest, example(inputs=["The sky is [MASK] ."], top_k=3)]
 ) -> Answer:
-    def read(use: Any) -> Work:
-        filler = use if body.step is None else _at_step(use, body.step)
-        work: Work = filler.read(body.inputs, body.top_k, body.targets)
-        return work
-
-    endpoint, its_use = ("fill-mask", "masks") if body.step is None else ("checkpoints", "checkpoints")
-    predictions, reply = await answer(request, name, endpoint, its_use, read)
+    asked = (body.inputs, body.top_k, body.targets)
+    if body.step is None:
+        predictions, reply = await ask(request, name, "fill-mask", "masks", *asked)
+    else:
+        predictions, reply = await ask(request, name, "checkpoints", "masks of a checkpoint", body.step, *asked)
     return reply.model_copy(update={"predictions": predictions})
-
-
-def _at_step(checkpoints: dict[int, MaskUse], step: int) -> MaskUse:
-    if step not in checkpoints:
-        there = ", ".join(f"{each:,}" for each in checkpoints)
-        raise InputError(f"no checkpoint of step {step:,} here: there are {there}")
-    return checkpoints[step]
 
 
 @router.post("/{name}/features", summary="A vector for each text; long ones are read in windows")
@@ -118,8 +103,7 @@ async def features(
     request: Request, name: str, body: Annotated[FeaturesRequest, example(inputs=["A fine film."])]
 ) -> Answer:
     reading = Reading(body.layers, body.pool, body.normalise)
-    read: Callable[[Any], Work] = lambda use: use.read(body.inputs, reading)  # noqa: E731
-    vectors, reply = await answer(request, name, "features", "vectors", read)
+    vectors, reply = await ask(request, name, "features", "vectors", body.inputs, reading)
     return reply.model_copy(update={"predictions": vectors.tolist()})
 
 
@@ -130,19 +114,17 @@ async def similarity(
     body: Annotated[SimilarityRequest, example(inputs=[{"text_a": "a fine film", "text_b": "an awful film"}])],
 ) -> Answer:
     pairs = [(pair.text_a, pair.text_b) for pair in body.inputs]
-    texts = [text for pair in pairs for text in pair]
-    reading = Reading(body.layers, body.pool, normalise=True)
-    vectors, reply = await answer(request, name, "similarity", "vectors", lambda use: use.read(texts, reading))
-    left_out = [sum(reply.tokens_left_out[place : place + 2]) for place in range(0, len(texts), 2)]
-    return reply.model_copy(update={"predictions": pair_similarities(pairs, vectors), "tokens_left_out": left_out})
+    predictions, reply = await ask(
+        request, name, "similarity", "similarities", pairs, Reading(body.layers, body.pool, normalise=True)
+    )
+    return reply.model_copy(update={"predictions": predictions})
 
 
 @router.post("/{name}/tokenize", summary="The tokens of each text, without special ones")
 async def tokenize(request: Request, name: str, body: Annotated[TextsRequest, example(inputs=["unaffable"])]) -> Answer:
-    service = service_of(request)
-    model = service.model(name, "tokenize")
-    tokens = await service.in_thread(lambda: model.use("tokens").tokens(body.inputs, service.limits.queue_tokens))
-    return Answer(model=name, predictions=tokens, truncated=False, tokens_left_out=[0] * len(tokens))
+    most = service_of(request).limits.queue_tokens
+    tokens, reply = await ask(request, name, "tokenize", "tokens", body.inputs, most)
+    return reply.model_copy(update={"predictions": tokens})
 
 
 @router.post("/{name}/generate", summary="Texts that continue prompts, by a left-to-right model")
@@ -152,8 +134,10 @@ async def generate(
     most = service_of(request).limits.new_tokens
     if body.num_tokens * len(body.inputs) > most:
         raise Refused(413, f"{body.num_tokens * len(body.inputs):,} new tokens: a request adds at most {most:,}")
-    continuing = Continuing(body.num_tokens, Sampling(body.temperature, body.top_k, body.top_p), body.seed)
-    texts, reply = await answer(request, name, "generate", "generation", lambda use: use.read(body.inputs, continuing))
+    sampling = {"temperature": body.temperature, "top_k": body.top_k, "top_p": body.top_p}
+    texts, reply = await ask(
+        request, name, "generate", "continuations", body.inputs, body.num_tokens, sampling, body.seed
+    )
     predictions = [{"prompt": prompt, "text": text} for prompt, text in zip(body.inputs, texts, strict=True)]
     return reply.model_copy(update={"predictions": predictions})
 
@@ -162,7 +146,7 @@ async def generate(
 async def score(
     request: Request, name: str, body: Annotated[TextsRequest, example(inputs=["The cats sleep."])]
 ) -> Answer:
-    scores, reply = await answer(request, name, "score", "likelihoods", lambda use: use.read(body.inputs))
+    scores, reply = await ask(request, name, "score", "scores", body.inputs)
     predictions = [{"text": text, "score": score} for text, score in zip(body.inputs, scores, strict=True)]
     return reply.model_copy(update={"predictions": predictions})
 
@@ -179,7 +163,7 @@ async def pairs(
     body: Annotated[PairsRequest, example(inputs=[{"good": "The cats sleep.", "bad": "The cats sleeps."}])],
 ) -> Answer:
     texts = [text for pair in body.inputs for text in (pair.good, pair.bad)]
-    scores, reply = await answer(request, name, "pairs", "likelihoods", lambda use: use.read(texts))
+    scores, reply = await ask(request, name, "pairs", "scores", texts)
     predictions = [
         {**pair.model_dump(), "score_good": good, "score_bad": bad, "prefers": _likelier(good, bad)}
         for pair, good, bad in zip(body.inputs, scores[::2], scores[1::2], strict=True)

@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from unmask.reports.layout import render, style_sheet
-from unmask.serving.models import ServedModel
+from unmask.serving.engine.asks import ModelFacts
 
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -28,7 +28,7 @@ def _policy() -> str:
     )
 
 
-def add_pages(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
+def add_pages(app: FastAPI, models: Mapping[str, ModelFacts]) -> None:
     """Adds the pages `/` and `/docs`, and the files that they load, to an application."""
     headers = {"content-security-policy": _policy()}
 
@@ -62,7 +62,7 @@ def _add_file(app: FastAPI, name: str, content: bytes) -> None:
 
 
 def describe_endpoints(
-    schema: Mapping[str, Any], models: Mapping[str, ServedModel]
+    schema: Mapping[str, Any], models: Mapping[str, ModelFacts]
 ) -> list[tuple[str, list[dict[str, Any]]]]:
     """What an OpenAPI schema lists, for the page: the endpoints of a model that some model here has, and the rest."""
     groups: dict[str, list[dict[str, Any]]] = {

@@ -10,7 +10,8 @@ import logging
 import math
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, cast
 
 import uvicorn
@@ -18,8 +19,8 @@ import uvicorn
 from unmask.errors import SettingsError
 from unmask.serving.app import build_app
 from unmask.serving.connections import Connection, end_most_silent
+from unmask.serving.engine.process import EngineProcess
 from unmask.serving.guards import Guards
-from unmask.serving.models import ServedModel
 from unmask.serving.settings import Limits
 
 _BACKLOG = 2048
@@ -71,32 +72,37 @@ def hosts_of(host: str, token: str | None) -> frozenset[str] | None:
 
 
 def serve(
-    load: Callable[[], dict[str, ServedModel]], host: str = "127.0.0.1", port: int = 8000, *, token: str | None = None
+    words: Sequence[str], precision: str, host: str = "127.0.0.1", port: int = 8000, *, token: str | None = None
 ) -> None:
     """Answers until SIGTERM or Ctrl-C; then takes no new requests and finishes those it has.
 
     Args:
-        load: gives the models, once the address is known to be free.
+        words: models, each `DIR` or `NAME=DIR`; those of `unmask.serving.engine.models.default_models` if there are
+            none.
+        precision: `fp32` or `bf16`.
 
     Raises:
         SettingsError: the address cannot be used.
+        UserError: a model does not load.
+        EngineLost: the process that computes has ended.
     """
     limits = Limits()
-    with _listen(host, port) as listener:
-        models = load()
-        app = build_app(models, limits, token, hosts_of(host, token))
+    with _listen(host, port) as listener, closing(EngineProcess(words, precision, limits)) as engine:
+        app = build_app(engine, limits, token, hosts_of(host, token))
         gc.collect()
         gc.freeze()  # what is there now stays: to look through it for garbage makes every answer wait, .2 s at a time
         place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         print(
-            f"{place} answers for {', '.join(models)}; open it in a browser, or see {place}/docs for the endpoints",
+            f"{place} answers for {', '.join(engine.models)}; open it in a browser, or see {place}/docs for the "
+            "endpoints",
             file=sys.stderr,
             flush=True,
         )
-        try:
-            Server(settings_of(app, limits)).run(sockets=[listener])
-        finally:
-            app.service.batcher.close()
+        server = Server(settings_of(app, limits))
+        engine.when_lost(server.stop)
+        server.run(sockets=[listener])
+        if (loss := engine.loss()) is not None:
+            raise loss
 
 
 def settings_of(app: Guards, limits: Limits) -> uvicorn.Config:
@@ -120,6 +126,10 @@ class Server(uvicorn.Server):
     an idle one ends."""
 
     _has_warned = False
+
+    def stop(self) -> None:
+        """Takes no new requests, and ends when those it has are answered."""
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

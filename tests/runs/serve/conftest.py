@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from support.serving import serving
+from support.serving import app_of, serving
 from support.untrained import save_bert, save_language_model, save_masked_lm
 from unmask.pretraining.run import pretrain
-from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel, open_models
+from unmask.serving.engine.models import ServedModel, open_models
 
 SENTENCES = ["She opened the door and went out .", "The children play in the garden ."] * 20
 TEXTS = ["the sky is blue and the sea is green", "she wrote a warm letter to a dull man in london"] * 20
@@ -64,10 +63,10 @@ def served_models(model_directories: dict[str, Path]) -> dict[str, ServedModel]:
 
 @pytest.fixture(scope="session")
 def client(served_models: dict[str, ServedModel]) -> Iterator[TestClient]:
-    app = build_app(served_models)
+    app = app_of(served_models)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from support.serving import app_of
 from unmask.inference.features.similarity import embed, similarities
 from unmask.inference.left_to_right.generation import generate
 from unmask.inference.mask_filling import fill_mask
 from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import predict
-from unmask.serving.app import build_app
-from unmask.serving.metrics import Metrics
-from unmask.serving.models import ServedModel, open_models
+from unmask.serving.engine.models import ServedModel, open_models
+from unmask.serving.metrics import RequestMetrics
 from unmask.serving.settings import Limits
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.minimal_pairs.scorers import score_sentences
@@ -130,23 +130,23 @@ def test_tokens_have_their_places(client: TestClient) -> None:
 
 
 def test_tokens_need_no_weights(model_directories: Directories) -> None:
-    app = build_app(open_models([f"m={model_directories['masked']}"], "fp32"))
+    app = app_of(open_models([f"m={model_directories['masked']}"], "fp32"))
     with TestClient(app) as client:
         assert client.post("/v1/models/m/tokenize", json={"inputs": ["the sky"]}).status_code == 200
         assert client.post("/tokenize", json={"inputs": "the sky"}).status_code == 200
-    app.service.batcher.close()
-    loaded = {name for name, value in vars(app.service.models["m"]).items() if "Use" in type(value).__name__}
+    app.service.engine.close()
+    loaded = {name for name, value in vars(app.service.engine.served["m"]).items() if "Use" in type(value).__name__}
     assert loaded == {"masks", "tokens"}, "what it is mainly for is loaded at once"
 
 
 def test_a_vocabulary_that_does_not_fit_is_warned_of_once(
     model_directories: Directories, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = build_app(open_models([f"m={model_directories['encoder']}"], "fp32"))
+    app = app_of(open_models([f"m={model_directories['encoder']}"], "fp32"))
     with TestClient(app) as client:
         for _ in range(3):
             ask(client, "/v1/models/m/features", inputs=["ж щ ю"])
-    app.service.batcher.close()
+    app.service.engine.close()
     assert caplog.text.count("the vocabulary does not cover these texts") == 1
 
 
@@ -214,14 +214,14 @@ def test_answers_beside_others_are_those_alone(served_models: dict[str, ServedMo
     asked = requests_to_mix(task_models)
 
     async def mix() -> tuple[list[Any], list[Any], str]:
-        app = build_app(served_models)
+        app = app_of(served_models)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
             alone = [await client.post(path, json=body) for path, body in asked]
             before = (await client.get("/metrics")).text
             together = await asyncio.gather(*(client.post(path, json=body) for path, body in asked))
             after = (await client.get("/metrics")).text
-        app.service.batcher.close()
+        app.service.engine.close()
         batches = [float(text.split("te_batch_next_size_count ")[1].split()[0]) for text in (before, after)]
         assert batches[1] - batches[0] < len(asked), "some were computed together"
         return alone, together, after
@@ -270,7 +270,7 @@ def test_the_shapes_of_text_embeddings_inference(client: TestClient, model_direc
 
 @pytest.mark.parametrize("order", [("single", "pair"), ("pair", "single")])
 def test_predict_takes_the_first_model_that_reads_as_many_texts(order: Any, labellers: Directories) -> None:
-    app = build_app(open_models([f"{name}={labellers[name]}" for name in order], "fp32"))
+    app = app_of(open_models([f"{name}={labellers[name]}" for name in order], "fp32"))
     with TestClient(app) as client:
         columns = {each["id"]: each["columns"] for each in client.get("/v1/models").json()["data"]}
         assert columns == {"single": [["text"]], "pair": [["premise", "hypothesis"], ["text_a", "text_b"]]}
@@ -281,7 +281,7 @@ def test_predict_takes_the_first_model_that_reads_as_many_texts(order: Any, labe
         assert refused.status_code == 422
         message = "single reads single texts" if order[0] == "single" else "pair reads pairs"
         assert message in refused.json()["error"]["message"]
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 def test_it_tells_what_it_has(client: TestClient) -> None:
@@ -297,17 +297,17 @@ def test_it_tells_what_it_has(client: TestClient) -> None:
 
 
 def test_what_nobody_waited_for_is_no_success() -> None:
-    metrics = Metrics()
+    metrics = RequestMetrics()
     metrics.answered("score", 0, 0.1, "")
     assert b'te_request_failure{err="499",method="score",model=""} 1' in metrics.text()
     assert b"te_request_success{" not in metrics.text()
 
 
 def test_it_is_ready_while_it_computes(served_models: dict[str, ServedModel]) -> None:
-    app = build_app(served_models)
+    app = app_of(served_models)
     with TestClient(app) as client:
         assert client.get("/ready").status_code == 200
-        app.service.batcher.close()
+        app.service.engine.close()
         told = client.get("/ready")
         assert told.status_code == 503
         assert told.json()["error"]["code"] == "stopping"
@@ -316,16 +316,16 @@ def test_it_is_ready_while_it_computes(served_models: dict[str, ServedModel]) ->
 
 def test_what_reads_each_token_once_is_counted_so(served_models: dict[str, ServedModel]) -> None:
     """A masked model reads a text as often as it has tokens, one from left to right once."""
-    app = build_app(served_models, Limits(queue_tokens=400))
+    app = app_of(served_models, Limits(queue_tokens=400))
     with TestClient(app) as client:
         body = {"inputs": ["the sky is blue " * 6]}
         found = [client.post(f"/v1/models/{name}/score", json=body).status_code for name in ("masked", "causal")]
     assert found == [413, 200]
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 def test_limits_are_those_given(served_models: dict[str, ServedModel]) -> None:
-    app = build_app(served_models, Limits(body_bytes=2000, new_tokens=5, queue_tokens=50))
+    app = app_of(served_models, Limits(body_bytes=2000, new_tokens=5, queue_tokens=50))
     with TestClient(app) as client:
         for path in ("/v1/models/encoder/tokenize", "/tokenize"):
             told = client.post(path, json={"inputs": ["a " * 30] * 2})
@@ -338,4 +338,4 @@ def test_limits_are_those_given(served_models: dict[str, ServedModel]) -> None:
         body = {"inputs": ["the"], "num_tokens": 6}
         assert client.post("/v1/models/causal/generate", json=body).status_code == 413
         assert client.post("/v1/models/encoder/features", json={"inputs": ["a"]}).status_code == 200
-    app.service.batcher.close()
+    app.service.engine.close()

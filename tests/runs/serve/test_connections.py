@@ -20,9 +20,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from support.ranks import wait_until
-from unmask.serving.app import build_app
-from unmask.serving.batching import Work
-from unmask.serving.models import ServedModel, open_models
+from support.serving import app_of
+from unmask.serving.engine.batching import Work
+from unmask.serving.engine.models import ServedModel, open_models
 from unmask.serving.server import Server, settings_of
 from unmask.serving.settings import Limits
 
@@ -59,7 +59,7 @@ def served(served_models: dict[str, ServedModel]) -> Iterator[Served]:
 
 @contextmanager
 def serving(models: dict[str, ServedModel], limits: Limits) -> Iterator[Served]:
-    app = build_app(models, limits)
+    app = app_of(models, limits)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = Server(settings_of(app, limits))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -71,7 +71,7 @@ def serving(models: dict[str, ServedModel], limits: Limits) -> Iterator[Served]:
         finally:
             server.should_exit = True
             thread.join()
-            app.service.batcher.close()
+            app.service.engine.close()
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -229,7 +229,7 @@ def test_a_model_that_is_removed_while_it_is_served(
 ) -> None:
     """What is loaded goes on; what is not is told, and the log says what is wrong."""
     directory = shutil.copytree(model_directories["masked"], tmp_path / "model")
-    app = build_app(open_models([f"m={directory}"], "fp32"))
+    app = app_of(open_models([f"m={directory}"], "fp32"))
     filling: dict[str, Any] = {"inputs": ["the [MASK] is blue"]}
     with TestClient(app, raise_server_exceptions=False) as client:
         before = client.post("/v1/models/m/fill-mask", json=filling).json()
@@ -242,7 +242,7 @@ def test_a_model_that_is_removed_while_it_is_served(
             )
             assert client.post("/v1/models/m/fill-mask", json=filling).json() == before
         assert client.get("/v1/models").json()["data"][0]["id"] == "m"
-    app.service.batcher.close()
+    app.service.engine.close()
     assert str(directory) in caplog.text
     assert "Traceback" not in caplog.text
 
@@ -294,7 +294,7 @@ def service_of(served: Served) -> Any:
 
 def test_a_full_queue_turns_away(served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch) -> None:
     with gated(monkeypatch, served_models, queue_tokens=10) as (served, use), score(served) as second:
-        wait_until(lambda: service_of(served).batcher.queue_size == 1)
+        wait_until(lambda: service_of(served).engine.batcher.queue_size == 1)
         with score(served) as third:
             answer = read_all(third)
         assert told_of(answer) == (429, "too many requests are waiting: try again in 1 s")
@@ -309,14 +309,14 @@ def test_what_is_not_answered_in_time_is_told(
     with gated(monkeypatch, served_models, timeout_s=1) as (served, _), score(served) as second:
         told = told_of(read_all(second))
         assert told == (503, "not answered within 1 s: send fewer or shorter inputs, or try again")
-        wait_until(lambda: service_of(served).batcher.queue_size == 0)
+        wait_until(lambda: service_of(served).engine.batcher.queue_size == 0)
 
 
 def test_who_asks_while_it_stops_is_told(
     served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with gated(monkeypatch, served_models) as (served, use):
-        batcher = service_of(served).batcher
+        batcher = service_of(served).engine.batcher
         closing = threading.Thread(target=batcher.close)
         closing.start()
         wait_until(lambda: not batcher.takes_work)
@@ -330,6 +330,6 @@ def test_who_leaves_is_not_computed_for(served_models: dict[str, ServedModel], m
     with gated(monkeypatch, served_models) as (served, _):
         service = service_of(served)
         with score(served):
-            wait_until(lambda: service.batcher.queue_size == 1)
-        wait_until(lambda: service.batcher.queue_size == 0)
+            wait_until(lambda: service.engine.batcher.queue_size == 1)
+        wait_until(lambda: service.engine.batcher.queue_size == 0)
         wait_until(lambda: b'te_request_failure{err="499",method="score",model="masked"} 1' in service.metrics.text())

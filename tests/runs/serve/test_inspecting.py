@@ -11,9 +11,9 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from support.serving import app_of
 from support.untrained import save_masked_lm
-from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel, open_models
+from unmask.serving.engine.models import ServedModel, open_models
 from unmask.serving.settings import Limits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -68,14 +68,14 @@ def test_scores_of_tokens_add_up_to_the_text_s(client: TestClient, model: str) -
 
 def test_tokens_of_bytes_are_given_as_text(tmp_path: Path) -> None:
     roberta = save_masked_lm(tmp_path / "roberta", "roberta", ["هل تحب الكتاب؟ نعم"] * 20)
-    app = build_app(open_models([f"roberta={roberta}"], "fp32"))
+    app = app_of(open_models([f"roberta={roberta}"], "fp32"))
     with TestClient(app, raise_server_exceptions=False) as client:
         expected = ["هل", "␣تحب", "␣", "é", "é"]  # two bytes, a token each
         [cut] = ask(client, "roberta", "tokenize", inputs=["هل تحب é"])["predictions"]
         assert cut["tokens"] == expected
         assert ask(client, "roberta", "token-scores", text="هل تحب é")["tokens"] == expected
         assert ask(client, "roberta", "attention", text="هل تحب é")["tokens"] == ["<s>", *expected, "</s>"]
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 @pytest.mark.parametrize("method", ["erasure", "integrated_gradients"])
@@ -95,7 +95,7 @@ def test_an_answer_s_place_is_seen(client: TestClient) -> None:
 
 
 def test_a_look_counts_as_many_tokens_as_the_model_reads(served_models: dict[str, ServedModel]) -> None:
-    app = build_app(served_models, Limits(queue_tokens=200))
+    app = app_of(served_models, Limits(queue_tokens=200))
     with TestClient(app) as client:
         assert ask(client, "classification", "words", input="a paper")
         assert ask(client, "qa", "spans", question="who?", context="Ada wrote a warm paper")
@@ -105,7 +105,7 @@ def test_a_look_counts_as_many_tokens_as_the_model_reads(served_models: dict[str
             ("masked", "token-scores", {"text": "the sky is blue " * 4}),
         ):
             assert "tokens to compute" in ask(client, model, what, 413, **body)["error"]["message"]
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 @pytest.mark.parametrize(
@@ -130,24 +130,24 @@ def test_what_cannot_be_seen_is_refused(
 
 
 def test_masks_are_filled_in_the_server_s_precision(run_of_checkpoints: Path) -> None:
-    app = build_app(open_models([f"run={run_of_checkpoints}"], "bf16"))
-    model = app.service.models["run"]
+    app = app_of(open_models([f"run={run_of_checkpoints}"], "bf16"))
+    model = app.service.engine.served["run"]
     with TestClient(app, raise_server_exceptions=False) as client:
         [filled] = ask(client, "run", "fill-mask", inputs=[SKY], top_k=2)["predictions"]
         last = ask(client, "run", "layers", text=SKY, top_k=2)["layers"][-1]
         assert last["scores"] == pytest.approx([each["score"] for each in filled], rel=0.05)
         assert len(ask(client, "run", "checkpoints", text=SKY)["checkpoints"]) == 3
-    app.service.batcher.close()
+    app.service.engine.close()
     for use in (model.use("masks"), *model.use("checkpoints").values()):
         assert {weight.dtype for weight in use.filler.encoder.parameters()} == {torch.bfloat16}
 
 
 @pytest.fixture(scope="module")
 def learning(run_of_checkpoints: Path) -> Iterator[TestClient]:
-    app = build_app(open_models([f"run={run_of_checkpoints}"], "fp32"))
+    app = app_of(open_models([f"run={run_of_checkpoints}"], "fp32"))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 def test_every_checkpoint_answers_and_the_last_as_the_model(learning: TestClient) -> None:
@@ -206,13 +206,13 @@ def test_all_checkpoints_have_one_tokenizer(run_of_checkpoints: Path) -> None:
 
 def test_checkpoints_that_are_removed_while_they_are_served(run_of_checkpoints: Path, tmp_path: Path) -> None:
     run = shutil.copytree(run_of_checkpoints, tmp_path / "run")
-    app = build_app(open_models([f"run={run}"], "fp32"))
+    app = app_of(open_models([f"run={run}"], "fp32"))
     with TestClient(app, raise_server_exceptions=False) as client:
         shutil.rmtree(run / "checkpoints")
         assert client.get("/v1/models").json()["data"][0]["steps"] == [2, 4, 6]
         told = client.post("/v1/models/run/checkpoints", json={"text": "the [MASK] is blue ."})
         assert (told.status_code, "no checkpoint of this model's run can be read" in told.text) == (422, True)
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 def test_one_checkpoint_is_nothing_to_compare(run_of_checkpoints: Path, tmp_path: Path) -> None:

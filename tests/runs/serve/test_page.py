@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from support.serving import OUTSIDE, serving
 from support.untrained import save_masked_lm
-from unmask.serving.models import open_models
+from unmask.serving.engine.models import open_models
 
 PAGE = Path(str(files("unmask.serving"))) / "page"
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.serving import serving
 from unmask.inference.predictor import predict
-from unmask.serving.models import ServedModel
+from unmask.serving.engine.models import ServedModel
 
 
 def test_a_pair_is_given_to_a_model_of_pairs(of_labels: str, browser: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from support.serving import serving
 from support.untrained import save_masked_lm
-from unmask.serving.models import open_models
+from unmask.serving.engine.models import open_models
 
 
 @pytest.mark.parametrize(

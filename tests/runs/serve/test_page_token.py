@@ -7,20 +7,19 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from support.serving import serving
-from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel
+from support.serving import app_of, serving
+from unmask.serving.engine.models import ServedModel
 
 ASKED, REFUSED = "The server's token", "That is not the server's token. The server's token"
 
 
 def test_a_token_is_asked_for_by_the_page_itself(served_models: dict[str, ServedModel]) -> None:
-    app = build_app(served_models, token="secret")
+    app = app_of(served_models, token="secret")
     with TestClient(app) as client:
         for path in ("/", "/page/playground.js", "/docs", "/openapi.json"):
             assert client.get(path).status_code == 200, path
         assert client.get("/v1/models").status_code == 401
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 def test_the_page_of_endpoints_asks_for_the_token_once(served_models: dict[str, ServedModel], browser: Any) -> None:

@@ -17,10 +17,8 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
-import torch
 
 from support.commands import Command
-from unmask.cli.serving import serve_command
 from unmask.inference.features.similarity import embed
 
 
@@ -63,26 +61,6 @@ def test_it_answers_until_it_is_told_to_stop(model_directories: dict[str, Path])
         _, rest = process.communicate(timeout=30)
     assert process.returncode == 143, rest
     assert "Traceback" not in rest
-
-
-@pytest.mark.parametrize(
-    ("precision", "asked", "used"), [("fp32", None, 4), ("bf16", None, 3), ("bf16", "4", 4)], ids=str
-)
-def test_in_bf16_a_core_is_left_to_http(
-    precision: str, asked: str | None, used: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = torch.get_num_threads()
-    found = []
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if asked is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    monkeypatch.setattr("unmask.serving.server.serve", lambda *_, **__: found.append(torch.get_num_threads()))
-    torch.set_num_threads(4)
-    try:
-        serve_command(["m=model"], port=0, precision=precision)
-    finally:
-        torch.set_num_threads(threads)
-    assert found == [used]
 
 
 def test_a_request_under_way_is_answered_at_the_end(model_directories: dict[str, Path]) -> None:

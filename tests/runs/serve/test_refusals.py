@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from starlette.testclient import TestClient
 
+from support.serving import app_of
 from unmask.errors import SettingsError
-from unmask.serving.app import build_app
-from unmask.serving.models import ServedModel, open_models
+from unmask.serving.engine.models import ServedModel, open_models
 from unmask.serving.schemas import (
     EmbedRequest,
     FeaturesRequest,
@@ -219,7 +219,7 @@ def test_many_characters_are_answered_or_refused(text: str, client: TestClient) 
 
 
 def test_a_token_is_asked_for(served_models: dict[str, ServedModel]) -> None:
-    app = build_app(served_models, token="s3cret")
+    app = app_of(served_models, token="s3cret")
     with TestClient(app) as client:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic s3cret"}):
             told = client.post(FEATURES, json={"inputs": ["a"]}, headers=headers)
@@ -228,7 +228,7 @@ def test_a_token_is_asked_for(served_models: dict[str, ServedModel]) -> None:
         assert client.get("/health").status_code == 200
         told = client.post(FEATURES, json={"inputs": ["a"]}, headers={"authorization": "Bearer s3cret"})
         assert told.status_code == 200
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 @pytest.mark.parametrize(("host", "token", "insecure"), [("0.0.0.0", None, False), ("example.org", None, False)])
@@ -249,20 +249,20 @@ def test_a_token_that_no_client_can_send_is_refused_at_the_start(token: str) -> 
 def test_a_foreign_name_is_not_answered_without_a_token(served_models: dict[str, ServedModel]) -> None:
     assert hosts_of("127.0.0.1", "secret") is None
     assert hosts_of("0.0.0.0", None) is None
-    app = build_app(served_models, hosts=hosts_of("127.0.0.2", None))
+    app = app_of(served_models, hosts=hosts_of("127.0.0.2", None))
     with TestClient(app) as client:
         for host in ("localhost:8000", "127.0.0.1", "127.0.0.2:1", "[::1]:8000", "LocalHost"):
             assert client.get("/health", headers={"host": host}).status_code == 200, host
         told = client.get("/v1/models", headers={"host": "evil.example:8000"})
         assert told.status_code == 403
         assert "the Host header is 'evil.example': expected " in told.json()["error"]["message"]
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 def test_a_fault_of_ours_tells_nothing(
     served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = build_app(served_models)
+    app = app_of(served_models)
     vectors = served_models["encoder"].use("vectors")
     with TestClient(app, raise_server_exceptions=False) as client:
         with monkeypatch.context() as patch:
@@ -273,7 +273,7 @@ def test_a_fault_of_ours_tells_nothing(
         assert told.json()["error"]["message"] == "a fault in the server, not in your request; its log has the details"
         assert "ZeroDivisionError" in caplog.text
         assert client.post(FEATURES, json={"inputs": ["a"]}).status_code == 200
-    app.service.batcher.close()
+    app.service.engine.close()
 
 
 def test_models_have_names_that_differ(model_directories: Any) -> None:
@@ -286,10 +286,10 @@ def test_models_have_names_that_differ(model_directories: Any) -> None:
 
 def test_a_name_may_be_korean(model_directories: Any) -> None:
     written_by_macos = unicodedata.normalize("NFD", "리뷰-2")
-    app = build_app(open_models([f"{written_by_macos}={model_directories['encoder']}"], "fp32"))
+    app = app_of(open_models([f"{written_by_macos}={model_directories['encoder']}"], "fp32"))
     with TestClient(app) as client:
         assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["리뷰-2"]
         told = client.post("/v1/models/%EB%A6%AC%EB%B7%B0-2/features", json={"inputs": ["a"]})
         assert (told.status_code, len(told.json()["predictions"])) == (200, 1)
         assert client.get("/metrics").status_code == 200
-    app.service.batcher.close()
+    app.service.engine.close()

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from unmask.serving.models import ServedModel
+from unmask.serving.engine.models import ServedModel
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis, of the extra dev")
 

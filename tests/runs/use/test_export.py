@@ -15,6 +15,7 @@ import torch
 from starlette.testclient import TestClient
 
 from support.commands import Command
+from support.serving import app_of
 from support.untrained import save_bert, save_discriminator, save_language_model, save_masked_lm
 from unmask.errors import InputError
 from unmask.exporting.export import write_graph
@@ -22,8 +23,7 @@ from unmask.exporting.graph import PaddedModel
 from unmask.inference.example_sets import encode_sets, run_module
 from unmask.inference.predictor import load_predictor
 from unmask.io.rows import Row
-from unmask.serving.app import build_app
-from unmask.serving.models import open_models
+from unmask.serving.engine.models import open_models
 from unmask.tasks.base import ExampleCounts
 
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
@@ -162,7 +162,7 @@ def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str
     commands = json.loads(unmask("info", "onnx", "--json").output)["commands"]
     assert commands == ["fill-mask", "features", "similarity", "serve"]
     served = open_models(["onnx=onnx", "model=model"], "fp32")
-    app = build_app(served)
+    app = app_of(served)
     with TestClient(app) as client:
         uses = client.get("/v1/models").json()["data"][0]["uses"]
         assert {"fill-mask", "features", "similarity", "tokenize"} <= set(uses)
@@ -173,7 +173,7 @@ def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str
             assert found[0] == pytest.approx(found[1], abs=1e-5)
         refused = client.post("/v1/models/onnx/features", json={"inputs": TEXTS[:1], "layers": "embeddings"})
         assert (refused.status_code, "the last layer alone" in refused.text) == (422, True)
-    app.service.batcher.close()  # type: ignore[attr-defined]
+    app.service.engine.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("layout", ["google", "no class named"])
@@ -256,7 +256,7 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
     kinds = {weight.data_type for weight in onnx.load("small/model.onnx").graph.initializer}
     assert onnx.TensorProto.INT8 in kinds, "its weights are in 8 bits; one so small is not the smaller for it"
     assert told["largest_difference"]["logits"] > 0
-    app = build_app(open_models(["small=small"], "fp32"))
+    app = app_of(open_models(["small=small"], "fp32"))
     with TestClient(app) as client:
         uses = set(client.get("/v1/models").json()["data"][0]["uses"])
         assert "classify" in uses
@@ -268,7 +268,7 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
         assert together[0] == asked.json()["predictions"][0], "whatever is beside it"
         predictor = load_predictor("small")
         assert together == [next(iter(predictor([Row({"text": text}, "here")]))) for text in texts]
-    app.service.batcher.close()  # type: ignore[attr-defined]
+    app.service.engine.close()  # type: ignore[attr-defined]
     code, _, errors = unmask("predict", "small", "classification.jsonl", "--precision", "bf16")
     assert (code, "leave --precision out" in errors) == (2, True)
 

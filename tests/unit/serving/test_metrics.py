@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from unmask.serving.metrics import Metrics
+from unmask.serving.metrics import RequestMetrics
 
 
 def test_every_figure_has_its_type_and_the_name_of_text_embeddings_inference() -> None:
-    metrics = Metrics()
+    metrics = RequestMetrics()
     metrics.queue_size = lambda: 3
     metrics.arrived("classify", "리뷰")
     metrics.answered("classify", 200, 0.1, "")

@@ -19,11 +19,12 @@ from torch.nn.modules import module
 
 from unmask.batch import pack
 from unmask.inference import onnx_model
-from unmask.serving import batching as batching_module
-from unmask.serving.batching import Batcher, Refused, Work
-from unmask.serving.metrics import Metrics
+from unmask.serving.engine import batching as batching_module
+from unmask.serving.engine.asks import Refused
+from unmask.serving.engine.batching import Batcher, Work
+from unmask.serving.engine.metrics import BatchMetrics
+from unmask.serving.engine.uses import LikelihoodUse
 from unmask.serving.settings import Limits
-from unmask.serving.uses import LikelihoodUse
 from unmask.tasks.encoded import BATCH_TOKENS
 from unmask.tasks.minimal_pairs.scorers import MaskedScorer
 
@@ -50,18 +51,22 @@ class Doubling:
 
 @contextmanager
 def batching(**limits: Any) -> Any:
-    batcher = Batcher(Limits(**limits), Metrics())
+    batcher = Batcher(Limits(**limits), BatchMetrics())
     try:
         yield batcher
     finally:
         batcher.close()
 
 
+async def compute(batcher: Batcher, work: Work) -> Any:
+    return await asyncio.wrap_future(batcher.submit(work))
+
+
 async def behind_a_gate(use: Doubling, batcher: Batcher, ask: Callable[[], list[Any]]) -> list[Any]:
     """What coroutines give that wait while the thread computes something else; they are computed after it."""
     use.gate.clear()
     use.began.clear()
-    first = asyncio.ensure_future(batcher.compute(use.work(0)))
+    first = asyncio.ensure_future(compute(batcher, use.work(0)))
     assert await asyncio.to_thread(use.began.wait, 10)
     waiting = [asyncio.ensure_future(each) for each in ask()]
     await asyncio.sleep(0.01)
@@ -72,7 +77,7 @@ async def behind_a_gate(use: Doubling, batcher: Batcher, ask: Callable[[], list[
 async def given_up(batcher: Batcher, work: Work) -> None:
     """Asks, and waits a moment only."""
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(batcher.compute(work), 0.05)
+        await asyncio.wait_for(compute(batcher, work), 0.05)
 
 
 def test_what_waits_is_computed_together_as_far_as_its_tokens_fit() -> None:
@@ -81,7 +86,7 @@ def test_what_waits_is_computed_together_as_far_as_its_tokens_fit() -> None:
 
         def ask() -> list[Any]:
             works = [use.work(1, 4), other.work(9), use.work(2, 5), use.work(3, 4), use.work(4, 1), use.work(5, 1, "b")]
-            return [batcher.compute(work) for work in works]
+            return [compute(batcher, work) for work in works]
 
         assert asyncio.run(behind_a_gate(use, batcher, ask)) == [2, 18, 4, 6, 8, 10]
     assert use.batches == [[0], [1, 2, 4], [3], [5]], "of one use and equal options, the oldest first"
@@ -91,25 +96,25 @@ def test_what_waits_is_computed_together_as_far_as_its_tokens_fit() -> None:
 def test_one_request_of_more_tokens_than_a_batch_is_computed_alone() -> None:
     use = Doubling()
     with batching(batch_tokens=10) as batcher:
-        assert asyncio.run(behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(1, 99))])) == [2]
+        assert asyncio.run(behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(1, 99))])) == [2]
 
 
 def test_a_fault_in_one_request_is_no_other_s() -> None:
     use = Doubling()
     with batching() as batcher:
         answers = asyncio.run(
-            behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(number)) for number in (1, 13, 2)])
+            behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(number)) for number in (1, 13, 2)])
         )
         assert [answers[0], answers[2]] == [2, 4]
         assert isinstance(answers[1], ZeroDivisionError)
-        assert asyncio.run(batcher.compute(use.work(7))) == 14, "and the next one is answered"
+        assert asyncio.run(compute(batcher, use.work(7))) == 14, "and the next one is answered"
 
 
 def test_over_the_limit_a_request_is_turned_away_at_once() -> None:
     use = Doubling()
     with batching(queue_tokens=10) as batcher:
         answers = asyncio.run(
-            behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(number, 6)) for number in (1, 2)])
+            behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(number, 6)) for number in (1, 2)])
         )
     assert answers[0] == 2
     assert answers[1].code == "busy"
@@ -122,12 +127,12 @@ def test_when_to_come_back_counts_what_is_left_of_the_batch_under_way() -> None:
     async def crowd(batcher: Batcher) -> Refused:
         batcher._rate = 10
         use.gate.clear()
-        under_way = asyncio.ensure_future(batcher.compute(use.work(1, 100)))
+        under_way = asyncio.ensure_future(compute(batcher, use.work(1, 100)))
         assert await asyncio.to_thread(use.began.wait, 10)
-        waiting = asyncio.ensure_future(batcher.compute(use.work(2, 60)))
+        waiting = asyncio.ensure_future(compute(batcher, use.work(2, 60)))
         await asyncio.sleep(0)
         with pytest.raises(Refused) as refused:
-            await batcher.compute(use.work(3, 60))
+            await compute(batcher, use.work(3, 60))
         use.gate.set()
         await asyncio.gather(under_way, waiting)
         return refused.value
@@ -142,9 +147,9 @@ def test_who_would_be_answered_too_late_is_turned_away() -> None:
     use = Doubling()
 
     async def crowd(batcher: Batcher) -> list[Any]:
-        await batcher.compute(use.work(1))
+        await compute(batcher, use.work(1))
         tokens = (10**9, 1)
-        return await behind_a_gate(use, batcher, lambda: [batcher.compute(use.work(2, each)) for each in tokens])
+        return await behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(2, each)) for each in tokens])
 
     with batching(queue_tokens=10**10, timeout_s=30) as batcher:
         answered, turned_away = asyncio.run(crowd(batcher))
@@ -163,7 +168,7 @@ def test_who_has_an_answer_or_a_fault_no_longer_counts(number: int, monkeypatch:
             finish(job, result)
 
         async def ask() -> None:
-            await asyncio.gather(batcher.compute(Doubling().work(number)), return_exceptions=True)
+            await asyncio.gather(compute(batcher, Doubling().work(number)), return_exceptions=True)
 
         monkeypatch.setattr(batching_module._Job, "finish", look)
         asyncio.run(ask())
@@ -174,10 +179,10 @@ def test_what_fails_says_nothing_about_how_fast_others_are() -> None:
     """A batch takes a microsecond at least, so those that give an answer have at most a million tokens a second."""
     use = Doubling()
     with batching(queue_tokens=10**10) as batcher:
-        assert asyncio.run(batcher.compute(use.work(1))) == 2
+        assert asyncio.run(compute(batcher, use.work(1))) == 2
         with pytest.raises(ZeroDivisionError):
-            asyncio.run(batcher.compute(use.work(13, 10**10)))
-        assert asyncio.run(batcher.compute(use.work(2))) == 4, "which begins after the one before it is reckoned with"
+            asyncio.run(compute(batcher, use.work(13, 10**10)))
+        assert asyncio.run(compute(batcher, use.work(2))) == 4, "which begins after the one before it is reckoned with"
         assert 0 < batcher._rate <= 10**6
 
 
@@ -186,13 +191,13 @@ def test_what_is_being_computed_for_long_counts_as_what_waits() -> None:
 
     async def ask(batcher: Batcher) -> tuple[Any, Any]:
         use.gate.clear()
-        first = asyncio.ensure_future(batcher.compute(use.work(1)))
+        first = asyncio.ensure_future(compute(batcher, use.work(1)))
         assert await asyncio.to_thread(use.began.wait, 10)
         await asyncio.sleep(0.6)  # over half of the time
-        [late] = await asyncio.gather(batcher.compute(use.work(2)), return_exceptions=True)
+        [late] = await asyncio.gather(compute(batcher, use.work(2)), return_exceptions=True)
         use.gate.set()
         answer = await first
-        assert await batcher.compute(use.work(3)) == 6, "which counts no longer when it is answered"
+        assert await compute(batcher, use.work(3)) == 6, "which counts no longer when it is answered"
         return answer, late
 
     with batching(timeout_s=1.0) as batcher:
@@ -223,7 +228,7 @@ def test_what_nobody_waits_for_any_more_is_computed_no_further() -> None:
         await given_up(batcher, use.work(100_000))
         use.part(torch.zeros(1))
         await asyncio.sleep(0.1)
-        return await batcher.compute(use.work(1))
+        return await compute(batcher, use.work(1))
 
     with batching() as batcher:
         assert asyncio.run(ask(batcher)) == 1
@@ -288,7 +293,7 @@ def test_an_onnx_file_is_run_no_further_where_nobody_waits(monkeypatch: pytest.M
 def test_one_request_of_more_than_may_wait_is_refused() -> None:
     told = "11 tokens to compute: a request has at most 10"
     with batching(queue_tokens=10) as batcher, pytest.raises(Refused, match=told):
-        asyncio.run(batcher.compute(Doubling().work(1, 11)))
+        asyncio.run(compute(batcher, Doubling().work(1, 11)))
 
 
 def test_a_use_that_gives_too_few_results_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,8 +301,8 @@ def test_a_use_that_gives_too_few_results_stops_nobody_else(monkeypatch: pytest.
     monkeypatch.setattr(wrong, "compute", lambda options, payloads: [])
     with batching() as batcher:
         with pytest.raises(AssertionError):
-            asyncio.run(batcher.compute(wrong.work(1)))
-        assert asyncio.run(batcher.compute(use.work(1))) == 2
+            asyncio.run(compute(batcher, wrong.work(1)))
+        assert asyncio.run(compute(batcher, use.work(1))) == 2
 
 
 def test_who_has_left_is_not_computed() -> None:
@@ -306,13 +311,13 @@ def test_who_has_left_is_not_computed() -> None:
     async def leave(batcher: Batcher) -> list[Any]:
         def ask() -> list[Any]:
             async def left() -> None:
-                task = asyncio.ensure_future(batcher.compute(use.work(1)))
+                task = asyncio.ensure_future(compute(batcher, use.work(1)))
                 await asyncio.sleep(0)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
 
-            return [left(), batcher.compute(use.work(2))]
+            return [left(), compute(batcher, use.work(2))]
 
         return await behind_a_gate(use, batcher, ask)
 
@@ -323,20 +328,20 @@ def test_who_has_left_is_not_computed() -> None:
 
 def test_at_the_end_what_waits_is_answered_and_nothing_more_is_taken() -> None:
     use = Doubling()
-    batcher = Batcher(Limits(), Metrics())
+    batcher = Batcher(Limits(), BatchMetrics())
 
     async def ask() -> list[Any]:
         closing = threading.Thread(target=batcher.close)
 
         def works() -> list[Any]:
-            asked = [asyncio.ensure_future(batcher.compute(use.work(number))) for number in (1, 2)]
+            asked = [asyncio.ensure_future(compute(batcher, use.work(number))) for number in (1, 2)]
 
             async def late() -> Any:
                 await asyncio.sleep(0.005)
                 closing.start()
                 while not batcher._is_closed:
                     await asyncio.sleep(0.001)
-                return await batcher.compute(use.work(3))
+                return await compute(batcher, use.work(3))
 
             return [*asked, late()]
 
@@ -357,7 +362,7 @@ def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch
     async def ask() -> None:
         with batching() as batcher:
             use = Doubling()
-            assert [await batcher.compute(use.work(number)) for number in (1, 2)] == [2, 4]
+            assert [await compute(batcher, use.work(number)) for number in (1, 2)] == [2, 4]
 
     asyncio.run(ask())
     assert given_back

@@ -24,7 +24,8 @@ from unmask.models.family import Family
 from unmask.models.hub.config import family_in, read_any_config
 from unmask.models.hub.uses import MASKED, commands_for, use_of
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
-from unmask.serving.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
+from unmask.serving.engine.asks import ModelFacts, Unloadable
+from unmask.serving.engine.uses import GenerationUse, LikelihoodUse, MaskUse, TaskUse, TokenUse, VectorUse
 from unmask.tasks.kinds import FACTS, labelling_endpoints
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
@@ -35,10 +36,6 @@ MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
 logger = logging.getLogger("unmask")
 
 NAME = re.compile(r"[^\W_][\w.-]*")
-
-
-class Unloadable(ModelError):  # noqa: N818  an answer to a client too
-    """What a model is asked for cannot be loaded: when it is served already, its directory has been changed."""
 
 
 @dataclass
@@ -132,8 +129,12 @@ class ServedModel:
             except ModelError as error:
                 raise Unloadable(str(error)) from error
 
-    def describe(self) -> dict[str, Any]:
-        """For `/v1/models`."""
+    def facts(self) -> ModelFacts:
+        """What a client is told of it."""
+        is_labelling = self.endpoints[0] in labelling_endpoints()
+        return ModelFacts(self.name, self.endpoints, self.task.columns if is_labelling else [], self._describe())
+
+    def _describe(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"id": self.name, "object": "model", "created": self.created, "owned_by": "unmask"}
         entry["uses"] = list(self.endpoints)
         if self.endpoints[0] in (facts.endpoint for facts in FACTS.values()):

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +20,8 @@ from unmask.finetuning.run import save_finetuned
 from unmask.info import describe
 from unmask.io.paths import GENERATOR
 from unmask.models.hub.directory import load_encoder
-from unmask.serving.models import Unloadable, open_model
+from unmask.serving.engine.asks import Unloadable
+from unmask.serving.engine.models import ServedModel, open_model
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -79,5 +84,41 @@ def test_a_model_of_any_number_of_labels_says_so(tiny_model: Path, tmp_path: Pat
     task = open_task(settings, ColumnSettings())
     encoder = load_encoder(tiny_model, head="sequence_classification").encoder
     save_finetuned(task.module(encoder), task, load_tokenizer(tiny_model), tmp_path)
-    described = open_model("its", tmp_path, "fp32").describe()
+    described = open_model("its", tmp_path, "fp32").facts().description
     assert (described["multi_label"], described["thresholds"]) == (True, {"n": 0.5, "y": 0.3})
+
+
+class Slow(ServedModel):
+    """A model whose checkpoints take long to load."""
+
+    began, gate = threading.Event(), threading.Event()
+
+    @cached_property
+    def masks(self) -> Any:
+        self.loaded_by = threading.current_thread()
+        return "masks"
+
+    @cached_property
+    def checkpoints(self) -> Any:
+        self.began.set()
+        assert self.gate.wait(10)
+        return "checkpoints"
+
+
+def test_what_is_loaded_is_used_while_something_else_is_loaded() -> None:
+    model = Slow("m", Path("model"), "fp32")
+    with ThreadPoolExecutor(3) as threads:
+        loading = threads.submit(model.use, "checkpoints")
+        assert model.began.wait(10)
+        assert threads.submit(model.use, "masks").result(5) == "masks", "also where it is not loaded yet"
+        assert threads.submit(model.use, "masks").result(5) == "masks"
+        model.gate.set()
+        assert loading.result(5) == "checkpoints"
+
+
+def test_no_thread_stays_that_has_loaded_a_model() -> None:
+    """PyTorch's helpers end with the thread that used them; with too many, each answer took twice as long."""
+    model = Slow("m", Path("model"), "fp32")
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(model.use, "masks").result(5) == "masks"
+        assert not model.loaded_by.is_alive()

@@ -7,44 +7,22 @@ are packed without padding, so a short text costs nothing beside a long one.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from unmask.serving.metrics import Metrics
+from unmask.serving.engine.asks import Refused, too_much
+from unmask.serving.engine.metrics import BatchMetrics
 from unmask.serving.settings import Limits
 from unmask.training.device import give_freed_memory_back
-
-logger = logging.getLogger("unmask")
-
-
-class Refused(Exception):  # noqa: N818  an answer to a client, not a fault
-    """A request that is not answered, with its HTTP status."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        code: str | None = None,
-        param: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.param, self.headers = status, code, param, headers
-
-
-def too_much(tokens: int, most: int) -> Refused:
-    """Of one request that has more tokens than may wait in all."""
-    message = f"{tokens:,} tokens to compute: a request has at most {most:,}: send fewer, or shorter inputs"
-    return Refused(413, message, "too_large")
 
 
 class Abandoned(Exception):  # noqa: N818
@@ -67,6 +45,7 @@ class Work:
         payload: what `use` made of the request's inputs.
         tokens: how many it reads.
         left_out: for each input, how many of its tokens are not read.
+        answered: makes what is replied of the result; None: the result itself.
     """
 
     use: Computes
@@ -74,30 +53,24 @@ class Work:
     payload: Any
     tokens: int
     left_out: list[int]
+    answered: Callable[[Any], Any] | None = None
 
 
 @dataclass(eq=False)
 class _Job:
     work: Work
-    future: asyncio.Future[Any]
+    future: Future[Any]
     arrived: float
     is_computed: bool = False
 
     def finish(self, result: Any) -> None:
-        """Hands the result, or an exception, over to the loop that waits for it."""
+        """Hands the result, or an exception, over to whoever waits for it."""
         self.is_computed = not isinstance(result, BaseException)
-
-        def hand_over() -> None:
-            if not self.future.done():
-                if isinstance(result, BaseException):
-                    self.future.set_exception(result)
-                else:
-                    self.future.set_result(result)
-
-        try:
-            self.future.get_loop().call_soon_threadsafe(hand_over)
-        except RuntimeError:  # the loop has ended, and the client with it
-            logger.debug("an answer came after the server's end")
+        with suppress(InvalidStateError):  # nobody does any more
+            if isinstance(result, BaseException):
+                self.future.set_exception(result)
+            else:
+                self.future.set_result(result)
 
 
 _computing = threading.local()
@@ -116,10 +89,17 @@ GIVEN_BACK_EVERY_S = 10.0
 
 
 class Batcher:
-    """The queue, and the thread that owns the models."""
+    """The queue, and the thread that owns the models.
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+    Args:
+        limits: of what waits, and of a batch.
+        metrics: are told what it does.
+        shares: whether one core of several is left to others while requests are computed that came together.
+    """
+
+    def __init__(self, limits: Limits, metrics: BatchMetrics, shares: bool = False) -> None:
         self._limits, self._metrics = limits, metrics
+        self._shares = shares and torch.get_num_threads() > 1
         self._condition = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._tokens = 0  # of those that wait
@@ -130,8 +110,8 @@ class Batcher:
         self._thread = threading.Thread(target=self._run, name="unmask-models", daemon=True)
         self._thread.start()
 
-    async def compute(self, work: Work) -> Any:
-        """The result of some work.
+    def submit(self, work: Work) -> Future[Any]:
+        """The result of some work; to cancel the future gives it up.
 
         Raises:
             Refused: it alone is more than may wait, too much waits already, what is being computed has taken long, or
@@ -139,7 +119,7 @@ class Batcher:
         """
         if work.tokens > (most := self._limits.queue_tokens):
             raise too_much(work.tokens, most)
-        job = _Job(work, asyncio.get_running_loop().create_future(), time.monotonic())
+        job = _Job(work, Future(), time.monotonic())
         with self._condition:
             if self._is_closed:
                 raise Refused(503, "the server is being stopped", "stopping", headers={"Connection": "close"})
@@ -157,13 +137,17 @@ class Batcher:
             self._waiting.append(job)
             self._tokens += work.tokens
             self._condition.notify()
-        try:
-            return await job.future
-        finally:
-            with self._condition:
-                if job in self._waiting:  # it is too late, or the client has left
-                    self._waiting.remove(job)
-                    self._tokens -= work.tokens
+        job.future.add_done_callback(lambda future: self._forget(job))
+        return job.future
+
+    def _forget(self, job: _Job) -> None:
+        """Where it still waits, nobody does for it: it is too late, or the client has left."""
+        if not job.future.cancelled():
+            return
+        with self._condition:
+            if job in self._waiting:
+                self._waiting.remove(job)
+                self._tokens -= job.work.tokens
 
     @property
     def takes_work(self) -> bool:
@@ -184,8 +168,10 @@ class Batcher:
         self._thread.join()
 
     def _run(self) -> None:
-        given_back = time.monotonic()
+        given_back, threads = time.monotonic(), torch.get_num_threads()
         while batch := self._take():
+            if self._shares:
+                torch.set_num_threads(threads - (len(batch) > 1))
             started = time.monotonic()
             for job in batch:
                 self._metrics.queued(started - job.arrived)

@@ -29,7 +29,8 @@ from unmask.inference.pairs import open_scorer
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.rows import Row
 from unmask.reports.samples import show_tokens
-from unmask.serving.batching import Work, stop_if_abandoned, too_much
+from unmask.serving.engine.asks import Reading, Refused, Reply, too_much
+from unmask.serving.engine.batching import Work, stop_if_abandoned
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import concatenate
 from unmask.tasks.kinds import TaskKind
@@ -148,15 +149,6 @@ class MaskUse:
         return [list(islice(answers, len(texts))) for texts in payloads]
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How texts become vectors: a choice of layers, and how their tokens are pooled; as for `unmask features`."""
-
-    layers: str = "last"
-    pool: str = "mean"
-    normalise: bool = False
-
-
 class VectorUse:
     """One vector for each text: `unmask features`, `unmask similarity`."""
 
@@ -184,6 +176,30 @@ class VectorUse:
             else [0] * len(inputs)
         )
         return Work(self, reading, read, len(read.rows.input_ids), left_out)
+
+    def read_pairs(self, pairs: Sequence[tuple[str, str]], reading: Reading) -> Work:
+        """The reply is what `unmask similarity` writes for them, and for each pair how much of it is left out."""
+        work = self.read(list(chain.from_iterable(pairs)), replace(reading, normalise=True))
+        texts = [FeatureInput(text, None, None, None, "") for pair in pairs for text in pair]
+        left_out = [first + second for first, second in zip(work.left_out[::2], work.left_out[1::2], strict=True)]
+        return replace(work, left_out=left_out, answered=lambda vectors: list(compare_neighbours(texts, vectors)))
+
+    def read_cut(self, texts: Sequence[str], num_dimensions: int | None) -> Work:
+        """The reply is vectors of length 1, of their first dimensions alone where a number is given.
+
+        Raises:
+            Refused: with the reply: they have fewer.
+        """
+
+        def cut(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+            if num_dimensions is None:
+                return vectors
+            if num_dimensions > vectors.shape[1]:
+                message = f"dimensions is {num_dimensions}, and the model's vectors have {vectors.shape[1]}"
+                raise Refused(422, message, param="dimensions")
+            return unit_length(vectors[:, :num_dimensions])
+
+        return replace(self.read(texts, Reading(normalise=True)), answered=cut)
 
     def compute(self, options: Reading, payloads: Sequence[InputSet]) -> list[NDArray[np.float32]]:
         model = replace(self.model, choice=choose_layers(options.layers, self.model))
@@ -214,16 +230,17 @@ class TokenUse:
     def __init__(self, directory: Path) -> None:
         self.tokenizer: Tokenizer = open_tokenizer(directory)
 
-    def tokens(self, texts: Sequence[str], most: int) -> list[dict[str, Any]]:
+    def tokens(self, texts: Sequence[str], most: int) -> Reply:
         """The tokens of texts, special ones left out: `tokens` for people, `ids` and `offsets` (characters).
 
         Raises:
             Refused: there are over `most` tokens in all.
         """
-        return [
+        found = [
             {"tokens": show_tokens(self.tokenizer, its.ids), "ids": its.ids, "offsets": its.offsets}
             for its in self._read(texts, most)
         ]
+        return Reply(found, 0, [0] * len(found))
 
     def _read(self, texts: Sequence[str], most: int) -> list[InputTokens]:
         inputs = [FeatureInput(text, None, None, None, f"input {number}") for number, text in enumerate(texts, start=1)]
@@ -232,7 +249,7 @@ class TokenUse:
             raise too_much(total, most)
         return read
 
-    def template_tokens(self, texts: Sequence[str], add_special_tokens: bool, most: int) -> list[list[dict[str, Any]]]:
+    def template_tokens(self, texts: Sequence[str], add_special_tokens: bool, most: int) -> Reply:
         """The tokens of texts as text-embeddings-inference gives them: `id`, `text`, `special`, `start`, `stop`.
 
         `text` is the piece of the text itself.
@@ -257,13 +274,7 @@ class TokenUse:
                         for index, name in zip(piece.ids, names, strict=True)
                     ]
             rows.append(row)
-        return rows
-
-
-def pair_similarities(pairs: Sequence[tuple[str, str]], vectors: NDArray[np.float32]) -> list[dict[str, Any]]:
-    """What `unmask similarity` writes for pairs, from the vectors of both texts of each in turn."""
-    texts = [FeatureInput(text, None, None, None, "") for pair in pairs for text in pair]
-    return list(compare_neighbours(texts, vectors))
+        return Reply(rows, 0, [0] * len(rows))
 
 
 class LikelihoodUse:

@@ -1,0 +1,125 @@
+"""Answers what is asked: reads in threads, and lets one thread compute for everyone."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from unmask.errors import ColumnError, InputError, UserError
+from unmask.serving.engine.asks import Ask, Fault, ModelFacts, Refused, Reply
+from unmask.serving.engine.batching import Abandoned, Batcher, Work
+from unmask.serving.engine.metrics import BatchMetrics
+from unmask.serving.engine.models import ServedModel
+from unmask.serving.engine.readers import READERS
+from unmask.serving.settings import Limits
+
+logger = logging.getLogger("unmask")
+
+_SMALL = 2000
+"""Characters of what is read where it arrives, if its model is loaded: handing it to a thread would take longer."""
+
+_READ_AT_ONCE = 16
+"""All else: a long text, or one whose model is loaded first, keeps nobody waiting."""
+
+
+class Engine:
+    """Models, and the threads that read and compute for them; see `unmask.serving.engine.asks.Answers`.
+
+    Args:
+        models: by name.
+        limits: of what they compute.
+        shares: see `Batcher`.
+    """
+
+    def __init__(
+        self, models: Mapping[str, ServedModel], limits: Limits | None = None, *, shares: bool = False
+    ) -> None:
+        self.served = models
+        self.models: Mapping[str, ModelFacts] = {name: model.facts() for name, model in models.items()}
+        self.metrics = BatchMetrics()
+        self.batcher = Batcher(limits or Limits(), self.metrics, shares)
+        self.metrics.queue_size = lambda: self.batcher.queue_size
+        self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "unmask-reading")
+
+    @property
+    def takes_work(self) -> bool:
+        return self.batcher.takes_work
+
+    def ask(self, ask: Ask) -> Future[Reply]:
+        reply: Future[Reply] = Future()
+        is_loaded = READERS[ask.reader].use in vars(self.served[ask.model])
+        if is_loaded and _size(ask.arguments) <= _SMALL:
+            self._read(ask, reply)
+        else:
+            self._readers.submit(self._read, ask, reply)
+        return reply
+
+    def _read(self, ask: Ask, reply: Future[Reply]) -> None:
+        if reply.cancelled():
+            return
+        started = time.monotonic()
+        try:
+            work = READERS[ask.reader].read(self.served[ask.model], ask.arguments)
+            self.metrics.read(time.monotonic() - started)
+            if isinstance(work, Reply):
+                _end(reply.set_result, work)
+                return
+            computed = self.batcher.submit(work)
+        except Exception as error:
+            _end(reply.set_exception, _passed_on(ask, error))
+            return
+        computed.add_done_callback(lambda _: _pass_on(ask, work, computed, reply))
+        reply.add_done_callback(lambda _: computed.cancel())
+
+    def figures(self) -> Future[bytes]:
+        found: Future[bytes] = Future()
+        found.set_result(self.metrics.text())
+        return found
+
+    def close(self) -> None:
+        """Takes no more work, and returns when all that waits is done."""
+        self.batcher.close()
+        self._readers.shutdown(wait=False)
+
+
+def _pass_on(ask: Ask, work: Work, computed: Future[Any], reply: Future[Reply]) -> None:
+    if computed.cancelled():
+        return
+    try:
+        result = computed.result()
+        result = result if work.answered is None else work.answered(result)
+    except Abandoned:
+        return
+    except Exception as error:
+        _end(reply.set_exception, _passed_on(ask, error))
+        return
+    _end(reply.set_result, Reply(result, work.tokens, work.left_out))
+
+
+def _size(value: Any) -> int:
+    """Characters of all texts in it."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 1
+
+
+def _end(set_it: Callable[[Any], None], outcome: Any) -> None:
+    with suppress(InvalidStateError):  # nobody waits for it any more
+        set_it(outcome)
+
+
+def _passed_on(ask: Ask, error: Exception) -> Exception:
+    """What the client's side is to know; it may be in another process."""
+    if isinstance(error, ColumnError):  # its advice is for the command line
+        return InputError(error.problem)
+    if isinstance(error, UserError | Refused):
+        return error
+    told = "".join(traceback.format_exception(error)).rstrip()
+    return Fault(f"{ask.reader} of {ask.model}:\n{told}")

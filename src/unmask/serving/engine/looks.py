@@ -1,0 +1,146 @@
+"""Looks inside a model, which the page at `/` draws; one text each, and never computed together.
+
+Each function gets what the model is used for, tokenizes its text, and returns what the thread of the models computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from unmask.errors import InputError
+from unmask.inference.example_sets import ExampleSet
+from unmask.inference.inspection import (
+    NUM_STEPS,
+    answers_of_layers,
+    attention_weights,
+    chances_of_spans,
+    read_for_weighing,
+    weigh_tokens,
+)
+from unmask.io.rows import Row
+from unmask.reports.samples import show_tokens
+from unmask.serving.engine.batching import Work
+from unmask.serving.engine.uses import LikelihoodUse, MaskUse, TaskUse, VectorUse
+from unmask.tasks.base import ExampleCounts
+from unmask.tasks.minimal_pairs.scorers import LeftToRightScorer
+
+MOST_TOKENS, MOST_WEIGHED, MOST_OF_PASSAGE = 64, 128, 4096
+"""Of a text that is looked at (attention of 12 layers of 12 heads is then half a million numbers), of one whose tokens
+are weighed, and of a passage with its question, windows counted."""
+
+
+class Looking:
+    """One look, as the batcher computes it."""
+
+    def compute(self, options: Callable[[], dict[str, Any]], payloads: Sequence[None]) -> list[dict[str, Any]]:
+        return [options() for _ in payloads]
+
+
+_LOOKING = Looking()
+
+
+def _work(num_tokens: int, look: Callable[[], dict[str, Any]]) -> Work:
+    """A look at which the model reads so many tokens."""
+    return Work(_LOOKING, look, None, num_tokens, [])
+
+
+def attention(vectors: VectorUse, text: str) -> Work:
+    """How much each token attends to each, by layer and head, in thousandths."""
+    encoder: Any = vectors.model.encoder  # one that attends: others have no such endpoint
+    tokenizer = vectors.model.tokenizer
+    [encoded] = tokenizer.encode_inputs([(text, None)])
+    ids = encoded.input_ids
+    _check_length(ids, encoder)
+
+    def look() -> dict[str, Any]:
+        weights = attention_weights(encoder, ids)
+        return {"tokens": show_tokens(tokenizer, ids), "weights": (weights * 1000).round().int().tolist()}
+
+    return _work(len(ids), look)
+
+
+def layers(masks: MaskUse, text: str, top_k: int) -> Work:
+    """What each layer would put in place of the first mask."""
+    filler: Any = masks.filler  # one that attends, with its head: others have no such endpoint
+    masked = filler.encode(text)
+    _check_length(masked.ids)
+
+    def look() -> dict[str, Any]:
+        place = masked.places[0]
+        found = answers_of_layers(filler.encoder, filler.head, filler.tokenizer, masked.ids, place, top_k)
+        return {"layers": [vars(each) for each in found]}
+
+    return _work(len(masked.ids), look)
+
+
+def words(task: TaskUse, fields: dict[str, Any], method: Literal["erasure", "integrated_gradients"]) -> Work:
+    """Which tokens the label of a text rests on."""
+    encoded = read_for_weighing(task.predictor, Row(fields, "input"), method, MOST_WEIGHED)
+
+    def look() -> dict[str, Any]:
+        found = weigh_tokens(task.predictor, encoded, method)
+        tokens = show_tokens(task.predictor.tokenizer, encoded.input_ids.tolist())
+        return {**vars(found), "tokens": tokens, "weights": found.weights.tolist()}
+
+    num_tokens = len(encoded.input_ids)
+    return _work(num_tokens * (num_tokens if method == "erasure" else NUM_STEPS), look)
+
+
+def spans(task: TaskUse, fields: dict[str, Any]) -> Work:
+    """Where in a passage an answer may begin and end."""
+    predictor = task.predictor
+    [given] = predictor.task.read_all([Row(fields, "input")])
+    encoded = predictor.task.encode([given], predictor.tokenizer, ExampleCounts(), predictor.num_segments)
+    if len(encoded.input_ids) > MOST_OF_PASSAGE:
+        raise InputError(f"the passage has {len(encoded.input_ids):,} tokens: up to {MOST_OF_PASSAGE:,} are shown")
+
+    def look() -> dict[str, Any]:
+        return vars(chances_of_spans(encoded, predictor.outputs(ExampleSet([given], encoded))))
+
+    return _work(len(encoded.input_ids), look)
+
+
+def token_scores(likelihoods: LikelihoodUse, text: str) -> Work:
+    """How likely each token of a text is: the natural logarithm."""
+    scorer, work = likelihoods.scorer, likelihoods.read([text])
+    [sentence] = work.payload
+    _check_length(sentence.ids)
+
+    def look() -> dict[str, Any]:
+        [found] = scorer.token_scores(work.payload)
+        ids, scores = found.ids.tolist(), found.scores.tolist()
+        if isinstance(scorer, LeftToRightScorer) and scorer.encoder.settings.family.reads_bare_text:
+            ids, scores = sentence.ids.tolist(), [None, *scores]  # nothing stands before the first token
+        return {"tokens": show_tokens(scorer.tokenizer, ids), "scores": scores}
+
+    return _work(work.tokens, look)
+
+
+def checkpoints(uses: Mapping[int, MaskUse], text: str, top_k: int, targets: Sequence[str]) -> Work:
+    """What each checkpoint of the model's run puts in place of the first mask."""
+    one = next(iter(uses.values()))  # all have one tokenizer
+    work = one.read([text], top_k, targets)
+    _check_length(work.payload[0].ids)
+
+    def look() -> dict[str, Any]:
+        answers = []
+        for step, use in uses.items():
+            [[found]] = use.compute(work.options, [work.payload])  # type: ignore[arg-type]  # as `read` made them
+            first = [each for each in found if not each.get("mask")]
+            answers.append(
+                {
+                    "step": step,
+                    "tokens": [each["token_str"] for each in first],
+                    "scores": [each["score"] for each in first],
+                }
+            )
+        return {"checkpoints": answers}
+
+    return _work(len(uses) * work.tokens, look)
+
+
+def _check_length(ids: Sequence[Any], encoder: Any = None) -> None:
+    most = MOST_TOKENS if encoder is None else min(MOST_TOKENS, encoder.settings.num_positions)
+    if len(ids) > most:
+        raise InputError(f"the text has {len(ids)} tokens: up to {most} can be looked at")

@@ -1,0 +1,203 @@
+"""The engine in a process of its own: what computes and what speaks HTTP would share the one lock that Python threads
+of a process have, and each wait for the other.
+
+Both send each other their own objects, through a pair of sockets that nobody else has.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from unmask.errors import UserError
+from unmask.io.processes import signals_held_back
+from unmask.serving.engine.asks import Answers, Ask, Fault, ModelFacts, Refused, Reply
+from unmask.serving.settings import Limits
+
+
+class EngineLost(UserError):  # noqa: N818
+    """The process that computes has ended."""
+
+    exit_code = 1
+
+
+class EngineProcess:
+    """An engine in another process; see `unmask.serving.engine.asks.Answers`.
+
+    Args:
+        words: models, as `unmask.serving.engine.models.open_models` takes them.
+        precision: `fp32` or `bf16`.
+        limits: of what it computes.
+
+    Raises:
+        UserError: a model does not load.
+    """
+
+    def __init__(self, words: Sequence[str], precision: str, limits: Limits) -> None:
+        self._on_loss: Callable[[], None] = lambda: None
+        self._numbers, self._waiting = itertools.count(), dict[int, Future[Any]]()
+        self._is_closed, self._sending = False, threading.Lock()
+        context = multiprocessing.get_context("spawn")
+        self._connection, its = context.Pipe()
+        self._process = context.Process(target=_run, args=(its, tuple(words), precision, limits), daemon=True)
+        with signals_held_back(signal.SIGINT, signal.SIGTERM):  # which are for this process alone
+            self._process.start()
+        its.close()
+        try:
+            opened = self._connection.recv()
+        except EOFError:
+            raise EngineLost(self._how_it_ended()) from None
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
+        if isinstance(opened, Exception):
+            self._process.join()
+            raise opened
+        self.models: Mapping[str, ModelFacts] = opened
+        self._receiver = threading.Thread(target=self._receive, name="unmask-replies", daemon=True)
+        self._receiver.start()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def takes_work(self) -> bool:
+        return not self._is_closed and self._receiver.is_alive()
+
+    def ask(self, ask: Ask) -> Future[Reply]:
+        return self._send(ask)
+
+    def figures(self) -> Future[bytes]:
+        return self._send(None)
+
+    def when_lost(self, function: Callable[[], None]) -> None:
+        """Calls a function, in a thread, if the process ends before `close`."""
+        self._on_loss = function
+
+    def loss(self) -> EngineLost | None:
+        """Why the process has ended by itself; None if it has not."""
+        return None if self._is_closed or self._receiver.is_alive() else EngineLost(self._how_it_ended())
+
+    def close(self) -> None:
+        """Ends the process: who waits for it has an answer already."""
+        self._is_closed = True
+        self._process.kill()
+        self._process.join()
+        self._fail_all()
+
+    def _send(self, asked: Ask | None) -> Future[Any]:
+        number, future = next(self._numbers), Future[Any]()
+        self._waiting[number] = future
+        future.add_done_callback(lambda _: self._forget(number))
+        try:
+            self._write((number, asked))
+        except OSError:
+            self._fail_all()
+        return future
+
+    def _forget(self, number: int) -> None:
+        """Of what is over; where it has no reply, nobody waits for one."""
+        if self._waiting.pop(number, None) is not None:
+            with suppress(OSError):
+                self._write((number, _GIVEN_UP))
+
+    def _write(self, message: tuple[int, Any]) -> None:
+        with self._sending:
+            self._connection.send(message)
+
+    def _receive(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                number, outcome = self._connection.recv()
+                if (future := self._waiting.pop(number, None)) is not None:
+                    _end(future, outcome)
+        self._fail_all()
+        if not self._is_closed:
+            self._on_loss()
+
+    def _fail_all(self) -> None:
+        for number in list(self._waiting):
+            if (future := self._waiting.pop(number, None)) is not None:
+                _end(future, Refused(503, "the server is being stopped", "stopping", headers={"Connection": "close"}))
+
+    def _how_it_ended(self) -> str:
+        self._process.join()
+        code = self._process.exitcode or 0
+        how = f"signal {-code}" if code < 0 else f"code {code}"
+        memory = ": the system ends processes so when memory runs out" if code == -signal.SIGKILL else ""
+        return f"the process that computes has ended ({how}{memory}): start the server again"
+
+
+def _end(future: Future[Any], outcome: Any) -> None:
+    with suppress(InvalidStateError):  # nobody waits any more
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+_GIVEN_UP = "given up"
+
+
+def _run(connection: Connection, words: Sequence[str], precision: str, limits: Limits) -> None:
+    """In the process: loads the models, then answers until the other side is gone."""
+    from unmask.serving.engine.engine import Engine
+    from unmask.serving.engine.models import default_models, open_models
+
+    # In bf16 a batch takes so little time that reading and answering its requests needs a core meanwhile.
+    shares = precision == "bf16" and "OMP_NUM_THREADS" not in os.environ
+    try:
+        engine = Engine(open_models(words or default_models(), precision), limits, shares=shares)
+    except (UserError, OSError) as error:
+        connection.send(error)
+        return
+    except Exception:
+        connection.send(Fault(traceback.format_exc().rstrip()))
+        return
+    gc.collect()
+    gc.freeze()  # what is there now stays: to look through it for garbage makes every answer wait, .2 s at a time
+    _Answering(connection, engine).run()
+
+
+class _Answering:
+    """What is asked of an engine through a connection."""
+
+    def __init__(self, connection: Connection, engine: Answers) -> None:
+        self._connection, self._engine = connection, engine
+        self._sending, self._asked = threading.Lock(), dict[int, Future[Any]]()
+
+    def run(self) -> NoReturn:
+        self._send(self._engine.models)
+        while True:
+            try:
+                number, asked = self._connection.recv()
+            except (EOFError, OSError):
+                os._exit(0)  # nobody is left to compute for
+            if asked == _GIVEN_UP:
+                if (future := self._asked.get(number)) is not None:
+                    future.cancel()
+                continue
+            future = self._engine.figures() if asked is None else self._engine.ask(asked)
+            self._asked[number] = future
+            future.add_done_callback(partial(self._reply, number))
+
+    def _reply(self, number: int, future: Future[Any]) -> None:
+        self._asked.pop(number, None)
+        if not future.cancelled():
+            self._send((number, future.exception() or future.result()))
+
+    def _send(self, message: Any) -> None:
+        with self._sending, suppress(OSError):
+            self._connection.send(message)

@@ -1,0 +1,112 @@
+"""What is asked is read and computed, and what goes wrong is passed on as the client's side understands it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from unmask.errors import ColumnError, InputError
+from unmask.serving.engine import engine as engine_module
+from unmask.serving.engine.asks import Ask, Fault, ModelFacts, Refused, Reply
+from unmask.serving.engine.batching import Work
+from unmask.serving.engine.engine import Engine
+from unmask.serving.engine.readers import Reader
+from unmask.serving.settings import Limits
+
+
+class Upper:
+    """Writes texts in capitals."""
+
+    def __init__(self) -> None:
+        self.readers: list[str] = []
+        self.began, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def read(self, text: str) -> Work | Reply:
+        self.readers.append(threading.current_thread().name)
+        if text == "column":
+            raise ColumnError("no column text", "name it with --columns")
+        if text == "fault":
+            raise ZeroDivisionError("thirteen")
+        if text == "at once":
+            return Reply("AT ONCE", 0, [0])
+        return Work(self, None, text, len(text), [2], lambda result: f"{result}!")
+
+    def compute(self, options: None, payloads: Sequence[str]) -> list[str]:
+        self.began.set()
+        assert self.gate.wait(10)
+        return [text.upper() for text in payloads]
+
+
+class Model:
+    """A model of which `upper` is loaded, and `late` is not."""
+
+    def __init__(self) -> None:
+        self.upper, self._late = Upper(), Upper()
+
+    def facts(self) -> ModelFacts:
+        return ModelFacts("m", ("upper",), [], {})
+
+    def use(self, name: str) -> Upper:
+        return self.upper if name == "upper" else self._late
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Model:
+    monkeypatch.setattr(engine_module, "READERS", {name: Reader(name, Upper.read) for name in ("upper", "late")})
+    return Model()
+
+
+@pytest.fixture
+def engine(model: Any) -> Iterator[Engine]:
+    engine = Engine({"m": model}, Limits(queue_tokens=3000))
+    yield engine
+    engine.close()
+
+
+def asked(engine: Engine, text: str, reader: str = "upper") -> Any:
+    return engine.ask(Ask("m", reader, (text,))).result(10)
+
+
+def test_what_is_computed_comes_with_what_was_read(engine: Engine) -> None:
+    assert asked(engine, "word") == Reply("WORD!", 4, [2])
+    assert asked(engine, "at once") == Reply("AT ONCE", 0, [0])
+    assert b"te_batch_next_size_count 1.0" in engine.figures().result()
+
+
+def test_what_takes_long_to_read_is_read_by_others(engine: Engine, model: Model) -> None:
+    """A text that is long, and what must be loaded first."""
+    asked(engine, "word")
+    asked(engine, "w" * 2500)
+    asked(engine, "word", "late")
+    here, *others = model.upper.readers + model._late.readers
+    assert here == threading.current_thread().name
+    assert [name.partition("_")[0] for name in others] == ["unmask-reading"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "told"),
+    [
+        ("column", InputError, "^no column text$"),
+        ("fault", Fault, r"^upper of m:\nTraceback .*\n(.*\n)*ZeroDivisionError: thirteen$"),
+        ("w" * 3001, Refused, "3,001 tokens to compute"),
+    ],
+    ids=str,
+)
+def test_what_goes_wrong_is_passed_on(engine: Engine, text: str, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        asked(engine, text)
+    assert asked(engine, "word").result == "WORD!"
+
+
+def test_what_nobody_waits_for_is_not_computed(engine: Engine, model: Model) -> None:
+    model.upper.gate.clear()
+    first, second = (engine.ask(Ask("m", "upper", (text,))) for text in ("one", "two"))
+    assert model.upper.began.wait(10)
+    second.cancel()
+    assert engine.batcher.queue_size == 0
+    model.upper.gate.set()
+    assert first.result(10).result == "ONE!"
