@@ -23,6 +23,7 @@ from support.ranks import wait_until
 from support.serving import app_of
 from unmask.serving.engine.batching import Work
 from unmask.serving.engine.models import ServedModel, open_models
+from unmask.serving.engine.readers import READERS, Reader
 from unmask.serving.server import Server, settings_of
 from unmask.serving.settings import Limits
 
@@ -266,7 +267,7 @@ class Gated:
 def gated(monkeypatch: pytest.MonkeyPatch, models: dict[str, ServedModel], **limits: Any) -> Iterator[tuple[Any, Any]]:
     """A server whose thread is computing the request of a first client, and the service behind it."""
     use = Gated()
-    monkeypatch.setattr(ServedModel, "use", lambda model, name: use)
+    monkeypatch.setitem(READERS, "scores", Reader("masks", lambda masks, texts: use.read(texts)))
     with serving({"masked": models["masked"]}, Limits(**limits)) as served:
         try:
             first = score(served)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import openai
+import psutil
 import pytest
 
 from support.commands import Command
@@ -32,6 +33,13 @@ def started(model: Path, most_files: int | None = None) -> tuple[subprocess.Pope
     found = re.match(r"(http://127\.0\.0\.1:\d+) answers for m; ", line)
     assert found, line
     return process, found[1]
+
+
+def computing_of(process: subprocess.Popen[str]) -> psutil.Process:
+    """The process that computes; beside it is one that `multiprocessing` has."""
+    children = psutil.Process(process.pid).children()
+    [computing] = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
+    return computing
 
 
 def test_it_answers_until_it_is_told_to_stop(model_directories: dict[str, Path]) -> None:
@@ -83,6 +91,27 @@ def test_a_request_under_way_is_answered_at_the_end(model_directories: dict[str,
         process.terminate()
         process.communicate(timeout=30)
     assert process.returncode == 143
+
+
+def test_it_ends_where_what_computes_has_ended(model_directories: dict[str, Path]) -> None:
+    """Whatever started it starts it again: it does not stay and answer nothing."""
+    process, _ = started(model_directories["masked"])
+    try:
+        computing_of(process).kill()
+        _, told = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert "error: the process that computes has ended (signal 9" in told
+    assert "Traceback" not in told
+
+
+def test_what_computes_ends_with_the_server(model_directories: dict[str, Path]) -> None:
+    process, _ = started(model_directories["masked"])
+    computing = computing_of(process)
+    process.kill()
+    process.communicate(timeout=30)
+    computing.wait(30)
 
 
 @pytest.mark.parametrize("most_files", [64, 256])
@@ -148,11 +177,11 @@ def test_a_port_that_is_taken(unmask: Command) -> None:
 
 
 def test_there_is_nothing_to_serve(unmask: Command, place: Path) -> None:
-    told = unmask("serve")
+    told = unmask("serve", "--port", 0)
     assert (told.code, "name a model to serve" in told.errors) == (2, True)
 
 
 @pytest.mark.usefixtures("place")
 def test_a_model_that_is_not_there(unmask: Command) -> None:
-    told = unmask("serve", "m=nowhere")
+    told = unmask("serve", "m=nowhere", "--port", 0)
     assert (told.code, "nowhere: no such directory" in told.errors) == (2, True)

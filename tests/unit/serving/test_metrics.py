@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from unmask.serving.engine.metrics import BatchMetrics
 from unmask.serving.metrics import RequestMetrics
 
 
 def test_every_figure_has_its_type_and_the_name_of_text_embeddings_inference() -> None:
-    metrics = RequestMetrics()
-    metrics.queue_size = lambda: 3
+    metrics, computing = RequestMetrics(), BatchMetrics()
+    computing.queue_size = lambda: 3
     metrics.arrived("classify", "리뷰")
     metrics.answered("classify", 200, 0.1, "")
     metrics.answered("classify", 500, 0.1, "")
-    text = metrics.text().decode()
+    text = (metrics.text() + computing.text()).decode()
     assert "_total" not in text
     assert 'te_request_count{method="classify",model="리뷰"} 1' in text
     found = list(text_string_to_metric_families(text))

@@ -26,7 +26,7 @@ from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.tokenization.tokenizer import load_tokenizer
 
-GOOGLE = Path(__file__).parents[2] / "golden" / "tensorflow_checkpoint"
+GOOGLE = Path(__file__).parents[3] / "golden" / "tensorflow_checkpoint"
 
 
 def test_a_bert_of_google_is_looked_into_as_any_other() -> None:

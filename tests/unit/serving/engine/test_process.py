@@ -1,0 +1,114 @@
+"""An engine in another process answers as one in this, and nobody waits for one that has ended."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.ranks import wait_until
+from unmask.errors import ColumnError, ModelError
+from unmask.serving.engine.asks import Ask, Fault, Reading, Refused, Unloadable
+from unmask.serving.engine.engine import Engine
+from unmask.serving.engine.models import open_models
+from unmask.serving.engine.process import EngineProcess
+from unmask.serving.settings import Limits
+
+SKY = "the sky is blue"
+VECTORS = Ask("m", "vectors", ([SKY], Reading()))
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> Iterator[EngineProcess]:
+    with closing(EngineProcess([f"m={tiny_model}"], "fp32", Limits(queue_tokens=5000))) as engine:
+        yield engine
+
+
+def rounded(value: Any) -> Any:
+    """Floats in lists and objects to five digits."""
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return round(value, 5) if isinstance(value, float) else value
+
+
+def test_it_answers_as_an_engine_of_this_process(engine: EngineProcess, tiny_model: Path) -> None:
+    with closing(Engine(open_models([f"m={tiny_model}"], "fp32"), Limits(queue_tokens=5000))) as here:
+        assert engine.models["m"].endpoints == here.models["m"].endpoints
+        for ask in (VECTORS, Ask("m", "masks", (["the [MASK]"], 2, [])), Ask("m", "tokens", ([SKY], 100))):
+            found, expected = engine.ask(ask).result(60), here.ask(ask).result(60)
+            assert (found.tokens, found.left_out) == (expected.tokens, expected.left_out)
+            if ask is VECTORS:
+                np.testing.assert_allclose(found.result, expected.result, atol=1e-6)
+            else:
+                assert rounded(found.result) == rounded(expected.result)
+    assert b"te_batch_next_size_count" in engine.figures().result(60)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Refused(429, "too many", "busy", "input", {"Retry-After": "1"}),
+        ColumnError("no column", "name it"),
+        Unloadable("gone"),
+        Fault("Traceback ..."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_goes_wrong_passes_between_processes(error: Exception) -> None:
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found)) == (type(error), str(error))
+    assert getattr(found, "headers", None) == getattr(error, "headers", None)
+
+
+def test_what_cannot_be_answered_is_told(engine: EngineProcess) -> None:
+    with pytest.raises(Refused, match="6 tokens to compute: a request has at most 1") as refused:
+        engine.ask(Ask("m", "tokens", ([SKY], 1))).result(60)
+    assert (refused.value.status, refused.value.code) == (413, "too_large")
+    with pytest.raises(Fault, match=r"masks of m:\n(.*\n)*TypeError: .*missing"):
+        engine.ask(Ask("m", "masks", ())).result(60)
+
+
+def test_what_is_given_up_is_computed_no_further(engine: EngineProcess) -> None:
+    """A thousand texts take seconds; who asks next waits for none of them."""
+    long = engine.ask(Ask("m", "scores", ([SKY + " and green" * 4] * 60,)))
+    assert not long.done()
+    assert long.cancel()
+    assert engine.ask(VECTORS).result(60).tokens == 8
+    assert b"te_queue_size 0.0" in engine.figures().result(60)
+
+
+def test_a_model_that_does_not_load(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere: no such directory"):
+        EngineProcess([str(tmp_path / "nowhere")], "fp32", Limits())
+
+
+def test_nobody_waits_for_a_process_that_has_ended(tiny_model: Path) -> None:
+    lost = threading.Event()
+    with closing(EngineProcess([f"m={tiny_model}"], "fp32", Limits())) as engine:
+        engine.when_lost(lost.set)
+        assert engine.takes_work
+        assert engine.loss() is None
+        os.kill(engine.pid or 0, signal.SIGSTOP)
+        waiting: Any = engine.ask(VECTORS)
+        os.kill(engine.pid or 0, signal.SIGKILL)
+        with pytest.raises(Refused) as refused:
+            waiting.result(60)
+        assert refused.value.status == 503
+        assert lost.wait(10)
+        wait_until(lambda: not engine.takes_work)
+        assert str(engine.loss()) == (
+            "the process that computes has ended (signal 9: the system ends processes so when memory runs out): start "
+            "the server again"
+        )
+        with pytest.raises(Refused):
+            engine.ask(VECTORS).result(60)
