@@ -104,7 +104,8 @@ def make_classifier(directory: Path) -> Path:
 
 def alone(model: Path, text: str, seconds: float, precision: str) -> float:
     """Milliseconds of the same embedding without a server, its tokens being there already."""
-    from unmask.serving.uses import Reading, VectorUse
+    from unmask.serving.engine.asks import Reading
+    from unmask.serving.engine.uses import VectorUse
 
     use = VectorUse(model, precision)
     work = use.read([text], Reading(normalise=True))
@@ -281,12 +282,13 @@ def soak(place: Path, given: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
         async def load() -> Any:
             async def watch() -> None:
-                its = psutil.Process(process)
+                server = psutil.Process(process)
+                its = [server, *server.children()]
                 for _ in range(10):
                     read = []
                     for _ in range(READINGS):
                         await asyncio.sleep(seconds / 10 / READINGS)
-                        read.append(its.memory_info().rss)
+                        read.append(sum(each.memory_info().rss for each in its))
                     memory.append(round(mean(read)))
 
             return (await asyncio.gather(open_loop(port, requests, 2 * capacity, seconds, look), watch()))[0]

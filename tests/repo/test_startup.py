@@ -38,5 +38,10 @@ def test_a_wrong_setting_is_refused_before_torch_is_imported(command: tuple[str,
     assert "torch" not in imported_by(*words, exit_code=2)
 
 
+def test_what_speaks_http_has_no_torch() -> None:
+    """The models are in another process."""
+    assert "torch" not in imported_by("-c", "import unmask.serving.server")
+
+
 def test_the_list_is_complete() -> None:
     assert imported_by("-c", "import numpy") >= {"numpy"}

@@ -7,7 +7,7 @@ from unmask.serving.engine.metrics import SECONDS, Figures
 
 
 class RequestMetrics(Figures):
-    """How many requests came, what became of them, and how long each took."""
+    """How many requests came, how they were answered, and how long each took."""
 
     def __init__(self) -> None:
         super().__init__()

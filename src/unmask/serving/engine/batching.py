@@ -93,7 +93,7 @@ class Batcher:
 
     Args:
         limits: of what waits, and of a batch.
-        metrics: are told what it does.
+        metrics: count what it does.
         shares: whether one core of several is left to others while requests are computed that came together.
     """
 

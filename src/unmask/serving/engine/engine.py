@@ -121,5 +121,5 @@ def _passed_on(ask: Ask, error: Exception) -> Exception:
         return InputError(error.problem)
     if isinstance(error, UserError | Refused):
         return error
-    told = "".join(traceback.format_exception(error)).rstrip()
-    return Fault(f"{ask.reader} of {ask.model}:\n{told}")
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return Fault(f"{ask.reader} of {ask.model}:\n{trace}")

@@ -130,7 +130,7 @@ class ServedModel:
                 raise Unloadable(str(error)) from error
 
     def facts(self) -> ModelFacts:
-        """What a client is told of it."""
+        """What is known of it without asking it."""
         is_labelling = self.endpoints[0] in labelling_endpoints()
         return ModelFacts(self.name, self.endpoints, self.task.columns if is_labelling else [], self._describe())
 
