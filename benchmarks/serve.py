@@ -265,6 +265,7 @@ def soak(place: Path, given: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
     from unmask.inference.predictor import predict
 
+    open_many_files()  # each request that waits has a connection
     run, texts = make_classifier(place), sentences()
     requests = [post(CLASSIFY, json.dumps({"inputs": [text]}).encode()) for text in texts]
     answers: list[tuple[int, bytes]] = []
@@ -331,12 +332,18 @@ def _difference(served: dict[str, Any], predicted: dict[str, Any]) -> float:
     return max(abs(served["probabilities"][label] - chance) for label, chance in predicted["probabilities"].items())
 
 
+def open_many_files() -> int:
+    """Lets this process open as many files as the system allows it; returns how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
 def crowd(place: Path, given: argparse.Namespace) -> tuple[list[Row], list[str]]:
     """Eight clients beside open connections, and without them."""
     import psutil
 
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    hard = open_many_files()
     if hard < given.connections + 100:
         raise SystemExit(f"{hard:,} files may be open here (ulimit -n): ask for fewer --connections")
     model, port = make_model(place), free_port()

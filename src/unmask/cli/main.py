@@ -53,7 +53,9 @@ def main() -> None:
     # Daemons start commands with these closed. The files that we open then would be taken for them.
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (for as long as the process lives)
+            stream = open(os.devnull, mode)  # noqa: SIM115 (for as long as the process lives)
+            os.set_inheritable(stream.fileno(), True)  # so are they of the processes that it starts
+            setattr(sys, name, stream)
     for stream in (sys.stdout, sys.stderr):  # results are UTF-8 whatever the locale, whose encoding may lack letters
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

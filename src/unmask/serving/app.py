@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -63,8 +62,7 @@ def build_app(
 
     @app.get("/metrics", summary="Figures in Prometheus' text format", response_class=Response)
     async def figures() -> Response:
-        computing = await asyncio.wrap_future(engine.figures())
-        return Response(service.metrics.text() + computing, media_type="text/plain; version=0.0.4")
+        return Response(await service.figures(), media_type="text/plain; version=0.0.4")
 
     add_pages(app, engine.models)
     _answer_errors(app)

@@ -55,6 +55,15 @@ class Service:
             raise Refused(404, f"no model {name[:80]!r} here: there are {there}", "model_not_found", "model")
         return self.models[name]
 
+    async def figures(self) -> bytes:
+        """All metrics; raises Refused where what computes does not answer."""
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                computing = await asyncio.wrap_future(self.engine.figures())
+        except TimeoutError:
+            raise Refused(503, "what computes does not answer: the server needs a restart", "timeout") from None
+        return self.metrics.text() + computing
+
     async def compute(self, request: Request, ask: Ask) -> Reply:
         """What was computed for a request.
 

@@ -30,7 +30,7 @@ class Abandoned(Exception):  # noqa: N818
 
 
 class Computes(Protocol):
-    """What answers requests of one kind; see `unmask.serving.uses`."""
+    """What answers requests of one kind; see `unmask.serving.engine.uses`."""
 
     def compute(self, options: Any, payloads: Sequence[Any]) -> Sequence[Any]:
         """The results of some requests with equal options, in their order."""
@@ -106,6 +106,7 @@ class Batcher:
         self._rate = 0.0  # tokens a second, of late
         self._began: float | None = None  # that is, what is computed
         self._under_way = 0  # its tokens
+        self._took = 0.0  # to compute a batch, of which nobody has the results yet
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="unmask-models", daemon=True)
         self._thread.start()
@@ -172,11 +173,11 @@ class Batcher:
         while batch := self._take():
             if self._shares:
                 torch.set_num_threads(threads - (len(batch) > 1))
-            started = time.monotonic()
+            started, self._took = time.monotonic(), 0.0
             for job in batch:
                 self._metrics.queued(started - job.arrived)
             self._answer(batch)
-            took, tokens = time.monotonic() - started, sum(job.work.tokens for job in batch)
+            took, tokens = self._took, sum(job.work.tokens for job in batch)
             if all(job.is_computed for job in batch):  # what fails, or is given up, may take no time at all
                 self._rate += (tokens / max(took, 1e-6) - self._rate) * (0.2 if self._rate else 1.0)
             self._metrics.computed(len(batch), tokens, took)
@@ -231,5 +232,6 @@ class Batcher:
         try:
             yield
         finally:
+            self._took += time.monotonic() - self._began
             self._began, _computing.jobs = None, ()
             hook.remove()

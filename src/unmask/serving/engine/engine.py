@@ -56,19 +56,26 @@ class Engine:
         if is_loaded and _size(ask.arguments) <= _SMALL:
             self._read(ask, reply)
         else:
-            self._readers.submit(self._read, ask, reply)
+            waiting = [ask]
+            reply.add_done_callback(lambda _: waiting.clear())  # what nobody waits for takes no memory until its turn
+            self._readers.submit(self._read_next, waiting, reply)
         return reply
 
-    def _read(self, ask: Ask, reply: Future[Reply]) -> None:
-        if reply.cancelled():
+    def _read_next(self, waiting: list[Ask], reply: Future[Reply]) -> None:
+        try:
+            ask = waiting.pop()
+        except IndexError:
             return
+        self._read(ask, reply)
+
+    def _read(self, ask: Ask, reply: Future[Reply]) -> None:
         started = time.monotonic()
         try:
             work = READERS[ask.reader].read(self.served[ask.model], ask.arguments)
-            self.metrics.read(time.monotonic() - started)
             if isinstance(work, Reply):
                 _end(reply.set_result, work)
                 return
+            self.metrics.read(time.monotonic() - started)
             computed = self.batcher.submit(work)
         except Exception as error:
             _end(reply.set_exception, _passed_on(ask, error))

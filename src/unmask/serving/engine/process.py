@@ -47,14 +47,14 @@ class EngineProcess:
     def __init__(self, words: Sequence[str], precision: str, limits: Limits) -> None:
         self._on_loss: Callable[[], None] = lambda: None
         self._numbers, self._waiting = itertools.count(), dict[int, Future[Any]]()
-        self._is_closed, self._sending = False, threading.Lock()
+        self._is_closed, self._is_lost, self._sending = False, False, threading.Lock()
         context = multiprocessing.get_context("spawn")
         self._connection, its = context.Pipe()
         self._process = context.Process(target=_run, args=(its, tuple(words), precision, limits), daemon=True)
-        with signals_held_back(signal.SIGINT, signal.SIGTERM):  # which are for this process alone
-            self._process.start()
-        its.close()
         try:
+            with signals_held_back(signal.SIGINT, signal.SIGTERM):  # which are for this process alone
+                self._process.start()
+            its.close()
             opened = self._connection.recv()
         except EOFError:
             raise EngineLost(self._how_it_ended()) from None
@@ -74,7 +74,7 @@ class EngineProcess:
 
     @property
     def takes_work(self) -> bool:
-        return not self._is_closed and self._receiver.is_alive()
+        return not self._is_closed and not self._is_lost
 
     def ask(self, ask: Ask) -> Future[Reply]:
         return self._send(ask)
@@ -83,18 +83,21 @@ class EngineProcess:
         return self._send(None)
 
     def when_lost(self, function: Callable[[], None]) -> None:
-        """Calls a function, in a thread, if the process ends before `close`."""
+        """Calls a function, in any thread, where the process ends before `close`, or has ended."""
         self._on_loss = function
+        if self._is_lost:
+            function()
 
     def loss(self) -> EngineLost | None:
         """Why the process has ended by itself; None if it has not."""
-        return None if self._is_closed or self._receiver.is_alive() else EngineLost(self._how_it_ended())
+        return EngineLost(self._how_it_ended()) if self._is_lost else None
 
     def close(self) -> None:
         """Ends the process: who waits for it has an answer already."""
         self._is_closed = True
-        self._process.kill()
-        self._process.join()
+        if self._process.pid is not None:
+            self._process.kill()
+            self._process.join()
         self._fail_all()
 
     def _send(self, asked: Ask | None) -> Future[Any]:
@@ -118,14 +121,17 @@ class EngineProcess:
             self._connection.send(message)
 
     def _receive(self) -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                number, outcome = self._connection.recv()
-                if (future := self._waiting.pop(number, None)) is not None:
-                    _end(future, outcome)
-        self._fail_all()
-        if not self._is_closed:
-            self._on_loss()
+        try:
+            with suppress(EOFError, OSError):
+                while True:
+                    number, outcome = self._connection.recv()
+                    if (future := self._waiting.pop(number, None)) is not None:
+                        _end(future, outcome)
+        finally:
+            self._is_lost = not self._is_closed
+            self._fail_all()
+            if self._is_lost:
+                self._on_loss()
 
     def _fail_all(self) -> None:
         for number in list(self._waiting):
@@ -160,7 +166,7 @@ def _run(connection: Connection, words: Sequence[str], precision: str, limits: L
     shares = precision == "bf16" and "OMP_NUM_THREADS" not in os.environ
     try:
         engine = Engine(open_models(words or default_models(), precision), limits, shares=shares)
-    except (UserError, OSError) as error:
+    except (UserError, OSError, MemoryError) as error:
         connection.send(error)
         return
     except Exception:
@@ -189,14 +195,21 @@ class _Answering:
                 if (future := self._asked.get(number)) is not None:
                     future.cancel()
                 continue
-            future = self._engine.figures() if asked is None else self._engine.ask(asked)
+            try:
+                future = self._engine.figures() if asked is None else self._engine.ask(asked)
+            except Exception:  # no thread can be started, say
+                self._send((number, Fault(traceback.format_exc().rstrip())))
+                continue
             self._asked[number] = future
             future.add_done_callback(partial(self._reply, number))
 
     def _reply(self, number: int, future: Future[Any]) -> None:
         self._asked.pop(number, None)
         if not future.cancelled():
-            self._send((number, future.exception() or future.result()))
+            try:
+                self._send((number, future.exception() or future.result()))
+            except Exception:  # what cannot be sent
+                self._send((number, Fault(traceback.format_exc().rstrip())))
 
     def _send(self, message: Any) -> None:
         with self._sending, suppress(OSError):

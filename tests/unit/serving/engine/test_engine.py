@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+import weakref
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +15,7 @@ import pytest
 from unmask.errors import ColumnError, InputError
 from unmask.serving.engine import engine as engine_module
 from unmask.serving.engine.asks import Ask, Fault, ModelFacts, Refused, Reply
-from unmask.serving.engine.batching import Work
+from unmask.serving.engine.batching import Work, stop_if_abandoned
 from unmask.serving.engine.engine import Engine
 from unmask.serving.engine.readers import Reader
 from unmask.serving.settings import Limits
@@ -37,6 +41,10 @@ class Upper:
 
     def compute(self, options: None, payloads: Sequence[str]) -> list[str]:
         self.began.set()
+        if payloads[0] == "for ever":
+            while True:
+                stop_if_abandoned()
+                time.sleep(0.001)
         assert self.gate.wait(10)
         return [text.upper() for text in payloads]
 
@@ -110,3 +118,23 @@ def test_what_nobody_waits_for_is_not_computed(engine: Engine, model: Model) -> 
     assert engine.batcher.queue_size == 0
     model.upper.gate.set()
     assert first.result(10).result == "ONE!"
+
+
+def test_what_is_computed_ends_where_nobody_waits(engine: Engine, model: Model) -> None:
+    long = engine.ask(Ask("m", "upper", ("for ever",)))
+    assert model.upper.began.wait(10)
+    assert long.cancel()
+    assert asked(engine, "word").result == "WORD!"
+
+
+def test_what_nobody_waits_for_takes_no_memory_until_it_is_read(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_readers", SimpleNamespace(submit=lambda *_: None, shutdown=lambda **_: None))
+    ask = Ask("m", "late", ("text",))
+    there = weakref.ref(ask)
+    reply = engine.ask(ask)
+    del ask
+    reply.cancel()
+    gc.collect()
+    assert there() is None

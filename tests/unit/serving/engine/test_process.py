@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from support.ranks import wait_until
 from unmask.errors import ColumnError, ModelError
-from unmask.serving.engine.asks import Ask, Fault, Reading, Refused, Unloadable
+from unmask.serving.engine.asks import Ask, Fault, Reading, Refused, Reply, Unloadable
 from unmask.serving.engine.engine import Engine
 from unmask.serving.engine.models import open_models
 from unmask.serving.engine.process import EngineProcess
@@ -28,7 +29,7 @@ VECTORS = Ask("m", "vectors", ([SKY], Reading()))
 
 @pytest.fixture(scope="module")
 def engine(tiny_model: Path) -> Iterator[EngineProcess]:
-    with closing(EngineProcess([f"m={tiny_model}"], "fp32", Limits(queue_tokens=5000))) as engine:
+    with closing(EngineProcess([f"m={tiny_model}"], "fp32", Limits())) as engine:
         yield engine
 
 
@@ -42,7 +43,7 @@ def rounded(value: Any) -> Any:
 
 
 def test_it_answers_as_an_engine_of_this_process(engine: EngineProcess, tiny_model: Path) -> None:
-    with closing(Engine(open_models([f"m={tiny_model}"], "fp32"), Limits(queue_tokens=5000))) as here:
+    with closing(Engine(open_models([f"m={tiny_model}"], "fp32"), Limits())) as here:
         assert engine.models["m"].endpoints == here.models["m"].endpoints
         for ask in (VECTORS, Ask("m", "masks", (["the [MASK]"], 2, [])), Ask("m", "tokens", ([SKY], 100))):
             found, expected = engine.ask(ask).result(60), here.ask(ask).result(60)
@@ -78,13 +79,26 @@ def test_what_cannot_be_answered_is_told(engine: EngineProcess) -> None:
         engine.ask(Ask("m", "masks", ())).result(60)
 
 
-def test_what_is_given_up_is_computed_no_further(engine: EngineProcess) -> None:
-    """A thousand texts take seconds; who asks next waits for none of them."""
-    long = engine.ask(Ask("m", "scores", ([SKY + " and green" * 4] * 60,)))
-    assert not long.done()
-    assert long.cancel()
+def test_what_is_given_up_waits_no_longer(engine: EngineProcess) -> None:
+    """While what was asked before is computed, which takes seconds."""
+
+    def figure(name: bytes) -> float:
+        return float(engine.figures().result(60).split(b"\n" + name + b" ")[1].split()[0])
+
+    def asked(number: int) -> Future[Reply]:
+        return engine.ask(Ask("m", "scores", ([SKY + " and green" * 6] * number,)))
+
+    asked(1).result(60)  # it is loaded
+    read = figure(b"te_request_tokenization_duration_count")
+    first = asked(200)
+    wait_until(lambda: figure(b"te_request_tokenization_duration_count") > read)
+    second = asked(1)
+    wait_until(lambda: figure(b"te_queue_size") == 1)
+    assert second.cancel()
+    wait_until(lambda: figure(b"te_queue_size") == 0)
+    assert not first.done()
+    assert first.cancel()
     assert engine.ask(VECTORS).result(60).tokens == 8
-    assert b"te_queue_size 0.0" in engine.figures().result(60)
 
 
 def test_a_model_that_does_not_load(tmp_path: Path) -> None:
@@ -112,3 +126,6 @@ def test_nobody_waits_for_a_process_that_has_ended(tiny_model: Path) -> None:
         )
         with pytest.raises(Refused):
             engine.ask(VECTORS).result(60)
+        late = threading.Event()
+        engine.when_lost(late.set)
+        assert late.is_set(), "it has ended before"
