@@ -21,6 +21,7 @@ from unmask.cli.options import (
     Separator,
     given_files,
 )
+from unmask.serving.settings import Limits
 
 app = typer.Typer()
 
@@ -78,6 +79,12 @@ def serve_command(
         bool, typer.Option("--insecure", help="let other machines in without a token (UNMASK_TOKEN)")
     ] = False,
     precision: Precision = "fp32",
+    timeout: Annotated[
+        int, typer.Option("--timeout", min=1, help="seconds until a request is given up, and a silent client left")
+    ] = int(Limits.timeout_s),
+    batch_tokens: Annotated[
+        int, typer.Option("--batch-tokens", min=1, help="the most tokens of requests that are computed together")
+    ] = Limits.batch_tokens,
 ) -> None:
     """Answer over HTTP: one endpoint for each use of a model. UNMASK_TOKEN holds the token that clients must send."""
     from unmask.errors import SettingsError
@@ -92,4 +99,5 @@ def serve_command(
 
     token = os.environ.get("UNMASK_TOKEN") or None
     check_address(host, token, insecure)
-    serve(models or [], precision, host, port, token=token)
+    limits = Limits(timeout_s=timeout, batch_tokens=batch_tokens)
+    serve(models or [], precision, host, port, token=token, limits=limits)

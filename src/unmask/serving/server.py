@@ -72,7 +72,13 @@ def hosts_of(host: str, token: str | None) -> frozenset[str] | None:
 
 
 def serve(
-    words: Sequence[str], precision: str, host: str = "127.0.0.1", port: int = 8000, *, token: str | None = None
+    words: Sequence[str],
+    precision: str,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    token: str | None = None,
+    limits: Limits | None = None,
 ) -> None:
     """Answers until SIGTERM or Ctrl-C; then takes no new requests and finishes those it has.
 
@@ -80,13 +86,15 @@ def serve(
         words: models, each `DIR` or `NAME=DIR`; those of `unmask.serving.engine.models.default_models` if there are
             none.
         precision: `fp32` or `bf16`.
+        token: what clients must send; None: nothing.
+        limits: what is accepted.
 
     Raises:
         SettingsError: the address cannot be used.
         UserError: a model does not load.
         EngineLost: the process that computes has ended.
     """
-    limits = Limits()
+    limits = limits or Limits()
     with _listen(host, port) as listener, closing(EngineProcess(words, precision, limits)) as engine:
         app = build_app(engine, limits, token, hosts_of(host, token))
         gc.collect()

@@ -21,6 +21,7 @@ import pytest
 
 from support.commands import Command
 from unmask.inference.features.similarity import embed
+from unmask.serving.settings import Limits
 
 
 def started(model: Path, most_files: int | None = None) -> tuple[subprocess.Popen[str], str]:
@@ -174,6 +175,16 @@ def test_a_port_that_is_taken(unmask: Command) -> None:
         told = unmask("serve", "m=not-even-loaded", "--port", port)
     assert told.code == 2
     assert re.search(rf"127\.0\.0\.1:{port} cannot be used: .*: choose another --port or --host", told.errors)
+
+
+def test_limits_can_be_set(monkeypatch: pytest.MonkeyPatch, unmask: Command) -> None:
+    found: list[Limits] = []
+    monkeypatch.setattr("unmask.serving.server.serve", lambda *_, limits, **__: found.append(limits))
+    assert unmask("serve", "m=model", "--timeout", 90, "--batch-tokens", 65536).code == 0
+    assert unmask("serve", "m=model").code == 0
+    assert [(each.timeout_s, each.batch_tokens) for each in found] == [(90, 65536), (30, 8192)]
+    told = unmask("serve", "m=model", "--timeout", 0)
+    assert (told.code, "--timeout" in told.errors) == (2, True)
 
 
 def test_there_is_nothing_to_serve(unmask: Command, place: Path) -> None:
