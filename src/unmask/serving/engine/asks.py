@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -90,6 +91,15 @@ class Unloadable(ModelError):  # noqa: N818  an answer to a client too
 
 class Fault(Exception):  # noqa: N818
     """An error of ours in the process that computes; its text is the traceback there."""
+
+
+def end(future: Future[Any], outcome: Any) -> None:
+    """Ends a future with a result, or with an exception; does nothing where nobody waits for it any more."""
+    with suppress(InvalidStateError):
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 def too_much(tokens: int, most: int) -> Refused:

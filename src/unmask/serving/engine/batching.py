@@ -11,15 +11,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from unmask.serving.engine.asks import Refused, too_much
+from unmask.serving.engine.asks import Refused, end, too_much
 from unmask.serving.engine.metrics import BatchMetrics
 from unmask.serving.settings import Limits
 from unmask.training.device import give_freed_memory_back
@@ -66,11 +66,7 @@ class _Job:
     def finish(self, result: Any) -> None:
         """Hands the result, or an exception, over to whoever waits for it."""
         self.is_computed = not isinstance(result, BaseException)
-        with suppress(InvalidStateError):  # nobody does any more
-            if isinstance(result, BaseException):
-                self.future.set_exception(result)
-            else:
-                self.future.set_result(result)
+        end(self.future, result)
 
 
 _computing = threading.local()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from unmask.errors import ColumnError, InputError, UserError
-from unmask.serving.engine.asks import Ask, Fault, ModelFacts, Refused, Reply
+from unmask.serving.engine.asks import Ask, Fault, ModelFacts, Refused, Reply, end
 from unmask.serving.engine.batching import Abandoned, Batcher, Work
 from unmask.serving.engine.metrics import BatchMetrics
 from unmask.serving.engine.models import ServedModel
 from unmask.serving.engine.readers import READERS
 from unmask.serving.settings import Limits
-
-logger = logging.getLogger("unmask")
 
 _SMALL = 2000
 """Characters of what is read where it arrives, if its model is loaded: handing it to a thread would take longer."""
@@ -73,12 +69,12 @@ class Engine:
         try:
             work = READERS[ask.reader].read(self.served[ask.model], ask.arguments)
             if isinstance(work, Reply):
-                _end(reply.set_result, work)
+                end(reply, work)
                 return
             self.metrics.read(time.monotonic() - started)
             computed = self.batcher.submit(work)
         except Exception as error:
-            _end(reply.set_exception, _passed_on(ask, error))
+            end(reply, _passed_on(ask, error))
             return
         computed.add_done_callback(lambda _: _pass_on(ask, work, computed, reply))
         reply.add_done_callback(lambda _: computed.cancel())
@@ -103,9 +99,9 @@ def _pass_on(ask: Ask, work: Work, computed: Future[Any], reply: Future[Reply]) 
     except Abandoned:
         return
     except Exception as error:
-        _end(reply.set_exception, _passed_on(ask, error))
+        end(reply, _passed_on(ask, error))
         return
-    _end(reply.set_result, Reply(result, work.tokens, work.left_out))
+    end(reply, Reply(result, work.tokens, work.left_out))
 
 
 def _size(value: Any) -> int:
@@ -115,11 +111,6 @@ def _size(value: Any) -> int:
     if isinstance(value, Mapping):
         return sum(map(_size, value.values()))
     return sum(map(_size, value)) if isinstance(value, list | tuple) else 1
-
-
-def _end(set_it: Callable[[Any], None], outcome: Any) -> None:
-    with suppress(InvalidStateError):  # nobody waits for it any more
-        set_it(outcome)
 
 
 def _passed_on(ask: Ask, error: Exception) -> Exception:

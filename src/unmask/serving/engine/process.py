@@ -1,7 +1,8 @@
 """The engine in a process of its own: what computes and what speaks HTTP would share the one lock that Python threads
 of a process have, and each wait for the other.
 
-Both send each other their own objects, through a pair of sockets that nobody else has.
+Both send each other their own objects, pickled by `multiprocessing`, through a pair of sockets that nobody else has;
+what clients send is plain text and numbers in them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -22,7 +23,7 @@ from typing import Any, NoReturn
 
 from unmask.errors import UserError
 from unmask.io.processes import signals_held_back
-from unmask.serving.engine.asks import Answers, Ask, Fault, ModelFacts, Refused, Reply
+from unmask.serving.engine.asks import Answers, Ask, Fault, ModelFacts, Refused, Reply, end
 from unmask.serving.settings import Limits
 
 
@@ -126,7 +127,7 @@ class EngineProcess:
                 while True:
                     number, outcome = self._connection.recv()
                     if (future := self._waiting.pop(number, None)) is not None:
-                        _end(future, outcome)
+                        end(future, outcome)
         finally:
             self._is_lost = not self._is_closed
             self._fail_all()
@@ -136,7 +137,7 @@ class EngineProcess:
     def _fail_all(self) -> None:
         for number in list(self._waiting):
             if (future := self._waiting.pop(number, None)) is not None:
-                _end(future, Refused(503, "the server is being stopped", "stopping", headers={"Connection": "close"}))
+                end(future, Refused(503, "the server is being stopped", "stopping", headers={"Connection": "close"}))
 
     def _how_it_ended(self) -> str:
         self._process.join()
@@ -144,14 +145,6 @@ class EngineProcess:
         how = f"signal {-code}" if code < 0 else f"code {code}"
         memory = ": the system ends processes so when memory runs out" if code == -signal.SIGKILL else ""
         return f"the process that computes has ended ({how}{memory}): start the server again"
-
-
-def _end(future: Future[Any], outcome: Any) -> None:
-    with suppress(InvalidStateError):  # nobody waits any more
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
 
 
 _GIVEN_UP = "given up"
