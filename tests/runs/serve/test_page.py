@@ -99,7 +99,8 @@ def test_a_model_of_another_language_begins_with_a_text_that_it_reads(browser: A
             page.locator(".answer[aria-busy=false] svg").wait_for()
             assert page.get_by_label("Text", exact=True).input_value() == text
         page.get_by_role("button", name="a door").click()
-        link = page.evaluate("location.href")
+        expect_value(page.get_by_label("Text", exact=True), "She opened the [MASK] and went out .")
+        link = page.url
         page.goto("about:blank")
         page.goto(link)
         page.locator(".answer[aria-busy=false] svg").wait_for()
