@@ -66,7 +66,6 @@ def client(served_models: dict[str, ServedModel]) -> Iterator[TestClient]:
     app = app_of(served_models)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
-    app.service.engine.close()
 
 
 @pytest.fixture(scope="module")

@@ -134,7 +134,6 @@ def test_tokens_need_no_weights(model_directories: Directories) -> None:
     with TestClient(app) as client:
         assert client.post("/v1/models/m/tokenize", json={"inputs": ["the sky"]}).status_code == 200
         assert client.post("/tokenize", json={"inputs": "the sky"}).status_code == 200
-    app.service.engine.close()
     loaded = {name for name, value in vars(app.service.engine.served["m"]).items() if "Use" in type(value).__name__}
     assert loaded == {"masks", "tokens"}, "what it is mainly for is loaded at once"
 
@@ -146,7 +145,6 @@ def test_a_vocabulary_that_does_not_fit_is_warned_of_once(
     with TestClient(app) as client:
         for _ in range(3):
             ask(client, "/v1/models/m/features", inputs=["ж щ ю"])
-    app.service.engine.close()
     assert caplog.text.count("the vocabulary does not cover these texts") == 1
 
 
@@ -221,7 +219,6 @@ def test_answers_beside_others_are_those_alone(served_models: dict[str, ServedMo
             before = (await client.get("/metrics")).text
             together = await asyncio.gather(*(client.post(path, json=body) for path, body in asked))
             after = (await client.get("/metrics")).text
-        app.service.engine.close()
         batches = [float(text.split("te_batch_next_size_count ")[1].split()[0]) for text in (before, after)]
         assert batches[1] - batches[0] < len(asked), "some were computed together"
         return alone, together, after
@@ -281,7 +278,6 @@ def test_predict_takes_the_first_model_that_reads_as_many_texts(order: Any, labe
         assert refused.status_code == 422
         message = "single reads single texts" if order[0] == "single" else "pair reads pairs"
         assert message in refused.json()["error"]["message"]
-    app.service.engine.close()
 
 
 def test_it_tells_what_it_has(client: TestClient) -> None:
@@ -303,11 +299,11 @@ def test_what_nobody_waited_for_is_no_success() -> None:
     assert b"te_request_success{" not in metrics.text()
 
 
-def test_it_is_ready_while_it_computes(served_models: dict[str, ServedModel]) -> None:
+def test_it_is_ready_while_its_engine_takes_work(served_models: dict[str, ServedModel]) -> None:
     app = app_of(served_models)
     with TestClient(app) as client:
         assert client.get("/ready").status_code == 200
-        app.service.engine.close()
+        app.service.engine.takes_work = False
         told = client.get("/ready")
         assert told.status_code == 503
         assert told.json()["error"]["code"] == "stopping"
@@ -321,7 +317,6 @@ def test_what_reads_each_token_once_is_counted_so(served_models: dict[str, Serve
         body = {"inputs": ["the sky is blue " * 6]}
         found = [client.post(f"/v1/models/{name}/score", json=body).status_code for name in ("masked", "causal")]
     assert found == [413, 200]
-    app.service.engine.close()
 
 
 def test_limits_are_those_given(served_models: dict[str, ServedModel]) -> None:
@@ -338,4 +333,3 @@ def test_limits_are_those_given(served_models: dict[str, ServedModel]) -> None:
         body = {"inputs": ["the"], "num_tokens": 6}
         assert client.post("/v1/models/causal/generate", json=body).status_code == 413
         assert client.post("/v1/models/encoder/features", json={"inputs": ["a"]}).status_code == 200
-    app.service.engine.close()

@@ -72,7 +72,6 @@ def serving(models: dict[str, ServedModel], limits: Limits) -> Iterator[Served]:
         finally:
             server.should_exit = True
             thread.join()
-            app.service.engine.close()
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -243,7 +242,6 @@ def test_a_model_that_is_removed_while_it_is_served(
             )
             assert client.post("/v1/models/m/fill-mask", json=filling).json() == before
         assert client.get("/v1/models").json()["data"][0]["id"] == "m"
-    app.service.engine.close()
     assert str(directory) in caplog.text
     assert "Traceback" not in caplog.text
 
@@ -311,20 +309,6 @@ def test_what_is_not_answered_in_time_is_told(
         told = told_of(read_all(second))
         assert told == (503, "not answered within 1 s: send fewer or shorter inputs, or try again")
         wait_until(lambda: service_of(served).engine.batcher.queue_size == 0)
-
-
-def test_who_asks_while_it_stops_is_told(
-    served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with gated(monkeypatch, served_models) as (served, use):
-        batcher = service_of(served).engine.batcher
-        closing = threading.Thread(target=batcher.close)
-        closing.start()
-        wait_until(lambda: not batcher.takes_work)
-        with score(served) as second:
-            assert told_of(read_all(second)) == (503, "the server is being stopped")
-        use.gate.set()
-        closing.join(10)
 
 
 def test_who_leaves_is_not_computed_for(served_models: dict[str, ServedModel], monkeypatch: pytest.MonkeyPatch) -> None:

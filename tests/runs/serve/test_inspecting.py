@@ -75,7 +75,6 @@ def test_tokens_of_bytes_are_given_as_text(tmp_path: Path) -> None:
         assert cut["tokens"] == expected
         assert ask(client, "roberta", "token-scores", text="هل تحب é")["tokens"] == expected
         assert ask(client, "roberta", "attention", text="هل تحب é")["tokens"] == ["<s>", *expected, "</s>"]
-    app.service.engine.close()
 
 
 @pytest.mark.parametrize("method", ["erasure", "integrated_gradients"])
@@ -105,7 +104,6 @@ def test_a_look_counts_as_many_tokens_as_the_model_reads(served_models: dict[str
             ("masked", "token-scores", {"text": "the sky is blue " * 4}),
         ):
             assert "tokens to compute" in ask(client, model, what, 413, **body)["error"]["message"]
-    app.service.engine.close()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +135,6 @@ def test_masks_are_filled_in_the_server_s_precision(run_of_checkpoints: Path) ->
         last = ask(client, "run", "layers", text=SKY, top_k=2)["layers"][-1]
         assert last["scores"] == pytest.approx([each["score"] for each in filled], rel=0.05)
         assert len(ask(client, "run", "checkpoints", text=SKY)["checkpoints"]) == 3
-    app.service.engine.close()
     for use in (model.use("masks"), *model.use("checkpoints").values()):
         assert {weight.dtype for weight in use.filler.encoder.parameters()} == {torch.bfloat16}
 
@@ -147,7 +144,6 @@ def learning(run_of_checkpoints: Path) -> Iterator[TestClient]:
     app = app_of(open_models([f"run={run_of_checkpoints}"], "fp32"))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
-    app.service.engine.close()
 
 
 def test_every_checkpoint_answers_and_the_last_as_the_model(learning: TestClient) -> None:
@@ -212,7 +208,6 @@ def test_checkpoints_that_are_removed_while_they_are_served(run_of_checkpoints: 
         assert client.get("/v1/models").json()["data"][0]["steps"] == [2, 4, 6]
         told = client.post("/v1/models/run/checkpoints", json={"text": "the [MASK] is blue ."})
         assert (told.status_code, "no checkpoint of this model's run can be read" in told.text) == (422, True)
-    app.service.engine.close()
 
 
 def test_one_checkpoint_is_nothing_to_compare(run_of_checkpoints: Path, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ def test_a_token_is_asked_for_by_the_page_itself(served_models: dict[str, Served
         for path in ("/", "/page/playground.js", "/docs", "/openapi.json"):
             assert client.get(path).status_code == 200, path
         assert client.get("/v1/models").status_code == 401
-    app.service.engine.close()
 
 
 def test_the_page_of_endpoints_asks_for_the_token_once(served_models: dict[str, ServedModel], browser: Any) -> None:

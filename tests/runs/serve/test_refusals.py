@@ -228,7 +228,6 @@ def test_a_token_is_asked_for(served_models: dict[str, ServedModel]) -> None:
         assert client.get("/health").status_code == 200
         told = client.post(FEATURES, json={"inputs": ["a"]}, headers={"authorization": "Bearer s3cret"})
         assert told.status_code == 200
-    app.service.engine.close()
 
 
 @pytest.mark.parametrize(("host", "token", "insecure"), [("0.0.0.0", None, False), ("example.org", None, False)])
@@ -256,7 +255,6 @@ def test_a_foreign_name_is_not_answered_without_a_token(served_models: dict[str,
         told = client.get("/v1/models", headers={"host": "evil.example:8000"})
         assert told.status_code == 403
         assert "the Host header is 'evil.example': expected " in told.json()["error"]["message"]
-    app.service.engine.close()
 
 
 def test_a_fault_of_ours_tells_nothing(
@@ -273,7 +271,6 @@ def test_a_fault_of_ours_tells_nothing(
         assert told.json()["error"]["message"] == "a fault in the server, not in your request; its log has the details"
         assert "ZeroDivisionError" in caplog.text
         assert client.post(FEATURES, json={"inputs": ["a"]}).status_code == 200
-    app.service.engine.close()
 
 
 def test_models_have_names_that_differ(model_directories: Any) -> None:
@@ -292,4 +289,3 @@ def test_a_name_may_be_korean(model_directories: Any) -> None:
         told = client.post("/v1/models/%EB%A6%AC%EB%B7%B0-2/features", json={"inputs": ["a"]})
         assert (told.status_code, len(told.json()["predictions"])) == (200, 1)
         assert client.get("/metrics").status_code == 200
-    app.service.engine.close()

@@ -27,7 +27,6 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
 
     scope = {"type": "http", "method": "POST", "path": "/embed", "headers": [], "query_string": b""}
     asyncio.run(asyncio.wait_for(app({**scope, "http_version": "1.1", "scheme": "http"}, receive, send), 10))
-    app.service.engine.close()
     assert sent[0]["status"] == 408
     assert b"the body did not arrive within 0.05 s" in sent[1]["body"]
 
@@ -39,7 +38,6 @@ def test_every_address_that_is_posted_to_is_counted_by_its_name() -> None:
         for path in (*paths, "/made-up"):
             client.post(path.replace("{name}", "none"), json={})
         counted = re.findall(r'te_request_count\{method="([^"]*)",model=""\}', client.get("/metrics").text)
-    app.service.engine.close()
     assert set(counted) == {*(path.rpartition("/")[2] for path in paths), "other"}
     assert {"classify", "score", "token-scores", "embed"} < set(counted)
 
@@ -48,6 +46,5 @@ def test_a_compressed_body_is_named() -> None:
     app = app_of({})
     with TestClient(app) as client:
         refused = client.post("/embed", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
-    app.service.engine.close()
     assert refused.status_code == 415
     assert refused.json()["error"]["message"] == "the body is in the content-encoding 'gzip': send it as it is"

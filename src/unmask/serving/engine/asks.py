@@ -117,13 +117,10 @@ class Answers(Protocol):
 
     @property
     def takes_work(self) -> bool:
-        """Whether it answers: it is not closed, and nothing of it has ended."""
+        """Whether it answers: the process of it runs."""
 
     def ask(self, ask: Ask) -> Future[Reply]:
         """The future ends with `Refused`, `Fault` or an error of the user's; to cancel it ends the work."""
 
     def figures(self) -> Future[bytes]:
         """Its metrics, in Prometheus' text format."""
-
-    def close(self) -> None:
-        """Takes no more work."""

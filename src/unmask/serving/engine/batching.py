@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -99,27 +99,22 @@ class Batcher:
         self._condition = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._tokens = 0  # of those that wait
-        self._rate = 0.0  # tokens a second, of late
+        self._rate = 0.0  # tokens a second, of late, while others wait; 0: not known
         self._began: float | None = None  # that is, what is computed
         self._under_way = 0  # its tokens
         self._took = 0.0  # to compute a batch, of which nobody has the results yet
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="unmask-models", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="unmask-models", daemon=True).start()
 
     def submit(self, work: Work) -> Future[Any]:
         """The result of some work; to cancel the future gives it up.
 
         Raises:
-            Refused: it alone is more than may wait, too much waits already, what is being computed has taken long, or
-                the server is being stopped.
+            Refused: it alone is more than may wait, too much waits already, or what is being computed has taken long.
         """
         if work.tokens > (most := self._limits.queue_tokens):
             raise too_much(work.tokens, most)
         job = _Job(work, Future(), time.monotonic())
         with self._condition:
-            if self._is_closed:
-                raise Refused(503, "the server is being stopped", "stopping", headers={"Connection": "close"})
             wait_s = self._tokens / self._rate if self._rate else 0.0
             began = self._began  # the thread that computes may change it at any moment
             if began is not None:
@@ -147,26 +142,15 @@ class Batcher:
                 self._tokens -= job.work.tokens
 
     @property
-    def takes_work(self) -> bool:
-        """Whether requests are computed: it is not closed, and its thread lives."""
-        return self._thread.is_alive() and not self._is_closed
-
-    @property
     def queue_size(self) -> int:
         """How many requests wait."""
         with self._condition:
             return len(self._waiting)
 
-    def close(self) -> None:
-        """Takes no more work, and returns when all that waits is done."""
-        with self._condition:
-            self._is_closed = True
-            self._condition.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def _run(self) -> NoReturn:
         given_back, threads = time.monotonic(), torch.get_num_threads()
-        while batch := self._take():
+        while True:
+            batch, others_wait = self._take()
             if self._shares:
                 torch.set_num_threads(threads - (len(batch) > 1))
             started, self._took = time.monotonic(), 0.0
@@ -174,17 +158,18 @@ class Batcher:
                 self._metrics.queued(started - job.arrived)
             self._answer(batch)
             took, tokens = self._took, sum(job.work.tokens for job in batch)
-            if all(job.is_computed for job in batch):  # what fails, or is given up, may take no time at all
+            # A short text with the server to itself takes nearly as long as many, and what fails no time at all.
+            if tokens and others_wait and all(job.is_computed for job in batch):
                 self._rate += (tokens / max(took, 1e-6) - self._rate) * (0.2 if self._rate else 1.0)
             self._metrics.computed(len(batch), tokens, took)
             if started - given_back >= GIVEN_BACK_EVERY_S:
                 give_freed_memory_back()
                 given_back = started
 
-    def _take(self) -> list[_Job]:
-        """The oldest request, and as many others of its kind as fit; waits for one. Empty at the end."""
+    def _take(self) -> tuple[list[_Job], bool]:
+        """The oldest request, and as many others of its kind as fit; waits for one. Then whether others wait still."""
         with self._condition:
-            while not self._waiting and not self._is_closed:
+            while not self._waiting:
                 self._condition.wait()
             batch: list[_Job] = []
             rest: deque[_Job] = deque()
@@ -199,7 +184,7 @@ class Batcher:
                     rest.append(job)
             self._waiting = rest
             self._tokens = sum(job.work.tokens for job in rest)
-            return batch
+            return batch, bool(rest)
 
     def _answer(self, batch: Sequence[_Job]) -> None:
         """Computes a batch; where that fails, each by itself, so that one request's fault is no other's."""

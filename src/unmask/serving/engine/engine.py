@@ -32,6 +32,8 @@ class Engine:
         shares: see `Batcher`.
     """
 
+    takes_work = True
+
     def __init__(
         self, models: Mapping[str, ServedModel], limits: Limits | None = None, *, shares: bool = False
     ) -> None:
@@ -41,10 +43,6 @@ class Engine:
         self.batcher = Batcher(limits or Limits(), self.metrics, shares)
         self.metrics.queue_size = lambda: self.batcher.queue_size
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "unmask-reading")
-
-    @property
-    def takes_work(self) -> bool:
-        return self.batcher.takes_work
 
     def ask(self, ask: Ask) -> Future[Reply]:
         reply: Future[Reply] = Future()
@@ -83,11 +81,6 @@ class Engine:
         found: Future[bytes] = Future()
         found.set_result(self.metrics.text())
         return found
-
-    def close(self) -> None:
-        """Takes no more work, and returns when all that waits is done."""
-        self.batcher.close()
-        self._readers.shutdown(wait=False)
 
 
 def _pass_on(ask: Ask, work: Work, computed: Future[Any], reply: Future[Reply]) -> None:

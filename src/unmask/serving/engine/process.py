@@ -12,6 +12,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -165,9 +166,17 @@ def _run(connection: Connection, words: Sequence[str], precision: str, limits: L
     except Exception:
         connection.send(Fault(traceback.format_exc().rstrip()))
         return
+    threading.excepthook = _end_process
     gc.collect()
     gc.freeze()  # what is there now stays: to look through it for garbage makes every answer wait, .2 s at a time
     _Answering(connection, engine).run()
+
+
+def _end_process(failed: threading.ExceptHookArgs) -> NoReturn:
+    """Where a thread of it ends by a fault: without it requests would wait for nothing."""
+    traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 class _Answering:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,15 +48,6 @@ class Doubling:
         return [2 * number for number in payloads]
 
 
-@contextmanager
-def batching(**limits: Any) -> Any:
-    batcher = Batcher(Limits(**limits), BatchMetrics())
-    try:
-        yield batcher
-    finally:
-        batcher.close()
-
-
 async def compute(batcher: Batcher, work: Work) -> Any:
     return await asyncio.wrap_future(batcher.submit(work))
 
@@ -80,42 +70,51 @@ async def given_up(batcher: Batcher, work: Work) -> None:
         await asyncio.wait_for(compute(batcher, work), 0.05)
 
 
+async def press(use: Doubling, batcher: Batcher, number: int = 1, tokens: int = 1) -> None:
+    """Has something computed while another kind of work waits."""
+
+    def ask() -> list[Any]:
+        return [compute(batcher, use.work(number, tokens)), compute(batcher, use.work(2, tokens, "other"))]
+
+    await behind_a_gate(use, batcher, ask)
+
+
 def test_what_waits_is_computed_together_as_far_as_its_tokens_fit() -> None:
     use, other = Doubling(), Doubling()
-    with batching(batch_tokens=10) as batcher:
+    batcher = Batcher(Limits(batch_tokens=10), BatchMetrics())
 
-        def ask() -> list[Any]:
-            works = [use.work(1, 4), other.work(9), use.work(2, 5), use.work(3, 4), use.work(4, 1), use.work(5, 1, "b")]
-            return [compute(batcher, work) for work in works]
+    def ask() -> list[Any]:
+        works = [use.work(1, 4), other.work(9), use.work(2, 5), use.work(3, 4), use.work(4, 1), use.work(5, 1, "b")]
+        return [compute(batcher, work) for work in works]
 
-        assert asyncio.run(behind_a_gate(use, batcher, ask)) == [2, 18, 4, 6, 8, 10]
+    assert asyncio.run(behind_a_gate(use, batcher, ask)) == [2, 18, 4, 6, 8, 10]
     assert use.batches == [[0], [1, 2, 4], [3], [5]], "of one use and equal options, the oldest first"
     assert other.batches == [[9]]
 
 
 def test_one_request_of_more_tokens_than_a_batch_is_computed_alone() -> None:
     use = Doubling()
-    with batching(batch_tokens=10) as batcher:
-        assert asyncio.run(behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(1, 99))])) == [2]
+    batcher = Batcher(Limits(batch_tokens=10), BatchMetrics())
+    assert asyncio.run(behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(1, 99))])) == [2]
 
 
 def test_a_fault_in_one_request_is_no_other_s() -> None:
     use = Doubling()
-    with batching() as batcher:
-        answers = asyncio.run(
-            behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(number)) for number in (1, 13, 2)])
-        )
-        assert [answers[0], answers[2]] == [2, 4]
-        assert isinstance(answers[1], ZeroDivisionError)
-        assert asyncio.run(compute(batcher, use.work(7))) == 14, "and the next one is answered"
+    batcher = Batcher(Limits(), BatchMetrics())
+    answers = asyncio.run(
+        behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(number)) for number in (1, 13, 2)])
+    )
+    assert [answers[0], answers[2]] == [2, 4]
+    assert isinstance(answers[1], ZeroDivisionError)
+    assert asyncio.run(compute(batcher, use.work(7))) == 14, "and the next one is answered"
 
 
 def test_over_the_limit_a_request_is_turned_away_at_once() -> None:
     use = Doubling()
-    with batching(queue_tokens=10) as batcher:
-        answers = asyncio.run(
-            behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(number, 6)) for number in (1, 2)])
-        )
+    batcher = Batcher(Limits(queue_tokens=10), BatchMetrics())
+    answers = asyncio.run(
+        behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(number, 6)) for number in (1, 2)])
+    )
     assert answers[0] == 2
     assert answers[1].code == "busy"
     assert int(answers[1].headers["Retry-After"]) >= 1
@@ -137,8 +136,8 @@ def test_when_to_come_back_counts_what_is_left_of_the_batch_under_way() -> None:
         await asyncio.gather(under_way, waiting)
         return refused.value
 
-    with batching(queue_tokens=100, timeout_s=60) as batcher:
-        headers = asyncio.run(crowd(batcher)).headers or {}
+    batcher = Batcher(Limits(queue_tokens=100, timeout_s=60), BatchMetrics())
+    headers = asyncio.run(crowd(batcher)).headers or {}
     assert 15 <= int(headers["Retry-After"]) <= 16, "ten seconds under way, of which little has passed, and six waiting"
 
 
@@ -147,12 +146,12 @@ def test_who_would_be_answered_too_late_is_turned_away() -> None:
     use = Doubling()
 
     async def crowd(batcher: Batcher) -> list[Any]:
-        await compute(batcher, use.work(1))
+        await press(use, batcher)
         tokens = (10**9, 1)
         return await behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(2, each)) for each in tokens])
 
-    with batching(queue_tokens=10**10, timeout_s=30) as batcher:
-        answered, turned_away = asyncio.run(crowd(batcher))
+    batcher = Batcher(Limits(queue_tokens=10**10, timeout_s=30), BatchMetrics())
+    answered, turned_away = asyncio.run(crowd(batcher))
     assert answered == 4, "an idle queue takes it, whatever its size"
     assert int(turned_away.headers["Retry-After"]) >= 1000
 
@@ -161,29 +160,41 @@ def test_who_would_be_answered_too_late_is_turned_away() -> None:
 def test_who_has_an_answer_or_a_fault_no_longer_counts(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[float | None] = []
     finish = batching_module._Job.finish
-    with batching() as batcher:
+    batcher = Batcher(Limits(), BatchMetrics())
 
-        def look(job: Any, result: Any) -> None:
-            began.append(batcher._began)
-            finish(job, result)
+    def look(job: Any, result: Any) -> None:
+        began.append(batcher._began)
+        finish(job, result)
 
-        async def ask() -> None:
-            await asyncio.gather(compute(batcher, Doubling().work(number)), return_exceptions=True)
+    async def ask() -> None:
+        await asyncio.gather(compute(batcher, Doubling().work(number)), return_exceptions=True)
 
-        monkeypatch.setattr(batching_module._Job, "finish", look)
-        asyncio.run(ask())
+    monkeypatch.setattr(batching_module._Job, "finish", look)
+    asyncio.run(ask())
     assert began == [None]
 
 
 def test_what_fails_says_nothing_about_how_fast_others_are() -> None:
     """A batch takes a microsecond at least, so those that give an answer have at most a million tokens a second."""
     use = Doubling()
-    with batching(queue_tokens=10**10) as batcher:
-        assert asyncio.run(compute(batcher, use.work(1))) == 2
-        with pytest.raises(ZeroDivisionError):
-            asyncio.run(compute(batcher, use.work(13, 10**10)))
-        assert asyncio.run(compute(batcher, use.work(2))) == 4, "which begins after the one before it is reckoned with"
-        assert 0 < batcher._rate <= 10**6
+    batcher = Batcher(Limits(queue_tokens=10**10), BatchMetrics())
+    asyncio.run(press(use, batcher))
+    asyncio.run(press(use, batcher, 13, 10**9))
+    assert asyncio.run(compute(batcher, use.work(2))) == 4, "which begins after the one before it is reckoned with"
+    assert 0 < batcher._rate <= 10**6
+
+
+@pytest.mark.parametrize("tokens", [0, 8])
+def test_who_has_the_server_alone_does_not_slow_what_is_expected_of_it(tokens: int) -> None:
+    """A short text alone takes as long as many together, and one without tokens takes time for nothing."""
+    use = Doubling()
+    batcher = Batcher(Limits(), BatchMetrics())
+    asyncio.run(press(use, batcher))
+    rate = batcher._rate
+    for _ in range(100):
+        assert asyncio.run(compute(batcher, use.work(1, tokens))) == 2
+    asyncio.run(press(use, batcher, 1, 0))
+    assert batcher._rate == rate > 0
 
 
 def test_what_is_being_computed_for_long_counts_as_what_waits() -> None:
@@ -200,8 +211,8 @@ def test_what_is_being_computed_for_long_counts_as_what_waits() -> None:
         assert await compute(batcher, use.work(3)) == 6, "which counts no longer when it is answered"
         return answer, late
 
-    with batching(timeout_s=1.0) as batcher:
-        answered, turned_away = asyncio.run(ask(batcher))
+    batcher = Batcher(Limits(timeout_s=1.0), BatchMetrics())
+    answered, turned_away = asyncio.run(ask(batcher))
     assert answered == 2
     assert turned_away.code == "busy"
 
@@ -230,8 +241,8 @@ def test_what_nobody_waits_for_any_more_is_computed_no_further() -> None:
         await asyncio.sleep(0.1)
         return await compute(batcher, use.work(1))
 
-    with batching() as batcher:
-        assert asyncio.run(ask(batcher)) == 1
+    batcher = Batcher(Limits(), BatchMetrics())
+    assert asyncio.run(ask(batcher)) == 1
     assert use.calls == 1
     assert module._global_forward_pre_hooks == hooks, "nothing is left behind"
 
@@ -249,8 +260,8 @@ def test_scoring_in_several_threads_ends_where_nobody_waits(tiny_model: Path, mo
     num_threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with batching() as batcher:
-            asyncio.run(given_up(batcher, work))
+        batcher = Batcher(Limits(), BatchMetrics())
+        asyncio.run(given_up(batcher, work))
     finally:
         torch.set_num_threads(num_threads)
     assert 0 < len(scored) < 12 < len(work.payload[0].ids), "what was under way, not all copies"
@@ -285,24 +296,25 @@ def test_an_onnx_file_is_run_no_further_where_nobody_waits(monkeypatch: pytest.M
     monkeypatch.setattr(onnx_model, "new_session", lambda path: session)
     monkeypatch.setattr(onnx_model, "import_module", lambda name: SimpleNamespace(RunOptions=SimpleNamespace))
     graph = onnx_model.OnnxGraph(Path("model"))
-    with batching() as batcher:
-        asyncio.run(given_up(batcher, Repeating().work(1000)))
+    batcher = Batcher(Limits(), BatchMetrics())
+    asyncio.run(given_up(batcher, Repeating().work(1000)))
     assert session.runs < 100  # one, or some more on a machine that is busy
 
 
 def test_one_request_of_more_than_may_wait_is_refused() -> None:
     told = "11 tokens to compute: a request has at most 10"
-    with batching(queue_tokens=10) as batcher, pytest.raises(Refused, match=told):
+    batcher = Batcher(Limits(queue_tokens=10), BatchMetrics())
+    with pytest.raises(Refused, match=told):
         asyncio.run(compute(batcher, Doubling().work(1, 11)))
 
 
 def test_a_use_that_gives_too_few_results_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     use, wrong = Doubling(), Doubling()
     monkeypatch.setattr(wrong, "compute", lambda options, payloads: [])
-    with batching() as batcher:
-        with pytest.raises(AssertionError):
-            asyncio.run(compute(batcher, wrong.work(1)))
-        assert asyncio.run(compute(batcher, use.work(1))) == 2
+    batcher = Batcher(Limits(), BatchMetrics())
+    with pytest.raises(AssertionError):
+        asyncio.run(compute(batcher, wrong.work(1)))
+    assert asyncio.run(compute(batcher, use.work(1))) == 2
 
 
 def test_who_has_left_is_not_computed() -> None:
@@ -321,37 +333,9 @@ def test_who_has_left_is_not_computed() -> None:
 
         return await behind_a_gate(use, batcher, ask)
 
-    with batching() as batcher:
-        assert asyncio.run(leave(batcher)) == [None, 4]
-    assert use.batches == [[0], [2]]
-
-
-def test_at_the_end_what_waits_is_answered_and_nothing_more_is_taken() -> None:
-    use = Doubling()
     batcher = Batcher(Limits(), BatchMetrics())
-
-    async def ask() -> list[Any]:
-        closing = threading.Thread(target=batcher.close)
-
-        def works() -> list[Any]:
-            asked = [asyncio.ensure_future(compute(batcher, use.work(number))) for number in (1, 2)]
-
-            async def late() -> Any:
-                await asyncio.sleep(0.005)
-                closing.start()
-                while not batcher._is_closed:
-                    await asyncio.sleep(0.001)
-                return await compute(batcher, use.work(3))
-
-            return [*asked, late()]
-
-        answers = await behind_a_gate(use, batcher, works)
-        closing.join()
-        return answers
-
-    answers = asyncio.run(ask())
-    assert answers[:2] == [2, 4]
-    assert answers[2].code == "stopping"
+    assert asyncio.run(leave(batcher)) == [None, 4]
+    assert use.batches == [[0], [2]]
 
 
 def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,9 +344,9 @@ def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(batching_module, "give_freed_memory_back", lambda: given_back.append(None))
 
     async def ask() -> None:
-        with batching() as batcher:
-            use = Doubling()
-            assert [await compute(batcher, use.work(number)) for number in (1, 2)] == [2, 4]
+        batcher = Batcher(Limits(), BatchMetrics())
+        use = Doubling()
+        assert [await compute(batcher, use.work(number)) for number in (1, 2)] == [2, 4]
 
     asyncio.run(ask())
     assert given_back

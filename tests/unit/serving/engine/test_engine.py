@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,10 +69,8 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
 
 
 @pytest.fixture
-def engine(model: Any) -> Iterator[Engine]:
-    engine = Engine({"m": model}, Limits(queue_tokens=3000))
-    yield engine
-    engine.close()
+def engine(model: Any) -> Engine:
+    return Engine({"m": model}, Limits(queue_tokens=3000))
 
 
 def asked(engine: Engine, text: str, reader: str = "upper") -> Any:

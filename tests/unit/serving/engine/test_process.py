@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -43,15 +45,15 @@ def rounded(value: Any) -> Any:
 
 
 def test_it_answers_as_an_engine_of_this_process(engine: EngineProcess, tiny_model: Path) -> None:
-    with closing(Engine(open_models([f"m={tiny_model}"], "fp32"), Limits())) as here:
-        assert engine.models["m"].endpoints == here.models["m"].endpoints
-        for ask in (VECTORS, Ask("m", "masks", (["the [MASK]"], 2, [])), Ask("m", "tokens", ([SKY], 100))):
-            found, expected = engine.ask(ask).result(60), here.ask(ask).result(60)
-            assert (found.tokens, found.left_out) == (expected.tokens, expected.left_out)
-            if ask is VECTORS:
-                np.testing.assert_allclose(found.result, expected.result, atol=1e-6)
-            else:
-                assert rounded(found.result) == rounded(expected.result)
+    here = Engine(open_models([f"m={tiny_model}"], "fp32"))
+    assert engine.models["m"].endpoints == here.models["m"].endpoints
+    for ask in (VECTORS, Ask("m", "masks", (["the [MASK]"], 2, [])), Ask("m", "tokens", ([SKY], 100))):
+        found, expected = engine.ask(ask).result(60), here.ask(ask).result(60)
+        assert (found.tokens, found.left_out) == (expected.tokens, expected.left_out)
+        if ask is VECTORS:
+            np.testing.assert_allclose(found.result, expected.result, atol=1e-6)
+        else:
+            assert rounded(found.result) == rounded(expected.result)
     assert b"te_batch_next_size_count" in engine.figures().result(60)
 
 
@@ -129,3 +131,16 @@ def test_nobody_waits_for_a_process_that_has_ended(tiny_model: Path) -> None:
         late = threading.Event()
         engine.when_lost(late.set)
         assert late.is_set(), "it has ended before"
+
+
+def test_a_fault_in_a_thread_ends_the_process() -> None:
+    script = """
+import sys, threading
+from unmask.serving.engine.process import _end_process
+threading.excepthook = _end_process
+waiting = threading.Event()
+threading.Thread(target=sys.exit).start()
+waiting.wait(60)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, "SystemExit")
