@@ -39,7 +39,7 @@ def generate_command(
 
     if prompt == "-":
         lines = read_utf8_lines(sys.stdin.buffer, "standard input")
-        prompt = "".join(line for _, line in lines).rstrip("\r\n")
+        prompt = "".join(line for _, line in lines).removesuffix("\n").removesuffix("\r")
     new_text = generate(
         model,
         prompt,

@@ -65,6 +65,11 @@ def given_files(
     return files
 
 
+def reading_options(format: str, column: str, encoding: str, separator: str | None, on_error: str) -> dict[str, Any]:
+    """What these options say of how files become documents; see `unmask.corpus.settings.ReadingSettings`."""
+    return {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error}
+
+
 def table_settings(encoding: str, separator: str | None, header: str, quoted: bool | None) -> TableSettings:
     """What these options say."""
     from unmask.config import build_settings

@@ -20,6 +20,7 @@ from unmask.cli.options import (
     Text,
     Workers,
     check_page,
+    reading_options,
 )
 
 app = typer.Typer()
@@ -52,7 +53,7 @@ def tokenizer_train(
     from unmask.tokenization.learning.from_files import train_tokenizer
 
     given = {"kind": kind, "vocab_size": vocab_size, "lowercase": lowercase, "segmenter": segmenter}
-    reading = {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error}
+    reading = reading_options(format, column, encoding, separator, on_error)
     options = read_tokenizer_options(preset, given, reading, settings or [])
     _, report = train_tokenizer(
         text, out, options.tokenizer, seed=seed, overwrite=overwrite, reading=options.reading, cleaning=options.cleaning
@@ -98,11 +99,7 @@ def tokenizer_report(
     from unmask.tokenization.comparison.tables import format_report
 
     check_page(out, overwrite)
-    options = read_corpus_options(
-        {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error},
-        {},
-        settings or [],
-    )
+    options = read_corpus_options(reading_options(format, column, encoding, separator, on_error), {}, settings or [])
     report = report_tokenizers(
         tokenizers, text, max_bytes=max_bytes, seed=seed, reading=options.reading, cleaning=options.cleaning
     )
@@ -143,7 +140,7 @@ def prepare_command(
     from unmask.recipe.loading import read_corpus_options
     from unmask.store.preparation import describe_annotations, prepare
 
-    reading = {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error}
+    reading = reading_options(format, column, encoding, separator, on_error)
     cleaning = {"min_characters": min_characters, "duplicates": duplicates, "near_duplicates": near_duplicates}
     options = read_corpus_options(reading, cleaning, settings or [])
     store = prepare(

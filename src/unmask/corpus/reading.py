@@ -23,7 +23,7 @@ from unmask.corpus.formats.tables import read_documents_of_jsonl, read_parquet, 
 from unmask.corpus.formats.wikipedia import read_wikipedia
 from unmask.corpus.settings import ReadingSettings
 from unmask.corpus.source import CorpusFile
-from unmask.io.encodings import PieceReader, as_utf8
+from unmask.io.encodings import PieceReader, as_utf8, lines_of
 from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.reading import (
     BUFFER_BYTES,
@@ -77,7 +77,7 @@ def _read_file(path: Path, counts: CorpusCounts, settings: ReadingSettings) -> I
                 try:
                     document.text.encode()
                 except UnicodeEncodeError as error:
-                    _refuse_surrogate(source, document, document.text[error.start])
+                    _refuse_surrogate(source, document.source, document.text[error.start])
                     continue
                 is_empty = False
                 yield document
@@ -88,13 +88,13 @@ def _read_file(path: Path, counts: CorpusCounts, settings: ReadingSettings) -> I
     counts.empty_files += is_empty
 
 
-def _refuse_surrogate(source: CorpusFile, document: Document, surrogate: str) -> None:
-    if source.undecoded:
+def _refuse_surrogate(source: CorpusFile, place: str, surrogate: str) -> None:
+    if source.undecoded and "\udc80" <= surrogate <= "\udcff":  # in place of a byte
         encoding = "UTF-8" if source.settings.encoding == "utf-8" else source.settings.encoding
-        source.refuse(document.source, f"not {encoding}", f"not {encoding}: expected text in {encoding}")
+        source.refuse(place, f"not {encoding}", f"not {encoding}: expected text in {encoding}")
     else:
         source.refuse(
-            document.source,
+            place,
             "half a surrogate pair",
             f"half of a surrogate pair, \\u{ord(surrogate):04x}, which is no character: fix the JSON escape, or the "
             "program that wrote it",
@@ -131,9 +131,11 @@ def _look_ahead(source: CorpusFile) -> list[bytes]:
     lines: list[bytes] = []
     size = 0
     try:
-        while size < GUTENBERG_HEADER_BYTES and (line := source.stream.readline()):
+        for line in lines_of(source.stream):
             lines.append(line)
             size += len(line)
+            if size >= GUTENBERG_HEADER_BYTES:
+                break
         source.head = lines
     except (DamagedData, OSError) as error:
         source.head = _lines_before(lines, error)

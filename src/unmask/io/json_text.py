@@ -183,7 +183,7 @@ def no_object(value: Any) -> str:
 
 
 def check_size(path: Path, error: type[UserError] = InputError) -> None:
-    """Raises `error` if a file that is to be read whole has over `MOST_BYTES`, or is no file."""
+    """Raises `error` if a file that is to be read whole has over `MOST_BYTES`, or is a device, a pipe or a socket."""
     refuse_special(path, error)
     if (size := path.stat().st_size) > MOST_BYTES:
         raise error(

@@ -30,7 +30,7 @@ def open_parquet(
 
     Args:
         column: the only one that is read; None reads all.
-        on_share: is called with the share of the file that was read, after each row group.
+        on_share: is called with the share of the rows that were read, at each row.
 
     Raises:
         InputError: `pyarrow` is not installed.
@@ -48,9 +48,9 @@ def open_parquet(
             for batch in table.iter_batches(PARQUET_ROWS, row_groups=[group], columns=columns, use_threads=False):
                 for fields in _fields_of(batch, name):
                     number += 1
+                    if on_share is not None:
+                        on_share(number / table.metadata.num_rows)
                     yield Row(_as_json(fields, f"{name}:{number}"), f"{name}:{number}")
-            if on_share is not None:
-                on_share((group + 1) / table.num_row_groups)
 
     is_sound = is_sound_header(names, name, TableSettings(), refuse)
     return Table(

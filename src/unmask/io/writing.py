@@ -79,6 +79,8 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     refuse_existing(path, overwrite)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     with as_output_error(path):
+        if path.exists() and not path.is_dir():
+            raise OutputError(f"{path} is a file, and a directory is to be made: choose another name")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         try:

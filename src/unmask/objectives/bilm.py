@@ -112,12 +112,16 @@ class BiLM:
 
         Args:
             token_counts: (vocabulary,), as `unmask.packing.stream.target_counts` counts: with both marks of sentences.
-                Each direction predicts only one of the two marks, so one is left out.
+                Each direction predicts only one of the two marks: both count as the one at the end.
         """
+        begin, end = self._vocabulary.special_ids[:2]
         counts = token_counts.copy()
-        counts[self._vocabulary.special_ids[0]] = 0
-        labels = torch.cat([_labels(batch) for batch in batches]).numpy() if batches else None
-        targets = None if labels is None else (labels, labels)
+        counts[begin] = 0
+        targets = None
+        if batches:
+            labels = torch.cat([_labels(batch) for batch in batches]).numpy()
+            labels[labels == begin] = end
+            targets = (labels, labels)
         floors = vocabulary_floors("lm", NoContext.of(at_least_once(counts, targets)), targets)
         return [floor for floor in floors if floor.is_loss]
 

@@ -73,7 +73,6 @@ class StreamLoader:
 
     Raises:
         StoreError: the store is not one of words.
-        InputError: there are too few words for a window in each lane.
     """
 
     split: Split

@@ -24,6 +24,7 @@ ALTERNATIVES = (
     ("schedule.warmup_steps", "schedule.warmup_ratio"),
     ("corpus", "store"),
     ("data.columns.text", "data.columns.text_a"),
+    ("tokenizer.vocab_size", "tokenizer.num_merges"),
 )
 """Keys of which only one may be given: one on the command line replaces another in the recipe."""
 
@@ -78,10 +79,8 @@ def read_tokenizer_options(
         raise SettingsError(f"--preset {preset}: there is no such preset{nearest(preset, list(PRESETS))}")
     base = PRESETS[preset].model_dump(exclude_defaults=True) if preset is not None else {}
     options = {name: value for name, value in given.items() if value is not None}
-    if "vocab_size" in options:
-        base.pop("num_merges", None)
-    values = merge({"tokenizer": base | options, "reading": reading}, parse_overrides(overrides))
-    return build_settings(TokenizerOptions, values, "tokenizer train")
+    values = merge({"tokenizer": base}, {"tokenizer": options, "reading": reading}, ALTERNATIVES)
+    return build_settings(TokenizerOptions, merge(values, parse_overrides(overrides), ALTERNATIVES), "tokenizer train")
 
 
 def read_columns(words: Sequence[str]) -> ColumnSettings:

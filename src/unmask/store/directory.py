@@ -26,12 +26,12 @@ def refuse_inputs_inside(out: Path, inputs: list[Path]) -> None:
 def moved_aside(out: Path) -> Iterator[None]:
     """Moves what is at `out` out of the way, and back unless a complete store takes its place.
 
-    If an earlier attempt was killed before it could move its store back, that store is the one kept aside.
+    If an earlier attempt was killed before it could move its store back, that store is the one that is set aside.
 
     Raises:
         AnotherProcess: a store is being made there.
     """
-    aside = out.with_name(f"{REPLACED}{out.name}")
+    aside = _aside(out)
     with alone_in(out):
         pass
     with as_output_error(out):
@@ -43,11 +43,13 @@ def moved_aside(out: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if _is_complete(out):
-            shutil.rmtree(aside)
-        else:
+        if not _is_complete(out):
             shutil.rmtree(out, ignore_errors=True)  # in case a second Ctrl-C interrupted the clean-up
             os.replace(aside, out)
+
+
+def _aside(out: Path) -> Path:
+    return out.with_name(f"{REPLACED}{out.name}")
 
 
 def _is_complete(directory: Path) -> bool:
@@ -70,6 +72,7 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
             with as_output_error(out):
                 remove_unfinished(out)  # of an attempt that was killed
             yield
+        shutil.rmtree(_aside(out), ignore_errors=True)  # the store that this one replaces, perhaps of that attempt
     except AnotherProcess:
         raise
     except BaseException as error:

@@ -28,7 +28,7 @@ from unmask.errors import InputError
 from unmask.io.paths import MANIFEST, SKIPPED
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
-from unmask.io.writing import as_output_error, json_line, own_place, refuse_existing, refuse_foreign, writing
+from unmask.io.writing import as_output_error, json_line, own_place, put_back, refuse_existing, refuse_foreign, writing
 from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, digested
@@ -86,6 +86,7 @@ def prepare(
     out, tokenizer_path = own_place(Path(out)), Path(tokenizer)
     if workers < 1:
         raise InputError(f"workers={workers}: expected at least 1")
+    put_back(out)
     if not (resume and (out / MANIFEST).is_file()):
         refuse_foreign(out, STORE_FILES, "a token store")
     if not resume:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Callable
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.corpus.annotations import KINDS
+from unmask.io.progress import Advance, not_shown
 from unmask.store.manifest import read_manifest, token_dtype, verify_file
 from unmask.store.shard import Shard, StoredDocument, StoredWords
 
@@ -123,7 +123,7 @@ class TokenStore:
         """(documents,) uint32: the hashes of all documents, four bytes each."""
         return np.concatenate([shard.documents["text_hash"] for shard in self.shards])
 
-    def token_counts(self, advance: Callable[[float], None] = lambda count: None) -> NDArray[np.int64]:
+    def token_counts(self, advance: Advance = not_shown) -> NDArray[np.int64]:
         """(vocabulary,) int64: how often each entry occurs; `advance` gets the number of tokens read each time."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         for shard in self.shards:

@@ -17,7 +17,7 @@ import pytest
 from support.commands import Command, check_refused, tree_of, write_documents, write_files
 from support.corpora import GOOD, contents, table
 from unmask.corpus.cleaning import duplicates
-from unmask.errors import InputError, Interrupted
+from unmask.errors import InputError, Interrupted, OutputError
 from unmask.store import preparation
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
@@ -210,6 +210,22 @@ def test_a_killed_attempt_to_replace_a_store_can_be_made_again_or_undone(
     to_replace.rename(aside)
     to_replace.mkdir()
     prepare([tiny_text], tokenizer, to_replace, overwrite=True)
+    assert TokenStore(to_replace).num_documents == 12
+    assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
+
+
+def test_a_store_that_a_killed_attempt_set_aside_is_found_or_removed(
+    tiny_text: Path, tokenizer: Path, to_replace: Path
+) -> None:
+    before = contents(to_replace)
+    aside = to_replace.with_name(".unfinished-replaced-store")
+    to_replace.rename(aside)
+    with pytest.raises(OutputError, match="exists already"):
+        prepare([tiny_text], tokenizer, to_replace)
+    assert contents(to_replace) == before
+    to_replace.rename(aside)
+    to_replace.mkdir()
+    prepare([tiny_text], tokenizer, to_replace, resume=True)
     assert TokenStore(to_replace).num_documents == 12
     assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
 

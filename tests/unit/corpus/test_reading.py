@@ -238,6 +238,22 @@ def test_a_wrong_json_line_is_told_with_its_number(tmp_path: Path, line: bytes, 
     assert skipped(path) == (["fine", "too"], [(f"{path}:2", reason)])
 
 
+def test_a_line_that_does_not_decode_says_nothing_of_the_next(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b'{"text": "fine", "x": "\xff"}\n{"text": "\\ud83d"}\n')
+    assert skipped(path) == (["fine"], [(f"{path}:2", "half a surrogate pair")])
+
+
+def test_what_a_text_begins_with_is_looked_at_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encodings, "MOST_LINE_BYTES", 1 << 20)
+    path = write(tmp_path / "a.txt.gz", b"x" * (1 << 26))
+    tracemalloc.start()
+    assert skipped(path) == ([], [(f"{path}:1", "unreadable file")])
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
+
+
 @pytest.mark.parametrize("compression", COMPRESSED)
 def test_of_a_file_cut_short_what_came_before_stays(tmp_path: Path, compression: str) -> None:
     content = b"".join(b'{"text": "document %d"}\n' % number for number in range(60_000))

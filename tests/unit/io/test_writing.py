@@ -121,6 +121,14 @@ def test_a_directory_is_replaced_when_the_new_one_is_complete(tmp_path: Path) ->
     assert names(tmp_path) == ["d"]
 
 
+def test_a_directory_takes_no_file_away(tmp_path: Path) -> None:
+    (tmp_path / "d").write_text("a file")
+    with pytest.raises(OutputError, match="d is a file"), writing_directory(tmp_path / "d", overwrite=True):
+        pytest.fail("was opened")
+    assert (tmp_path / "d").read_text() == "a file"
+    assert names(tmp_path) == ["d"]
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_directory_whose_replacement_was_killed_has_its_name_again(tmp_path: Path, fails: bool) -> None:
     fill(tmp_path / f"{UNFINISHED}replaced-d", "old")

@@ -194,6 +194,16 @@ def test_floors_are_of_one_direction() -> None:
     assert counts[0] == 10
 
 
+def test_floors_of_a_text_are_those_of_its_batches() -> None:
+    """The mark that is predicted at the end is another one from right to left."""
+    begin, end = 0, 1
+    labels, backward = torch.tensor([5, 6, end, 6, 6, 5, end, 7]), torch.tensor([begin, 5, 6, begin, 6, 6, 5, 7])
+    batch = new_batch(0, [0, 1]).with_columns(labels=labels, backward_labels=backward)
+    counts = np.bincount(torch.cat([labels, torch.tensor([begin, begin])]).numpy(), minlength=SIZE)
+    expected = by_figure(new_objective().floors(counts))["loss/lm"]
+    assert by_figure(new_objective().floors(counts, [batch]))["loss/lm"] == pytest.approx(expected)
+
+
 def test_saved_models_give_their_softmax_to_new_runs(tmp_path: Path) -> None:
     module = new_module()
     saved = module.saved()[""]

@@ -11,7 +11,7 @@ import yaml
 from support.files import write
 from unmask.config import changed_keys, dump_settings
 from unmask.errors import SettingsError
-from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe
+from unmask.recipe.loading import load_finetune_recipe, load_pretrain_recipe, read_tokenizer_options
 from unmask.recipe.pairings import idle_window, unusual_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
@@ -28,6 +28,15 @@ def test_beside_a_store_no_other_tokenizer_is_stated(tmp_path: Path) -> None:
     assert not changed_keys(read_back, with_store)
     other = load_pretrain_recipe("pretrain/gpt1_tiny", ["corpus=a.txt", "tokenizer.vocab_size=99"])
     assert list(changed_keys(with_corpus, other)) == ["tokenizer.vocab_size"]
+
+
+def test_a_number_of_entries_replaces_one_of_merges() -> None:
+    recipe = load_pretrain_recipe("pretrain/gpt1_base", ["corpus=a.txt", "tokenizer.vocab_size=8000"])
+    options = read_tokenizer_options("gpt1", {}, {}, ["tokenizer.vocab_size=8000"]).tokenizer
+    given = read_tokenizer_options("gpt1", {"vocab_size": 8000}, {}, []).tokenizer
+    assert isinstance(recipe.tokenizer, TokenizerSettings)
+    for settings in (recipe.tokenizer, options, given):
+        assert (settings.kind, settings.vocab_size, settings.num_merges) == ("bpe", 8000, None)
 
 
 @pytest.mark.parametrize("tokenizer", ["{vocab_sise: 5}", "{vocab_size: banana}", "[a]"])

@@ -6,10 +6,16 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
+from support.trained import trained
+from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import OutputError
-from unmask.store.disk_space import Estimate, check_free_space
+from unmask.store import disk_space
+from unmask.store.disk_space import Estimate, check_free_space, estimate_store
+from unmask.store.encoding import Encoder
 
 ESTIMATE = Estimate(text_bytes=400, documents=1, tokens=100, store_bytes=90)
 
@@ -26,3 +32,16 @@ def test_finished_shards_need_no_space_again(tmp_path: Path, monkeypatch: pytest
         check_free_space(out, ESTIMATE)
     (out / "sentences-00000.bin").write_bytes(bytes(1))
     assert check_free_space(out, ESTIMATE).endswith("about 90 B, 70 B of which are there; 20 B are free")
+
+
+def test_of_a_table_as_much_text_is_expected_as_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a Parquet file, all of whose rows are one group, a few are read."""
+    monkeypatch.setattr(disk_space, "_READ_S", 0.0)
+    texts = [f"The quick brown fox {number} jumped over the lazy dogs." for number in range(5000)]
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": texts}), path)
+    encoder = Encoder(trained(texts[:100], vocab_size=200), "rules")
+    estimate = estimate_store([path], encoder, ReadingSettings(), CleaningSettings())
+    assert estimate is not None
+    assert estimate.text_bytes == pytest.approx(sum(map(len, texts)), rel=0.1)
+    assert estimate.documents == pytest.approx(5000, rel=0.1)

@@ -28,7 +28,7 @@ from unmask.tokenization.encoding.plain_text import PlainTextEncoder, plain_copy
 MAX_PRE_TOKENS = 1 << 19
 """Most pre-tokens to cache: about 200 bytes each, so some 100 MB in every process that encodes."""
 LONGEST_PRE_TOKEN = 64
-"""Longer pre-tokens, in characters, are not cached."""
+"""Longer pre-tokens, in characters, are not kept."""
 
 _TEXTS_AT_ONCE = 512  # few enough for their data to stay in the processor's cache
 _WORDS_AT_ONCE = 8192
@@ -83,18 +83,22 @@ class WordCache:
         if self._rules is None:
             return self._encode_whole(texts)
         pre_tokens_of = self._rules.cut(texts)
+        learnt: list[str] = []
         if self._rules.match is None:
-            self._learn({pre_token for pre_tokens in pre_tokens_of if pre_tokens for pre_token in pre_tokens})
+            learnt = self._learn({pre_token for pre_tokens in pre_tokens_of if pre_tokens for pre_token in pre_tokens})
         find = self._known.__getitem__
         encoded = [
             b"".join(map(find, pre_tokens)) if pre_tokens is not None else self._encode_whole([text])[0]
             for pre_tokens, text in zip(pre_tokens_of, texts, strict=True)
         ]
+        for pre_token in learnt:
+            if len(pre_token) > LONGEST_PRE_TOKEN:
+                self._known.pop(pre_token, None)
         self._known.forget_beyond(self._max_pre_tokens)
         return encoded
 
-    def _learn(self, pre_tokens: set[str]) -> None:
-        """Has the library encode the new pre-tokens among these, word by word."""
+    def _learn(self, pre_tokens: set[str]) -> list[str]:
+        """Has the library encode the new pre-tokens among these, word by word; they and their words are returned."""
         assert self._rules is not None
         words_of = {pre_token: self._rules.words(pre_token) for pre_token in self._known.missing(pre_tokens)}
         new = self._known.missing(set(chain.from_iterable(words for words in words_of.values() if words)))
@@ -104,6 +108,7 @@ class WordCache:
         for pre_token, words in words_of.items():
             if words is not None:
                 self._known[pre_token] = b"".join(map(self._known.__getitem__, words))
+        return [*new, *words_of]
 
     def _encode_together(self, words: list[str]) -> list[bytes]:
         """Encodes words in one text; fewer at a time if an unknown character leaves a word without its edge."""
@@ -152,7 +157,9 @@ class _KnownPreTokens(dict[str, bytes]):
         assert self._match is not None
         ids = self.get(word)
         if ids is None:
-            ids = self[word] = self._match(word)
+            ids = self._match(word)
+            if len(word) <= LONGEST_PRE_TOKEN:
+                self[word] = ids
         return ids
 
     def missing(self, pre_tokens: set[str]) -> list[str]:

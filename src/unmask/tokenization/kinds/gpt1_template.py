@@ -53,7 +53,7 @@ def load_tokenizer_with_template(path: str | Path) -> tuple[Tokenizer, tuple[str
     special_tokens = {role: SPECIAL_TOKENS[role] for role in ROLES} | dict(opened.special_tokens)
     entries = {entry: index for index, entry in enumerate(tokenizer.token_strings)}
     new = tuple(dict.fromkeys(special_tokens[role] for role in ROLES if special_tokens[role] not in entries))
-    entries |= {entry: len(entries) + number for number, entry in enumerate(new)}
+    entries |= {entry: tokenizer.vocab_size + number for number, entry in enumerate(new)}
     definition = json.loads(opened.files["tokenizer.json"])
     kept = [token for token in definition.get("added_tokens") or [] if token["content"] not in special_tokens.values()]
     added = [*kept, *special_added_tokens(entries, special_tokens.values())]

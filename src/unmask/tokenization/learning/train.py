@@ -48,6 +48,7 @@ class TrainingReport:
     def of(
         cls,
         counts: WordCounts,
+        *,
         vocab_size: int,
         asked_vocab_size: int,
         alphabet_size: int,
@@ -63,7 +64,7 @@ class TrainingReport:
             alphabet_size=alphabet_size,
             num_characters_dropped=len(dropped),
             dropped_character_count=dropped.total(),
-            dropped_character_share=dropped.total() / num_characters,
+            dropped_character_share=dropped.total() / max(1, num_characters),
             num_words=num_words,
             num_distinct_words=len(counts.words),
             unknown_word_count=num_words - num_known_words,
@@ -145,8 +146,15 @@ def train_tokenizer(
     files = new_files(definition, family.special_tokens, config, family.has_segments, settings.segmenter)
     tokenizer = TextTokenizer(files, family.special_tokens, settings.segmenter)
     dropped = Counter({character: characters[character] for character in characters.keys() - set(alphabet)})
-    sizes = (len(vocab), len(reserved) + capacity, len(alphabet))
-    return tokenizer, TrainingReport.of(counts, *sizes, known.total(), dropped, characters.total())
+    return tokenizer, TrainingReport.of(
+        counts,
+        vocab_size=len(vocab),
+        asked_vocab_size=len(reserved) + capacity,
+        alphabet_size=len(alphabet),
+        num_known_words=known.total(),
+        dropped=dropped,
+        num_characters=characters.total(),
+    )
 
 
 def _refuse_words(tokens: tuple[str, ...], split: Split) -> None:

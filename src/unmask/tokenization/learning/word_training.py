@@ -41,8 +41,15 @@ def train_word_tokenizer(
             f"too little text to train on: {counts.num_documents_read} document(s) were read, and no word is in "
             f"them {_MIN_COUNT} times, which is what it takes to be an entry (no setting changes that): give more text"
         )
-    sizes = (len(SPECIAL_WORDS) + len(kept), settings.vocab_size, _NUM_BYTES)
-    report = TrainingReport.of(counts, *sizes, sum(count for _, count in kept), Counter(), num_characters=1)
+    report = TrainingReport.of(
+        counts,
+        vocab_size=len(SPECIAL_WORDS) + len(kept),
+        asked_vocab_size=settings.vocab_size,
+        alphabet_size=_NUM_BYTES,
+        num_known_words=sum(count for _, count in kept),
+        dropped=Counter(),
+        num_characters=0,
+    )
     return WordTokenizer([*SPECIAL_WORDS, *(word for word, _ in kept)], MAX_CHARACTERS, tokenizer.lowercase), report
 
 

@@ -16,7 +16,7 @@ from tokenizers.normalizers import Sequence as NormalizerSequence
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Whitespace
 from tokenizers.trainers import BpeTrainer
 
-from unmask.tokenization.encoding.word_cache import WordCache, word_rules
+from unmask.tokenization.encoding.word_cache import LONGEST_PRE_TOKEN, WordCache, word_rules
 
 TEXT = (
     "The man's dog didn't see 1,234 naïve cats (of 5.6 kg) in Zürich; e-mail me @home! 나는 학교에 갔다. 그는 갔었다, "
@@ -118,6 +118,14 @@ def test_every_character_of_the_first_plane(kind: str) -> None:
 def test_any_texts(kind: str, texts: list[str]) -> None:
     backend = BACKENDS[kind]
     assert by_words(WordCache(backend, np.dtype("<u2")), texts) == by_library(backend, texts)
+
+
+@any_kind
+def test_long_words_are_not_kept(kind: str) -> None:
+    cache = WordCache(BACKENDS[kind], np.dtype("<u2"))
+    texts = [f"a dog {'x' * 1000} {'xy' * 40} the {'a-' * 50}b"]
+    assert by_words(cache, texts) == by_library(BACKENDS[kind], texts)
+    assert 0 < max(map(len, cache._known)) <= LONGEST_PRE_TOKEN
 
 
 @any_kind

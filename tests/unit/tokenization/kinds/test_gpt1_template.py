@@ -44,6 +44,16 @@ def test_those_that_are_there_get_their_role(tmp_path: Path) -> None:
     assert tokenizer.tokens(row.input_ids) == ["_start_", "ab</w>", "_delimiter_", "b</w>", "_classify_"]
 
 
+def test_ids_that_are_not_used_stay_unused(tmp_path: Path) -> None:
+    directory = released(tmp_path / "gpt1")
+    vocabulary = directory / "encoder_bpe_40000.json"
+    vocabulary.write_text(json.dumps({**json.loads(vocabulary.read_text()), "b": 9, "ab</w>": 12}))
+    before = load_tokenizer(directory)
+    tokenizer, new = load_tokenizer_with_template(directory)
+    assert tokenizer.token_strings == (*before.token_strings, *new)
+    assert (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id) == (13, 14, 15)
+
+
 def test_a_frame_is_taken_off_and_given_back(tmp_path: Path) -> None:
     tokenizer = trained(TEXTS, kind="bpe", vocab_size=300, extra_special_tokens=["[other]"])
     bare = without_template(tokenizer)
