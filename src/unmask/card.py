@@ -7,6 +7,7 @@ options, and the card says where it was not given. Torch is not imported.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,7 +107,7 @@ def write_card(model: str | Path, stated: Stated = Stated(), *, overwrite: bool 
     if is_onnx(directory):
         raise SettingsError(f"{directory} was exported, with a card of its own: name the model that it was made from")
     path = directory / CARD
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:  # a link may lead to a file that is not there yet
         raise OutputError(f"{path} is there already: --overwrite replaces it")
     write_text(path, marked(card_of(directory, stated)))
     return path

@@ -342,6 +342,13 @@ def test_a_card_that_is_there_stays(run: Path) -> None:
         write_card(run / "nothing")
 
 
+def test_a_card_that_is_a_link_to_nothing_stays(run: Path, tmp_path: Path) -> None:
+    (run / "model" / "README.md").symlink_to(tmp_path / "not there")
+    with pytest.raises(OutputError, match=r"README\.md is there already"):
+        write_card(run)
+    assert not (tmp_path / "not there").exists()
+
+
 @pytest.mark.parametrize(
     ("card", "expected"),
     [

@@ -18,14 +18,14 @@ from torch.nn.functional import cosine_similarity
 from unmask.batch import Batch
 from unmask.errors import InputError
 from unmask.inference.coverage import Coverage
-from unmask.inference.example_sets import ExampleSet, counted_in, encode_sets, run_module
+from unmask.inference.example_sets import ExampleSet, counted_in, encode_sets
 from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
 from unmask.inference.features.extraction import log_inputs, read_file
 from unmask.inference.features.inputs import PLACE
 from unmask.inference.onnx_model import HIDDEN
 from unmask.inference.predictor import Predictor
 from unmask.io.input_files import DataPath
-from unmask.io.progress import Advance, Progress, not_shown
+from unmask.io.progress import Progress
 from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.encoded import EncodedExamples
@@ -84,7 +84,7 @@ def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> 
     with Progress("checking", unit="examples") as progress:
         for part in sets:
             advance = counted_in(len(part.examples) / 2, progress.advance)
-            outputs = [_outputs(predictor, part, advance) for predictor in (before, after)]
+            outputs = [predictor.outputs(part, advance) for predictor in (before, after)]
             known = outputs[0].isfinite()  # questions with fewer choices are filled with minus infinity
             largest = max(largest, float((outputs[0] - outputs[1])[known].abs().max()))
             for score, predictor, its in zip(scores, (before, after), outputs, strict=True):
@@ -101,8 +101,7 @@ def compare(before: Predictor, after: Predictor, sets: Sequence[ExampleSet]) -> 
         "metric": primary,
         "loss": (-lost if primary in scores[0].lower_is_better else lost) / (100 if task.kind == "qa" else 1),
         "latency_ms": {
-            when: _latency(partial(_outputs, predictor), timed)
-            for when, predictor in (("before", before), ("after", after))
+            when: _latency(predictor.outputs, timed) for when, predictor in (("before", before), ("after", after))
         },
         "tokens_of_a_timed_example": median(len(each.encoded.input_ids) for each in timed),
         "threads": torch.get_num_threads(),
@@ -182,11 +181,6 @@ def _outputs_of_texts(model: FeatureModel, head: Any, batch: Batch) -> dict[str,
         "logits": head(hidden, encoder.word_embeddings) if isinstance(head, MaskedLMHead) else head(hidden),
         HIDDEN: hidden,
     }
-
-
-@torch.inference_mode()
-def _outputs(predictor: Predictor, part: ExampleSet, advance: Advance = not_shown) -> Tensor:
-    return run_module(predictor.task, predictor.module, part.encoded, predictor.compute, advance=advance)
 
 
 def _single(predictor: Predictor, part: ExampleSet, most: int) -> list[ExampleSet]:

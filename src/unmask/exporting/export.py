@@ -18,7 +18,7 @@ from unmask.exporting.certificate import compare, compare_texts, read_examples, 
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.predictor import load_predictor
-from unmask.inference.task_options import NOTHING_SAID, naming_columns
+from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory
 from unmask.io.progress import human_bytes
@@ -27,7 +27,6 @@ from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write
 from unmask.models.google.checkpoint import find_index
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.files import CONFIG
-from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.directory import KEPT_FILES
 from unmask.training.run.model_place import CARD
 
@@ -46,7 +45,7 @@ def export(
     model: str | Path,
     out: str | Path,
     check: str | DataPath,
-    columns: ColumnSettings = NOTHING_SAID,
+    columns: Columns = NOTHING_SAID,
     *,
     format: str = "onnx",
     max_loss: float = 0.01,

@@ -108,7 +108,7 @@ def _check_format(format: str, path: str | DataPath, suffix: str) -> None:
         raise SettingsError(f"no format {format!r}: {nearest(format, INPUT_FORMATS).removeprefix('; ')}")
     is_either = format == "conll" and suffix == ".tsv"
     # Every other suffix leaves no doubt of what is in a file; a `.txt` may hold anything.
-    if suffix in FORMATS and suffix != f".{format}" and not is_either and str(path) != "-":
+    if suffix in FORMATS and suffix != f".{format}" and not is_either:
         raise SettingsError(f"{path} is {suffix} by its name, and the format is to be {format}: leave one out")
 
 

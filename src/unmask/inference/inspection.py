@@ -95,18 +95,17 @@ class TokenWeights:
 
     Attributes:
         label: the answer.
-        tokens: special ones too.
-        weights: (tokens,); positive speaks for the answer; special tokens around the text have 0, its `[UNK]` has not.
+        weights: (tokens,), special ones too; positive speaks for the answer; special tokens around the text have 0, its
+            `[UNK]` has not.
         difference: of erasure the probability of the answer; of integrated gradients what the weights add up to.
     """
 
     label: str
-    tokens: list[str]
     weights: NDArray[np.float64]
     difference: float
 
 
-def read_for_weighing(predictor: Predictor, row: Row, method: str, most_tokens: int = 512) -> EncodedExamples:
+def read_for_weighing(predictor: Predictor, row: Row, method: str, most_tokens: int) -> EncodedExamples:
     """A text for `weigh_tokens`, tokenized: one row.
 
     Args:
@@ -161,7 +160,7 @@ def weigh_tokens(predictor: Predictor, encoded: EncodedExamples, method: str) ->
         weights[places], difference = _erasure(predictor, ids, segments, places, answer)
     else:
         weights[places], difference = _integrated_gradients(predictor, ids, segments, places, answer)
-    return TokenWeights(predictor.task.labels[answer], tokenizer.tokens(ids), weights, difference)
+    return TokenWeights(predictor.task.labels[answer], weights, difference)
 
 
 def _logits(predictor: Predictor, rows: list[list[int]], segments: list[list[int]]) -> Tensor:

@@ -11,6 +11,8 @@ from unmask.errors import InputError, SettingsError
 from unmask.inference.evaluation import named_figures
 from unmask.inference.task_options import (
     NOTHING_SAID,
+    Columns,
+    as_columns,
     build_task_settings,
     check_label_columns,
     check_task_settings,
@@ -25,7 +27,7 @@ from unmask.tasks.kinds import FACTS
 from unmask.tasks.qa.metrics import score_official
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import listed
-from unmask.tasks.settings import ColumnSettings, kind_of
+from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging.schemes import Scheme, detect_scheme
 from unmask.tasks.tagging.task import Tagging
@@ -39,7 +41,7 @@ def evaluate_predictions(
     predictions: str | Path,
     data: str | DataPath,
     task: str | None = None,
-    columns: ColumnSettings = NOTHING_SAID,
+    columns: Columns = NOTHING_SAID,
     *,
     settings: Mapping[str, Any] | None = None,
     na_probs: str | Path | None = None,
@@ -72,6 +74,7 @@ def evaluate_predictions(
     """
     name, data = task or "classification", as_files(data)
     check_name(name)
+    columns = as_columns(columns)
     given = {"name": name, **({} if columns.labels is None else {"multi_label": True}), **(settings or {})}
     orders_labels = kind_of(name) == "classification"  # type: ignore[arg-type]  # no model decides it here
     check_task_settings({key: given[key] for key in settings or {} if key != "labels" or not orders_labels}, "score")

@@ -27,7 +27,15 @@ from unmask.inference.example_sets import (
 from unmask.inference.inputs import having_field, read_task_inputs
 from unmask.inference.onnx_model import OnnxModule, on_processor
 from unmask.inference.precision import freeze, inference_compute
-from unmask.inference.task_options import NOTHING_SAID, Columns, Use, adjusted_task, check_task_settings, naming_columns
+from unmask.inference.task_options import (
+    NOTHING_SAID,
+    Columns,
+    Use,
+    adjusted_task,
+    as_columns,
+    check_task_settings,
+    naming_columns,
+)
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Advance, Progress, not_shown
@@ -288,7 +296,7 @@ def predict_file(
     model: str | Path | Predictor,
     path: str | DataPath,
     *,
-    columns: ColumnSettings = NOTHING_SAID,
+    columns: Columns = NOTHING_SAID,
     settings: Mapping[str, Any] | None = None,
     deciding: Deciding = ALWAYS,
     format: str | None = None,
@@ -309,6 +317,7 @@ def predict_file(
         SettingsError: see `with_options`, `Deciding.check` and `read_inputs`.
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
+    columns = as_columns(columns)
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
     return deciding(predictor(_rows(predictor, path, columns, format), advance), predictor.task)
@@ -324,7 +333,7 @@ def write_predictions(
     path: str | DataPath,
     out: str | Path,
     *,
-    columns: ColumnSettings = NOTHING_SAID,
+    columns: Columns = NOTHING_SAID,
     settings: Mapping[str, Any] | None = None,
     deciding: Deciding = ALWAYS,
     format: str | None = None,
@@ -362,6 +371,7 @@ def write_predictions(
             f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
             f"{predictor.task.settings.name}: name the file .jsonl"
         )
+    columns = as_columns(columns)
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
     total = None

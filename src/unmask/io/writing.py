@@ -52,7 +52,8 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     with as_output_error(path):
         refuse_special(path)
         try:
-            with open(unfinished, "wb") as file:
+            unfinished.unlink(missing_ok=True)
+            with open(unfinished, "xb") as file:  # a link, in a directory from elsewhere, would lead anywhere
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -1,5 +1,5 @@
 """The shapes that people already call: OpenAI's `/v1/embeddings`, and text-embeddings-inference's `/embed`, `/predict`,
-`/similarity` and `/tokenize`. Their clients work unchanged."""
+`/similarity` and `/tokenize`. Their clients work unchanged, with the fields of `unmask.serving.schemas`."""
 
 from __future__ import annotations
 

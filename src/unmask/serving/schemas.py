@@ -218,6 +218,7 @@ class EmbedRequest(TeiRequest):
 
     inputs: Texts
     normalize: bool = True
+    truncation_direction: Literal["Right"] = "Right"
     truncate: bool | None = Field(default=None, description="makes no difference: long texts are read in windows")
 
 
@@ -226,6 +227,7 @@ class PredictRequest(TeiRequest):
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
+    truncation_direction: Literal["Right"] = "Right"
     truncate: bool | None = Field(
         default=None, description="without it a text of which tokens would not be read is refused"
     )

@@ -49,6 +49,9 @@ def test_labels_steps_and_lengths_are_told(task_models: Any, place: Path) -> Non
     assert tables(found)["Examples"][0] == ("train", "22", "8.0", "8", "8")
     assert (found.figures["steps"], found.figures["epochs"]) == (18, 3)  # six steps of four for 22 examples
     assert found.figures["seconds"] is None
+    words += ["task.long_text=windows"]
+    found = diagnose("finetune/classification", task_models.words("classification", "t.jsonl", *words), probe_s=0)
+    assert "many-cut" not in levels_of(found.findings)
 
 
 def test_a_search_counts_all_its_runs(task_models: Any, place: Path) -> None:

@@ -55,6 +55,13 @@ def test_a_store_replaced_by_one_of_other_text(sound: Path, store: Path, texts: 
     assert f"{written['no context']:.3f}" in findings["mlm-no-context-floor"].message
 
 
+def test_weights_that_are_cut_short(sound: Path, store: Path, tmp_path: Path) -> None:
+    copy_with_store(sound, tmp_path / "run", store=store)
+    weights = tmp_path / "run" / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert faults_of(check_run(tmp_path / "run")) == {"model-unreadable"}
+
+
 def test_a_store_whose_tokenizer_was_swapped(sound: Path, store: Path, other_tokenizer: Path, tmp_path: Path) -> None:
     """Such a store does not open; why is told."""
     shutil.copytree(store, tmp_path / "store")

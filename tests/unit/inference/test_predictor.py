@@ -193,7 +193,9 @@ def test_published_txt_is_read_as_the_model_reads_it(tiny_model: Path, tmp_path:
         {"id": "7", "document": "a man", "label": "1"},
         {"id": "8", "document": "people wait", "label": "0"},
     ]
+    assert len(list(predict_file(model, ratings, columns={"text": "document", "id": "id"}))) == 2
     said = write_rows(tmp_path / "said.jsonl", *predict_file(model, ratings))
+    assert evaluate_predictions(said, ratings, "nsmc", columns={"label": "label"})["n"] == 2
     assert evaluate_predictions(said, ratings, "nsmc") == evaluate(model, ratings)
     ratings.write_text("id\tdocument\tlabel\n7\ta man\n")
     with pytest.raises(InputError, match=r"ratings_test\.txt:2: 2 fields where the header has 3"):

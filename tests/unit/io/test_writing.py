@@ -167,6 +167,16 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file", "link", "other disk"]
 
 
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    """A directory from elsewhere may hold one of the name that a file has while it is written."""
+    (tmp_path / "theirs").write_text("precious")
+    (tmp_path / f"{UNFINISHED}f").symlink_to("theirs")
+    write_text(tmp_path / "f", "new")
+    assert (tmp_path / "theirs").read_text() == "precious"
+    assert not (tmp_path / "f").is_symlink()
+    assert names(tmp_path) == ["f", "theirs"]
+
+
 def test_what_exists_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()

@@ -191,7 +191,7 @@ def check_inputs(settings: FinetuneRecipe, run: TaskInputs, plan: FinetuningPlan
         )
     rows = run.loader.examples.lengths
     full = float((rows >= settings.task.max_length).mean())
-    if full > MUCH_CUT and run.task.kind in FIELDS_OF_KINDS["long_text"]:
+    if full > MUCH_CUT and run.task.kind in FIELDS_OF_KINDS["long_text"] and settings.task.long_text == "cut":
         message = f"{full:.0%} of the training examples fill task.max_length={settings.task.max_length}"
         yield Finding("many-cut", "warning", f"{message}: what is longer is cut", "raise task.max_length")
     if (counts := label_counts(run)) is not None and counts.max() > ONE_SIDED * counts.sum():

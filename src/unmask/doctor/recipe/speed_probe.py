@@ -66,7 +66,7 @@ class SpeedProbe:
         """How far the steps' times are apart, in words."""
         if len(self.steps_s) == 1:
             return "one step could be measured, so its spread is not known"
-        return f"{len(self.steps_s)} measured steps are within {self.spread:.0%} of the median"
+        return f"the middle four fifths of {len(self.steps_s)} measured steps differ by {self.spread:.0%} of the median"
 
     def seconds_for(self, tokens: float) -> float:
         """How long a step over `tokens` tokens takes."""

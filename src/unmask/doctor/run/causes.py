@@ -13,16 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from unmask.batch import Batch
 from unmask.doctor.findings import Finding
 from unmask.doctor.floors import Row, last_part, mean_of, series
 from unmask.doctor.store.checks import check_duplicates
 from unmask.doctor.store.statistics import find_duplicates
-from unmask.errors import CheckpointError
+from unmask.errors import CheckpointError, ModelError
 from unmask.io.paths import CHECKPOINTS, MODEL
-from unmask.models.hub.files import CONFIG
+from unmask.models.hub.files import CONFIG, read_safetensors
 from unmask.objectives.base import Objective
 from unmask.objectives.floors import UNIGRAM, Floor
 from unmask.objectives.table import new_objective
@@ -140,7 +139,8 @@ def _start_loss(
 
 
 def _growth(record: Record, start: Start, tokenizer: Tokenizer) -> float | None:
-    """The median over the weight matrices of their root mean square relative to that of initial ones."""
+    """The median over the weight matrices of their root mean square relative to that of initial ones; None if they
+    cannot be read."""
     sizes = start.sizes or start.recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)
     initial = getattr(sizes, "initializer_range", None)
     path = record.directory / MODEL / "model.safetensors"
@@ -148,7 +148,11 @@ def _growth(record: Record, start: Start, tokenizer: Tokenizer) -> float | None:
         path = record.checkpoint.directory / WEIGHTS
     if initial is None or not path.is_file():
         return None
-    scales = [float(weight.float().pow(2).mean().sqrt()) for weight in load_file(path).values() if weight.dim() == 2]
+    try:
+        weights = read_safetensors(path)
+    except ModelError:
+        return None
+    scales = [float(weight.float().pow(2).mean().sqrt()) for weight in weights.values() if weight.dim() == 2]
     return float(np.median(scales) / initial)
 
 

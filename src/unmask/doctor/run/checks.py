@@ -293,14 +293,14 @@ def _throughput(training: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _constant_predictions(rows: Sequence[Row]) -> Iterator[Finding]:
-    """A finding if every prediction is the same: Matthews' correlation is then exactly 0."""
+    """A finding if Matthews' correlation is exactly 0, as where every prediction is the same."""
     correlations, accuracies = series(rows, "eval/matthews_correlation"), series(rows, "eval/accuracy")
     if correlations and correlations[-1][1] == 0 and not (accuracies and accuracies[-1][1] == 1):
         since = next(step for step, value in correlations if value == 0)
         yield Finding(
             "constant-predictions",
             "fault",
-            f"at step {correlations[-1][0]:,} every dev example gets the same label (Matthews' correlation is exactly "
-            f"0; first at step {since:,})",
+            f"at step {correlations[-1][0]:,} the predictions say nothing of the labels (Matthews' correlation is "
+            f"exactly 0, as where every dev example gets the same label; first at step {since:,})",
             "a degenerate run: try another seed, a lower optimizer.learning_rate, a longer warm-up, or more epochs",
         )

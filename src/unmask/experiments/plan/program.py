@@ -192,6 +192,8 @@ def _check(asked: Asked) -> None:
         raise SettingsError(f"--rate is for --gpu cpu: for {asked.gpu} give --mfu, the share of its stated rate")
     if asked.rate is not None and not 0 < asked.rate < math.inf:
         raise SettingsError(f"--rate {asked.rate:g}: expected operations a second, such as 2e11")
+    if asked.gpus is not None and asked.gpus < 1:
+        raise SettingsError(f"--gpus {asked.gpus}: expected 1 or more")
     if asked.measure and asked.gpu != CPU:
         raise SettingsError(
             f"--measure times steps on this machine's processor, and the plan is for {asked.gpu}: give --gpu cpu, or "
@@ -262,8 +264,6 @@ def _numbers(workload: Workload, device: Device, asked: Asked) -> tuple[list[int
     sizes = " and of ".join(f"{size:,}" for size in batches)
     node = f"a node of {device.per_node}" if asked.gpu != CPU else f"this machine of {device.per_node} such processes"
     if asked.gpus is not None:
-        if asked.gpus < 1:
-            raise SettingsError(f"--gpus {asked.gpus}: expected 1 or more")
         if (nearest := nearest_divisor(asked.gpus, batches)) != asked.gpus:
             raise SettingsError(
                 f"--gpus {asked.gpus} does not divide a batch of {sizes} sequences into equal shares: the nearest "

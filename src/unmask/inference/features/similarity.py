@@ -21,12 +21,11 @@ from unmask.inference.features.batches import FeatureModel, input_sets, pooled_v
 from unmask.inference.features.extraction import check_pool, load_feature_model, log_inputs, read_file
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
 from unmask.inference.onnx_model import check_layers
-from unmask.inference.task_options import NOTHING_SAID
+from unmask.inference.task_options import NOTHING_SAID, Columns
 from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
 from unmask.models.heads.layer_mixture import CHOICES, LayerChoice, find_choice
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.settings import ColumnSettings
 
 DIGITS = 6
 """How many digits a float32 cosine keeps: with more, equal texts would seem to differ."""
@@ -67,7 +66,7 @@ def load_embedder(
     model: str | Path,
     layers: str = "last",
     *,
-    columns: ColumnSettings = NOTHING_SAID,
+    columns: Columns = NOTHING_SAID,
     max_length: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
@@ -116,7 +115,7 @@ def compare(
     query: str | DataPath | None = None,
     corpus: str | DataPath | None = None,
     *,
-    columns: ColumnSettings = NOTHING_SAID,
+    columns: Columns = NOTHING_SAID,
     top_k: int = 5,
     layers: str = "last",
     pool: str = "mean",
@@ -161,7 +160,7 @@ def compare(
 
 
 def _open(
-    model: str | Path | FeatureModel, layers: str, device: str, precision: str, columns: ColumnSettings = NOTHING_SAID
+    model: str | Path | FeatureModel, layers: str, device: str, precision: str, columns: Columns = NOTHING_SAID
 ) -> FeatureModel:
     if isinstance(model, FeatureModel):
         choose_layers(next(name for name, choice in CHOICES.items() if choice == model.choice), model)

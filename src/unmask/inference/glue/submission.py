@@ -152,6 +152,8 @@ def submit(
             "missing; fine-tune them, or leave them out with --allow-missing"
         )
     present = {name: table for name, table in TABLES.items() if name not in missing}
+    if not present:
+        raise SettingsError("no run for any task of GLUE: give at least one")
     for name, table in present.items():
         _check_labels(by_task[table.task], name, table)
     test_files: dict[str, Path] = {}

@@ -19,8 +19,11 @@ from unmask.serving.settings import Limits
 _SMALL = 2000
 """Characters of what is read where it arrives, if its model is loaded: handing it to a thread would take longer."""
 
-_READ_AT_ONCE = 16
-"""All else: a long text, or one whose model is loaded first, keeps nobody waiting."""
+_READ_AT_ONCE = 4
+"""All else: a long text, or one whose model is loaded first, keeps nobody waiting; each takes up to a gigabyte."""
+
+_CHARACTERS_A_TOKEN = 4
+"""A request of so many for each token that may wait is refused unread: reading a text costs more than keeping it."""
 
 
 class Engine:
@@ -40,14 +43,19 @@ class Engine:
         self.served = models
         self.models: Mapping[str, ModelFacts] = {name: model.facts() for name, model in models.items()}
         self.metrics = BatchMetrics()
-        self.batcher = Batcher(limits or Limits(), self.metrics, shares)
+        self.limits = limits or Limits()
+        self.batcher = Batcher(self.limits, self.metrics, shares)
         self.metrics.queue_size = lambda: self.batcher.queue_size
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "unmask-reading")
 
     def ask(self, ask: Ask) -> Future[Reply]:
         reply: Future[Reply] = Future()
         is_loaded = READERS[ask.reader].use in vars(self.served[ask.model])
-        if is_loaded and _size(ask.arguments) <= _SMALL:
+        size, most = _size(ask.arguments), _CHARACTERS_A_TOKEN * self.limits.queue_tokens
+        if size > most:
+            message = f"{size:,} characters: a request has at most {most:,}: send fewer, or shorter inputs"
+            end(reply, Refused(413, message, "too_large"))
+        elif is_loaded and size <= _SMALL:
             self._read(ask, reply)
         else:
             waiting = [ask]

@@ -60,13 +60,12 @@ async function copyLink(event) {
 }
 
 function App() {
-  const shown = PANELS.find((each) => each.id === panel.value) ?? PANELS.find(isThere);
+  const shown = PANELS.find((each) => each.id === panel.value);
   return html`<nav aria-label="What to look at"><ul>
       ${PANELS.map((each) => html`<li><a href=${`#${each.id}`} aria-current=${each === shown ? "page" : undefined}
         class=${isThere(each) ? "" : "absent"} onClick=${(event) => open(event, each.id)}>${each.name}</a></li>`)}
     </ul></nav>
-    <main id="main">${!shown ? html`<p>This server has no model.</p>`
-      : isThere(shown) ? html`<${shown.view} key=${`${shown.id}${visits.value}`} /><p class="foot"><button type="button" class="quiet" onClick=${copyLink}>Copy link</button></p>`
+    <main id="main">${isThere(shown) ? html`<${shown.view} key=${`${shown.id}${visits.value}`} /><p class="foot"><button type="button" class="quiet" onClick=${copyLink}>Copy link</button></p>`
       : html`<section><h2 id="title" tabindex="-1">${shown.name}</h2><p class="about">${shown.missing}</p></section>`}</main>`;
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.glue_runs import answer_in_turn, write_all_finetuned, write_test_files
-from unmask.errors import InputError
+from unmask.errors import InputError, SettingsError
 from unmask.inference.glue.submission import submit, validate
 
 
@@ -19,6 +19,12 @@ def sound(tmp_path: Path, small: dict[str, int]) -> Path:
     out = tmp_path / "glue.zip"
     submit(write_all_finetuned(tmp_path), out, data=write_test_files(tmp_path, small), predict=answer_in_turn)
     return out
+
+
+def test_without_a_run_there_is_no_submission(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no run for any task of GLUE"):
+        submit([], tmp_path / "glue.zip", allow_missing=True)
+    assert not (tmp_path / "glue.zip").exists()
 
 
 def rewrite(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:

@@ -99,6 +99,7 @@ def test_what_takes_long_to_read_is_read_by_others(engine: Engine, model: Model)
         ("column", InputError, "^no column text$"),
         ("fault", Fault, r"^upper of m:\nTraceback .*\n(.*\n)*ZeroDivisionError: thirteen$"),
         ("w" * 3001, Refused, "3,001 tokens to compute"),
+        ("w" * 12_001, Refused, "12,001 characters: a request has at most 12,000: send fewer"),
     ],
     ids=str,
 )
