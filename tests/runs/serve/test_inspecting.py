@@ -153,6 +153,8 @@ def test_every_checkpoint_answers_and_the_last_as_the_model(learning: TestClient
     assert seen[-1]["tokens"] == [each["token_str"] for each in filled]
     assert seen[-1]["scores"] == pytest.approx([each["score"] for each in filled], abs=1e-5)
     assert seen[0]["scores"] != seen[-1]["scores"]
+    refused = ask(learning, "run", "fill-mask", 422, inputs=["[MASK]" + " " * 40_000], top_k=1000)
+    assert "answers that repeat their texts" in refused["error"]["message"]
 
 
 def test_checkpoints_say_how_likely_words_are_that_none_finds_likely(learning: TestClient) -> None:
