@@ -56,7 +56,7 @@ class OurSteps:
         settings = TrainSettings(steps=1)
         longest = LONGEST_OF_GLUE if case.rows == "glue" else case.length
         eager = EagerStepper(self.module, optimizer, settings.max_grad_norm, self.compute)
-        self.stepper, how = choose_stepper(eager, settings, longest)
+        self.stepper, how = choose_stepper(eager, settings, longest, compiles=True)
         self.notes = (self.compute.describe(), how)
         self.loss = self.gradient_norm = 0.0
 

@@ -32,10 +32,11 @@ def test_on_a_gpu_steps_are_captured_but_not_in_fp32(masked_lm: Any) -> None:
     trained = begin_training(masked_lm, new_compute("cuda"), "captured")
     settings = TrainSettings(steps=1)
     eager = EagerStepper(trained.module, trained.optimizer, 1.0, new_compute("cuda"))
-    stepper, line = choose_stepper(eager, settings, LONGEST)
+    stepper, line = choose_stepper(eager, settings, LONGEST, compiles=True)
     assert isinstance(stepper, CautiousStepper)
     assert line.startswith("steps: captured once a shape and replayed (CUDA graphs), ")
-    why_not = why_not_captured(trained.module, trained.optimizer, settings, new_compute("cuda", torch.float32))
+    eager.compute = new_compute("cuda", torch.float32)
+    why_not = why_not_captured(eager, settings, LONGEST)
     assert why_not == "the variable-length kernel is for fp16 and bf16, not torch.float32"
 
 

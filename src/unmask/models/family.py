@@ -67,8 +67,8 @@ class ModelClass:
         may_be_left: parts whose weights may be there as well: released models call themselves masked LMs, and hold
             more.
         may_be_causal: whether `is_decoder` may be true. A class that also has the part `causal_lm` must have it true.
-        refused: keys with the one value that is supported, which is also meant if they are left out, and its
-            meaning.
+        refused: key -> (the only value that loads, also taken where the key is missing; what that value means, for the
+            message).
         dropout_key: of its head, and what is meant if it is left out.
     """
 

@@ -54,7 +54,7 @@ class Plateau:
         """Whether the loss has stayed at its floor for long, and that was not so before."""
         floor = self._floor
         value = None if floor is None else figures.get(f"{floor.term}_loss")
-        if floor is None or value is None or abs(value - floor.value) > _CLOSE_NATS:
+        if floor is None or value is None or not abs(value - floor.value) <= _CLOSE_NATS:
             self._since = None
             return False
         self._since = progress if self._since is None else self._since

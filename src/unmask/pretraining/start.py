@@ -30,6 +30,7 @@ class Start:
             place; None for random weights, whose vocabulary is that of a tokenizer.
         family: of the encoder that the run trains: the recipe's, or what that of `init_from` becomes.
         tokenizer: the one beside `init_from`; None where there is none.
+        has_two_segments: whether the encoder distinguishes segments; else every token is in segment 0.
     """
 
     recipe: PretrainRecipe
@@ -37,16 +38,7 @@ class Start:
     sizes: Sizes | None
     family: Family
     tokenizer: Tokenizer | None
-
-    @property
-    def has_two_segments(self) -> bool:
-        """Whether the encoder distinguishes segments; else every token is in segment 0."""
-        if self.sizes is not None:
-            return self.sizes.type_vocab_size > 1
-        model = self.recipe.model
-        assert isinstance(model, ModelSettings), "ELMo's text is in no segments"
-        usual = model.family.presets[model.preset].get("type_vocab_size", EncoderSettings().type_vocab_size)
-        return (model.type_vocab_size or int(usual)) > 1
+    has_two_segments: bool
 
     def trained_length(self, phase: int | None = None) -> int | None:
         """The longest sequence that the run's model has seen, in tokens: position embeddings beyond it are as they were
@@ -74,8 +66,9 @@ def open_start(recipe: PretrainRecipe) -> Start:
         ModelError: `init_from` is not a model.
     """
     if recipe.init_from is None:
-        check_positions(recipe, recipe.model.resolve(recipe.model.vocab_size or TokenizerSettings().vocab_size))
-        return Start(recipe, None, None, recipe.model.family, None)
+        fresh = recipe.model.resolve(recipe.model.vocab_size or TokenizerSettings().vocab_size)
+        check_positions(recipe, fresh)
+        return Start(recipe, None, None, recipe.model.family, None, fresh.type_vocab_size > 1)
     source = open_source(model_directory(recipe.init_from))
     sizes = sizes_with_dropout(source.settings, given_dropout(recipe.model), recipe.init_from)
     family = ARCHITECTURES[recipe.objective.becomes.get(source.family.name, source.family.name)]
@@ -87,7 +80,7 @@ def open_start(recipe: PretrainRecipe) -> Start:
         sizes = sizes.model_copy(update={"num_hidden_layers": _depth(recipe.model, sizes)})
     check_positions(recipe, sizes)
     tokenizer = open_tokenizer(source.directory) if has_tokenizer(source.directory) else None
-    return Start(recipe, source, sizes, family, tokenizer)
+    return Start(recipe, source, sizes, family, tokenizer, sizes.type_vocab_size > 1)
 
 
 def describe_new_layers(start: Start) -> str | None:

@@ -214,7 +214,7 @@ def look_at_gpu(device: torch.device) -> Gpu:
     return Gpu(
         name=torch.cuda.get_device_name(device),
         capability=torch.cuda.get_device_capability(device),
-        index=device.index or 0,
+        index=torch.cuda.current_device() if device.index is None else device.index,
         num_visible=torch.cuda.device_count(),
         free=free + reserve,
         total=total,

@@ -112,12 +112,12 @@ class MicroBatches:
     ) -> None:
         self._source = source
         self._learner = learner
-        self._module = module = learner.module
+        self._module = learner.module
         self._compute = compute
         self._progress = progress
         self._ranks = ranks
         self._memory = memory_of(compute.device)
-        self._carried = _copy_buffers(module)
+        self._carried: _Buffers = []
 
     def steps(self, state: TrainState) -> Iterable[StepBatches[Any]]:
         """The steps from `state.position` on."""

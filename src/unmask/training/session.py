@@ -150,7 +150,7 @@ def run_session(
     )
     stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
     logger.info(how)
-    _rewind_log(context, state, budget.save_every)
+    _rewind_log(context, state)
     evaluations = Evaluations(module, evaluate, average, stepper, budget, context.log, ranks, lower_is_better)
     session = Session(context, budget, module, optimizer, micro_batches, evaluations, saved_step=state.step or None)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
@@ -200,11 +200,11 @@ def _begin(module: TrainedModule, optimizer: ScheduledOptimizer, context: RunCon
         return restore(context.checkpoint, module, optimizer.optimizer, optimizer.schedule)
 
 
-def _rewind_log(context: RunContext, state: TrainState, save_every: int | None) -> None:
+def _rewind_log(context: RunContext, state: TrainState) -> None:
     """Takes the log back to where the run begins, and checks the rows up to there against the checkpoint."""
     with context.ranks.agreeing():
         if context.checkpoint is None:
-            context.log.begin(save_every)
+            context.log.begin()
             return
         digest = context.checkpoint.state.get("metrics_sha256")
         context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)

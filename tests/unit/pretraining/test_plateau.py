@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ FLOORS = [
         ([6.3, 6.04, 6.02, 6.01, 6.0], True),  # near it from .2 to .5 of the run
         ([6.3, 6.2, 6.1, 6.04, 6.0], False),  # not for long enough
         ([6.04, 5.9, 6.04, 5.9, 6.04], False),
+        ([6.04, math.nan, 6.04, math.nan, 6.04], False),
         ([6.5, 6.5, 6.5, 6.5, 6.5], False),  # another floor's
     ],
 )

@@ -41,12 +41,14 @@ def pretend_gpu(
     total: int = 80 * GIB,
     in_reserve: int = 0,
     num_visible: int = 1,
+    index: int = 0,
 ) -> None:
     """Gives the machine a GPU, as far as questions to `torch.cuda` go."""
     patch.setattr(torch.version, "cuda", "12.9")
     answers = {
         "is_available": True,
         "device_count": num_visible,
+        "current_device": index,
         "get_arch_list": ARCHITECTURES,
         "get_device_name": name,
         "get_device_capability": capability,
@@ -143,9 +145,9 @@ def test_what_this_process_keeps_in_reserve_is_free(monkeypatch: Patch, caplog: 
 
 
 def test_of_several_gpus_the_message_says_how_to_choose(monkeypatch: Patch, caplog: Log) -> None:
-    pretend_gpu(monkeypatch, num_visible=4, free=GIB)
+    pretend_gpu(monkeypatch, num_visible=4, index=3, free=GIB)
     message = choose_compute("cuda").describe()
-    assert "free; number 0 of 4 from 0, CUDA_VISIBLE_DEVICES chooses another), " in message
+    assert "free; number 3 of 4 from 0, CUDA_VISIBLE_DEVICES chooses another), " in message
     assert caplog.messages[0].endswith("using the rest, and CUDA_VISIBLE_DEVICES chooses another of the 4")
 
 

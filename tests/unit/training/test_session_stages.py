@@ -14,7 +14,7 @@ from torch import nn
 from support.runs import rows_of
 from support.sessions import Whole, sit
 from unmask.batch import Batch, LossTerm, StepBatches, pack
-from unmask.errors import CheckpointError, Interrupted
+from unmask.errors import Interrupted
 from unmask.models.trained import TrainedModule
 from unmask.packing.loader import Position
 from unmask.training.optimizers.optimizer import Schedule
@@ -115,17 +115,6 @@ def test_phases_and_stages_resume_bit_for_bit_at_any_step(tmp_path: Path, stop_a
     whole, resumed = ([row["learning_rate"] for row in rows_of(tmp_path / name)] for name in ("whole", "run"))
     expected = [0, 0.05, 0.1, 0.1 * 7 / 8, 0.1 * 6 / 8, 0, 0.05, 0.1, 0.1 * 2 / 3, 0.1 / 3]
     assert whole == resumed == pytest.approx(expected)
-
-
-def test_a_run_whose_checkpoints_are_lost_is_refused_and_keeps_its_rows(tmp_path: Path) -> None:
-    """Such as on a disk that is not mounted."""
-    run(tmp_path, steps=10, save_every=4)
-    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
-    rows = (tmp_path / "metrics.jsonl").read_bytes()
-    with pytest.raises(CheckpointError, match=r"rows up to step 10, but there is no checkpoint in .*checkpoints"):
-        run(tmp_path, steps=10, save_every=4)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == rows
-    assert not (tmp_path / "checkpoints").exists()
 
 
 @pytest.mark.parametrize("stop_after", range(1, 10))

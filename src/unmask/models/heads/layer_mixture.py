@@ -80,14 +80,12 @@ def find_choice(name: str, num_hidden_layers: int, mixes: bool = True) -> LayerC
         SettingsError: there is no such choice, or it does not fit.
     """
     known: dict[str, LayerChoice] = dict(CHOICES.items())
-    if mixes and name not in known:
-        raise SettingsError(f"no feature layers {name!r}: {nearest(name, list(known)).removeprefix('; ')}")
     fitting = [key for key, its in known.items() if its.min_layers <= num_hidden_layers and (mixes or not its.mixed)]
+    if name not in known:
+        raise SettingsError(f"no feature layers {name!r}: {nearest(name, fitting).removeprefix('; ')}")
     if name in fitting:
         return known[name]
-    if name not in known:
-        what = f"no feature layers {name!r}"
-    elif known[name].mixed and not mixes:
+    if known[name].mixed and not mixes:
         what = f"layers={name}: the weights of such a mixture are learned with a head, and here is none"
     else:
         what = f"{name} needs {known[name].min_layers} layers and the model has {num_hidden_layers}"

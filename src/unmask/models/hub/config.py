@@ -174,6 +174,8 @@ def settings_of(path: Path, config: Mapping[str, Any], name: str, family: Family
             raise ModelError(f"{path}: {key} is {named!r}; expected one of {known}")
         values["hidden_act"] = family.activations[named]
     usual = family.defaults.get("hidden_dropout_prob", 0.1)
+    if "embedding_dropout_prob" in family.keys:
+        values.setdefault("embedding_dropout_prob", usual)
     if values.get("embedding_dropout_prob", usual) == values.get("hidden_dropout_prob", usual):
         values.pop("embedding_dropout_prob", None)
     try:

@@ -54,7 +54,8 @@ def with_dropout(encoder: EncoderT, dropout: Mapping[str, float], name: str) -> 
     sizes = sizes_with_dropout(encoder.settings, dropout, name)
     if sizes == encoder.settings:
         return encoder
-    other = new_encoder(sizes, pooler=encoder.pooler is not None)
+    with torch.device("meta"):
+        other = new_encoder(sizes, pooler=encoder.pooler is not None)
     other.load_state_dict(encoder.state_dict(keep_vars=True), assign=True)
     assert isinstance(other, type(encoder)), "the family is the same"
     return other.train(encoder.training)
@@ -121,12 +122,16 @@ def deepened(encoder: ModernBertEncoder, num_layers: int) -> ModernBertEncoder:
 
 def _spread(old: Sequence[object], new: Sequence[object]) -> list[int]:
     """Where each of the old kinds of block stands among more new ones: evenly, in order, each at one of its own kind if
-    there is one before the places run out. Kinds `a b b a` among `a b b a b b a b` are at 0, 2, 4 and 6."""
+    all can be. Kinds `a b b a` among `a b b a b b a b` are at 0, 2, 4 and 6."""
+    latest: list[int] = []  # places that leave the blocks behind them places of their kinds
+    for kind in reversed(old):
+        end = latest[0] if latest else len(new)
+        latest.insert(0, next((place for place in range(end - 1, -1, -1) if new[place] == kind), -1))
+    if latest[0] < 0:
+        latest = list(range(len(new) - len(old), len(new)))
     places: list[int] = []
-    for number, kind in enumerate(old):
-        after = places[-1] + 1 if places else 0
-        earliest = max(after, number * len(new) // len(old))
-        last = len(new) - (len(old) - number)
+    for number, (kind, last) in enumerate(zip(old, latest, strict=True)):
+        earliest = max(places[-1] + 1 if places else 0, number * len(new) // len(old))
         places.append(next((place for place in range(earliest, last + 1) if new[place] == kind), min(earliest, last)))
     return places
 

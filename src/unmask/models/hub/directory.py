@@ -270,25 +270,30 @@ def blank_model(directory: Path, kind: str | None = None) -> LoadedModel:
 
 def _blank(source: ModelSource, parts: frozenset[Part]) -> LoadedModel:
     kind = head_kind_in(parts)
-    labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
     with torch.device("meta"):
         encoder = new_encoder(source.settings, pooler="pooler" in parts)
         heads: dict[str, Any] = {part: new(source.settings) for part, new in PRETRAINING_HEADS.items() if part in parts}
-        return LoadedModel(
-            architecture=source.class_name,
-            encoder=encoder,
-            head=None if kind is None else _blank_head(source, kind, labels),
-            head_kind=kind,
-            labels=labels,
-            problem_type=None if kind is None else problem_type_of(source.config_path, source.config),
-            config=source.config,
-            **heads,
-        )
+    model = LoadedModel(
+        architecture=source.class_name,
+        encoder=encoder,
+        is_causal_lm="causal_lm" in source.model_class.parts,
+        config=source.config,
+        **heads,
+    )
+    return model if kind is None else _with_blank_head(source, model, kind)
 
 
-def _blank_head(source: ModelSource, kind: HeadKind, labels: tuple[str, ...] | None) -> Classifier | DeepClassifier:
-    prob = dropout_of(source.config_path, source.config, source.model_class)
-    return new_head(kind, source.settings, NUM_LABELS[kind] if labels is None else len(labels), prob)
+def _with_blank_head(source: ModelSource, model: LoadedModel, kind: HeadKind) -> LoadedModel:
+    """The model with what `config.json` says of its head, and a head without weights; ELMo's tasks build theirs."""
+    path, config = source.config_path, source.config
+    labels = labels_of(path, config) if kind in LABELLED else None
+    model = replace(model, head_kind=kind, labels=labels, problem_type=problem_type_of(path, config))
+    if source.family.reads_words:
+        return model
+    prob = dropout_of(path, config, source.model_class)
+    with torch.device("meta"):
+        head = new_head(kind, source.settings, NUM_LABELS[kind] if labels is None else len(labels), prob)
+    return replace(model, head=head)
 
 
 def _with_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
@@ -304,12 +309,6 @@ def _with_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
 
 def _with_blank_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
     """The model with what `config.json` says of a head in a file of its own, and that head if `new_head` builds it."""
-    kind = head_kind_apart(source.config_path, source.config)
-    labels = labels_of(source.config_path, source.config) if kind in LABELLED else None
-    problem_type = problem_type_of(source.config_path, source.config)
-    model = replace(model, head_kind=kind, labels=labels, problem_type=problem_type)
-    if source.family.reads_words:
-        return model
-    with torch.device("meta"):
-        head = _blank_head(source, kind, labels)
-    return replace(model, head=head) if source.config.get(HEAD_CLASS) == type(head).__name__ else model
+    model = _with_blank_head(source, model, head_kind_apart(source.config_path, source.config))
+    is_built_here = source.config.get(HEAD_CLASS) == type(model.head).__name__
+    return model if is_built_here else replace(model, head=None)

@@ -18,7 +18,7 @@ from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family, HeadKind, ModelClass, Part
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
-from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, find_class, read_class
+from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, read_class
 from unmask.models.hub.files import CONFIG, read_config, read_weights
 from unmask.models.hub.uses import check_kind, use_of_class
 from unmask.models.hub.weight_names import modernise
@@ -112,6 +112,7 @@ class LoadedModel:
     Attributes:
         architecture: `architectures[0]` of its `config.json`.
         softmax: over words, of ELMo's language models.
+        is_causal_lm: it predicts the next token, with a decoder tied to the word embeddings.
         head: the one it was fine-tuned with, as `new_head` builds it.
         head_kind: of the head, or of `head_weights`.
         head_weights: of a head that `new_head` does not build but the task that saved it does, by our names.
@@ -127,6 +128,7 @@ class LoadedModel:
     next_sentence_head: NextSentenceHead | None = None
     discriminator_head: DiscriminatorHead | None = None
     softmax: WordSoftmax | None = None
+    is_causal_lm: bool = False
     head: Classifier | DeepClassifier | None = None
     head_kind: HeadKind | None = None
     head_weights: Mapping[str, Tensor] | None = None
@@ -143,9 +145,3 @@ class LoadedModel:
         if self.head_kind is not None:
             found[self.head_kind] = self.head
         return {part: head for part, head in found.items() if head is not None}
-
-    @property
-    def is_causal_lm(self) -> bool:
-        """Whether it predicts the next token, with a decoder tied to the word embeddings."""
-        found = find_class(self.architecture)
-        return found is not None and "causal_lm" in found[1].parts

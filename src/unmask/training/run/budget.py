@@ -29,21 +29,26 @@ def check_budget(directory: Path, before: Any, recipe: Any, checkpoint: Checkpoi
 
 
 def budget_change(before: Any, recipe: Any, checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """A change of the budget, as `environment.budget_changes` reads it; None where the next step is the same under
-    both, as in a warm-up of so many steps: all steps so far were then those of the new one too."""
+    """A change of the budget, as `environment.budget_changes` reads it; None where all steps so far were those of the
+    new one too, as in a warm-up of so many steps: the next step is the same under both, and shares of the budget have
+    not decided on any before it, as those of a warm-up or an earlier phase or stage do."""
     warmup_end, stage = checkpoint.state.get("warmup_end"), checkpoint.state.get("stage")
     schedule = Schedule(recipe.schedule, warmup_end, None if stage is None else Stage(**stage))
     was, now = (schedule.factor(checkpoint.done, each.train) for each in (before, recipe))
-    if math.isclose(was, now) and _course(before, checkpoint) == _course(recipe, checkpoint):
+    former, course = (_course(each, checkpoint) for each in (before, recipe))
+    follows_shares = bool(recipe.schedule.warmup_ratio) or course[0] > 0
+    if math.isclose(was, now) and former == course and not follows_shares:
         return None
     return {"step": checkpoint.step, "was": _budget_of(before), "now": _budget_of(recipe)}
 
 
 def _course(recipe: Any, checkpoint: Checkpoint) -> tuple[int, dict[str, float]]:
-    """Of a pre-training run: the phase of the next step, and the objective's rates."""
+    """Of a pre-training run: how many phases and stages end before the next step, and the objective's rates."""
+    if not hasattr(recipe, "objective"):
+        return 0, {}
     share = recipe.train.share_done(checkpoint.done)
-    phase = bisect_right([phase.until for phase in getattr(recipe, "phases", ())], share)
-    return phase, recipe.objective.rates(share, None) if hasattr(recipe, "objective") else {}
+    ends = [*(phase.until for phase in recipe.phases[:-1]), *recipe.objective.stages[:-1]]
+    return sum(end <= share for end in ends), recipe.objective.rates(share, None)
 
 
 def _check_parts(directory: Path, before: Any, recipe: Any, checkpoint: Checkpoint) -> None:

@@ -54,7 +54,7 @@ class Checkpoint:
 
     Attributes:
         state: the contents of its `state.json`.
-        damaged: newer checkpoints that were passed over, each with what is wrong with it.
+        damaged: those that were tried before it, each with what is wrong with it.
     """
 
     directory: Path

@@ -1,7 +1,6 @@
 """The run directory: made for a new run, opened again to resume one, never overwritten silently.
 
-recipe.yaml  data.json  environment.json  metrics.jsonl  log.txt  report.html
-tensorboard/  checkpoints/  divergence/  model/
+What it may hold is in `_OWN`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from unmask.training.run.environment import (
     read_sessions,
     write_environment,
 )
-from unmask.training.run.log import LOG, METRICS, TENSORBOARD, RunLog
+from unmask.training.run.log import LOG, METRICS, TENSORBOARD, RunLog, refuse_lost_checkpoints
 from unmask.training.run.model_place import check_files
 from unmask.training.settings import BUDGETS
 
@@ -118,7 +117,7 @@ def opening_run(
         SettingsError: the recipe differs from the run's in a key that a resumed run cannot change, the run's is lost or
             damaged and no checkpoint has it, the budget is changed to less than the run has done or so that a phase or
             stage has begun too soon, or both `resume` and `overwrite` are given.
-        CheckpointError: the budget is changed, and no checkpoint is sound.
+        CheckpointError: the budget is changed, and no checkpoint is sound; or there is none, and there has been one.
         Interrupted: Ctrl-C or SIGTERM; what is finished is kept.
         AnotherProcess: a run is under way there.
     """
@@ -350,7 +349,9 @@ def _find_changes(saved: Path, recipe: Settings) -> Changes:
             begun = build_settings(type(recipe), values, STATE)
         except SettingsError as error:  # a key has another name by now
             lines.append(f"is compared with {saved} only, for the checkpoint is of another version: {error}")
-    before = _read_recipe(saved, type(recipe), begun, lines)
+    before: Any = _read_recipe(saved, type(recipe), begun, lines)
+    if not list_steps(saved.parent / CHECKPOINTS):
+        refuse_lost_checkpoints(saved.parent, before.train.save_every)
     if begun is not None and not changed_keys(before, recipe):  # the run's own recipe, which people edit
         before = begun
     changed = changed_keys(before, recipe)

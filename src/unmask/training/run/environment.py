@@ -37,7 +37,7 @@ def write_environment(
 
     Args:
         directory: the run directory; the sessions that a resumed run had before are kept.
-        device: in words, such as "cpu" or "cuda (NVIDIA H100)".
+        device: as `Compute.describe` says it.
         budget_change: the session's, see `budget_changes`: the `step` it begins at, and what the budget `was` and is
             `now`.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"
 METRICS_BEFORE = f"{METRICS}.before"
-"""The rows of an attempt that has left no checkpoint."""
+"""The rows of the newest attempt that has left no checkpoint."""
 LOG = "log.txt"
 TENSORBOARD = "tensorboard"
 
@@ -177,18 +177,10 @@ class RunLog:
         """Adds an evaluation row; `metrics` by name without `eval/`."""
         self._write({"step": step}, {f"eval/{name}": value for name, value in metrics.items()})
 
-    def begin(self, save_every: int | None) -> None:
-        """Puts the rows of an earlier attempt aside: there is no checkpoint, so the run begins again.
-
-        Raises:
-            CheckpointError: there are so many rows that there has been a checkpoint.
-        """
+    def begin(self) -> None:
+        """Puts the rows of an earlier attempt aside: there is no checkpoint, so the run begins again."""
         if rows := read_metrics(self._path):
-            newest = max(row["step"] for row in rows)
-            has_rows = f"{self._path} has rows up to step {newest:,}, but there is no checkpoint"
-            if save_every is not None and newest > 2 * save_every:  # the first one is whole before the second is begun
-                where = self._directory / CHECKPOINTS
-                raise CheckpointError(f"{has_rows} in {where}: is its disk mounted? To begin again, give --overwrite")
+            has_rows = _without_checkpoint(self._path, rows)
             logger.warning("%s: the run begins again, and these rows are in %s", has_rows, METRICS_BEFORE)
             with as_output_error(self._path):
                 os.replace(self._path, self._directory / METRICS_BEFORE)
@@ -258,6 +250,22 @@ class RunLog:
                 self._events = SummaryWriter(str(directory), purge_step=self._purge_step, flush_secs=30)
             for name, value in scalars.items():
                 self._events.add_scalar(name, value, place["step"])
+
+
+def refuse_lost_checkpoints(directory: Path, save_every: int | None) -> None:
+    """Raises CheckpointError if a run that has no checkpoint, and was to save one every `save_every` steps, has so many
+    rows that there has been one."""
+    path = directory / METRICS
+    rows = read_metrics(path) if path.exists() else []
+    if save_every is not None and any(row["step"] > 2 * save_every for row in rows):  # the first is whole by then
+        raise CheckpointError(
+            f"{_without_checkpoint(path, rows)} in {directory / CHECKPOINTS}: is its disk mounted? To begin again, "
+            "give --overwrite"
+        )
+
+
+def _without_checkpoint(path: Path, rows: list[dict[str, Any]]) -> str:
+    return f"{path} has rows up to step {max(row['step'] for row in rows):,}, but there is no checkpoint"
 
 
 def _date_before_now(events: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from unmask.models.kernels.attention_backends import choose_backend
@@ -10,7 +9,6 @@ from unmask.models.trained import TrainedModule
 from unmask.models.transformer import Block, SelfAttention
 from unmask.training.captured.cautious import CautiousStepper
 from unmask.training.captured.stepper import CapturedStepper
-from unmask.training.device import Compute
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.muon import MuonWithAdamW
 from unmask.training.settings import TrainSettings
@@ -19,7 +17,7 @@ from unmask.training.stepping.protocol import Stepper
 
 
 def choose_stepper(
-    eager: EagerStepper, settings: TrainSettings, longest: int | None, *, compiles: bool = True
+    eager: EagerStepper, settings: TrainSettings, longest: int | None, *, compiles: bool
 ) -> tuple[Stepper, str]:
     """Chooses captured steps on a GPU, unless something rules them out.
 
@@ -31,16 +29,10 @@ def choose_stepper(
     Returns:
         The stepper, and a line for the log.
     """
-    module, optimizer, compute = eager.module, eager.optimizer, eager.compute
-    why_not = why_not_captured(module, optimizer, settings, compute)
-    if eager.ranks.size > 1:
-        why_not = f"{eager.ranks.size} processes sum their gradients in between"
-    if why_not is None and longest is None:
-        why_not = "some sequences of a batch are read from left to right, others are not"
-    if why_not is not None:
+    if (why_not := why_not_captured(eager, settings, longest)) is not None:
         unused = "; train.compile_blocks=true is for captured steps" if settings.compile_blocks else ""
         return eager, f"steps: computed as they come ({why_not}){unused}"
-    paddings = module.paddings
+    module, optimizer, paddings = eager.module, eager.optimizer, eager.module.paddings
     assert longest is not None
     assert paddings is not None
     assert isinstance(optimizer, AdamW | MuonWithAdamW), "others are computed as they come"
@@ -51,7 +43,7 @@ def choose_stepper(
         optimizer,
         settings.max_grad_norm,
         settings.spike_factor,
-        compute,
+        eager.compute,
         paddings,
         longest,
         compiles and why_not_compiled is None,
@@ -61,16 +53,19 @@ def choose_stepper(
     return CautiousStepper(captured, eager), f"steps: captured once a shape and replayed (CUDA graphs), {how}"
 
 
-def why_not_captured(
-    module: TrainedModule, optimizer: torch.optim.Optimizer, settings: TrainSettings, compute: Compute
-) -> str | None:
-    """Why the steps of a run are not captured, in words; None if they are."""
+def why_not_captured(eager: EagerStepper, settings: TrainSettings, longest: int | None) -> str | None:
+    """Why the steps of a run are not captured, in words; None if they are. Arguments as in `choose_stepper`."""
+    module, optimizer, compute = eager.module, eager.optimizer, eager.compute
+    if eager.ranks.size > 1:
+        return f"{eager.ranks.size} processes sum their gradients in between"
     if not settings.capture_steps:
         return "train.capture_steps is false"
     if settings.recompute:
         return "train.recompute is true"
     if compute.device.type != "cuda":
         return "CUDA graphs are for GPUs"
+    if longest is None:
+        return "some sequences of a batch are read from left to right, others are not"
     if (why_not := why_not_padded(module)) is not None:
         return why_not
     if not isinstance(optimizer, AdamW | MuonWithAdamW):

@@ -14,7 +14,7 @@ from unmask.batch import Batch, pack
 from unmask.models.electra import ElectraEncoder, generator_settings, share_embeddings
 from unmask.models.encoder import TokenEncoder, new_encoder
 from unmask.models.heads.heads import MaskedLMHead
-from unmask.models.hub.conversion import bert_as_electra, deepened, widen_vocabulary
+from unmask.models.hub.conversion import bert_as_electra, deepened, widen_vocabulary, with_dropout
 from unmask.models.modernbert import ModernBertEncoder
 from unmask.models.settings import Architecture, EncoderSettings
 
@@ -62,11 +62,19 @@ def test_bert_as_electra(pooler: bool, hidden_act: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "biases", "kept"), [(4, False, [0, 1, 2, 3]), (7, True, [0, 1, 4, 6]), (12, False, [0, 4, 7, 9])]
+    ("before", "layers", "biases", "kept"),
+    [
+        (4, 4, False, [0, 1, 2, 3]),
+        (4, 7, True, [0, 1, 4, 6]),
+        (4, 12, False, [0, 4, 7, 9]),
+        (6, 8, False, [0, 1, 2, 3, 5, 7]),  # were the second at 2, the fifth would have no place of its kind
+    ],
 )
-def test_a_deeper_model_computes_the_same_and_all_of_it_learns(layers: int, biases: bool, kept: list[int]) -> None:
+def test_a_deeper_model_computes_the_same_and_all_of_it_learns(
+    before: int, layers: int, biases: bool, kept: list[int]
+) -> None:
     biased = dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), biases)
-    encoder = new("modernbert", num_hidden_layers=4, local_attention=4, **biased)
+    encoder = new("modernbert", num_hidden_layers=before, local_attention=4, **biased)
     assert isinstance(encoder, ModernBertEncoder)
     deeper = deepened(encoder, layers)
     assert deeper.settings.num_hidden_layers == len(deeper.blocks) == layers
@@ -77,6 +85,16 @@ def test_a_deeper_model_computes_the_same_and_all_of_it_learns(layers: int, bias
     for block in deeper.blocks:
         assert block.attention.output.weight.grad.any()
         assert block.feed_forward.down.weight.grad.any()
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt1", "lstm"])
+def test_other_dropout_leaves_the_weights_and_draws_nothing(architecture: Architecture) -> None:
+    encoder = new(architecture, pooler=True, **{"num_attention_heads": 1} if architecture == "lstm" else {})
+    chance = torch.get_rng_state()
+    other = with_dropout(encoder, {"hidden_dropout_prob": 0.3}, "a model")
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert other.settings.hidden_dropout_prob == 0.3
+    assert largest_difference(other.hidden_states(batch()), encoder.hidden_states(batch())) == 0
 
 
 def test_blocks_without_a_place_of_their_kind_still_stand_in_order() -> None:

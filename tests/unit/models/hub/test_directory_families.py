@@ -271,6 +271,23 @@ def test_a_config_that_is_not_supported_is_reported(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("family", "key", "hidden_key", "usual"),
+    [("gpt1", "embd_pdrop", "resid_pdrop", 0.1), ("modernbert", "embedding_dropout", "mlp_dropout", 0.0)],
+)
+def test_a_dropout_of_the_embeddings_that_is_left_out_is_the_families(
+    tmp_path: Path, family: Architecture, key: str, hidden_key: str, usual: float
+) -> None:
+    save_pretrained(tmp_path, family)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text()) | {hidden_key: 0.3}
+    del config[key]
+    path.write_text(json.dumps(config))
+    settings = load_model(tmp_path).encoder.settings
+    assert isinstance(settings, EncoderSettings)
+    assert (settings.hidden_dropout_prob, settings.embedding_dropout_prob) == (0.3, usual)
+
+
 def test_a_head_apart_is_read_as_strictly(tmp_path: Path) -> None:
     save_finetuned(tmp_path, "gpt1", "question_answering")
     path = tmp_path / "head.safetensors"

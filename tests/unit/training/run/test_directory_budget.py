@@ -72,13 +72,23 @@ def test_another_kind_of_budget_is_another_budget_only_if_the_rates_differ(tmp_p
 
 @pytest.mark.parametrize(
     "more",
-    [{"objective": {"target_prob": 0.3, "target_prob_end": 0.15}}, {"phases": [{"until": 0.5}, {"until": 1}]}],
-    ids=["masking", "phases"],
+    [
+        {"objective": {"target_prob": 0.3, "target_prob_end": 0.15}},
+        {"phases": [{"until": 0.5}, {"until": 1}]},
+        {"phases": [{"until": 0.4}, {"until": 1}]},  # over by now under both budgets, and sooner under the new one
+        {
+            "objective": {"name": "replaced_token", "discriminator_after": 0.5},
+            "model": {"architecture": "electra"},
+            "packing": {"format": "full_sentences"},
+        },
+        {"schedule": {"name": "wsd", "warmup_ratio": 0.1}},  # so is the warm-up
+    ],
+    ids=str,
 )
 def test_what_else_follows_the_budget_counts_too(tmp_path: Path, more: dict[str, Any]) -> None:
-    constant = {"name": "constant"}
-    take_steps(tmp_path / "run", 140, {"steps": 300}, constant, **more)
-    take_steps(tmp_path / "run", 240, {"steps": 240}, constant, **more)
+    more = {"schedule": {"name": "constant"}} | more
+    take_steps(tmp_path / "run", 140, {"steps": 300}, **more)
+    take_steps(tmp_path / "run", 240, {"steps": 240}, **more)
     change = "at step 140, from train.steps=300 to train.steps=240"
     assert budget_changes(read_sessions(tmp_path / "run" / ENVIRONMENT)) == [change]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from torch import nn
 from support.checkpoints import save_checkpoint
 from support.corpora import contents
 from unmask.config import build_settings, dump_settings, read_settings_file
-from unmask.errors import OutputError, SettingsError
+from unmask.errors import CheckpointError, OutputError, SettingsError
 from unmask.io.paths import CHECKPOINTS, RECIPE
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
 from unmask.training.run.checkpoint import STATE
 from unmask.training.run.directory import Changes, beginning_run, opening_run
+from unmask.training.run.log import METRICS
 from unmask.training.settings import OptimizerSettings, ScheduleSettings
 from unmask.training.state import TrainState
 
@@ -63,6 +65,22 @@ def test_a_budget_edited_there_is_a_changed_budget(run: Path) -> None:
     lines, budget, _ = resume(run, edited)
     assert lines == ["resumed with train.steps=30, where it was 20"]
     assert budget == {"step": 7, "was": "train.steps=20", "now": "train.steps=30"}
+
+
+def test_a_run_whose_checkpoints_are_lost_is_refused_and_keeps_its_rows(tmp_path: Path) -> None:
+    """Such as on a disk that is not mounted. The first is whole when the second is begun; a shorter `save_every` at the
+    resume says nothing of how many there were."""
+    resume(tmp_path, recipe(train={"steps": 20, "save_every": 4}))
+    for step, is_lost in ((8, False), (9, True)):
+        (tmp_path / METRICS).write_text(json.dumps({"step": step}) + "\n")
+        before = contents(tmp_path)
+        told = "rows up to step 9, but there is no checkpoint in .*checkpoints: is its disk mounted.*--overwrite$"
+        with pytest.raises(CheckpointError, match=told) if is_lost else nullcontext():
+            resume(tmp_path, recipe(train={"steps": 20, "save_every": 4}))
+        assert contents(tmp_path) == before
+    for save_every in (20, 1):
+        resume(tmp_path / "run", recipe(train={"steps": 20, "save_every": save_every}))
+        (tmp_path / "run" / METRICS).write_text('{"step": 9}\n')
 
 
 def test_a_checkpoint_without_a_recipe_is_taken_as_it_is(run: Path) -> None:

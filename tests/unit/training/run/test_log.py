@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from unmask.errors import CheckpointError, InputError, OutputError
+from unmask.errors import InputError, OutputError
 from unmask.io.progress import Progress
 from unmask.training.run.log import RunLog, read_metrics
 
@@ -161,15 +161,14 @@ def test_rewinding_takes_out_what_is_no_row_after_those_that_it_keeps(tmp_path: 
 def test_the_rows_of_an_attempt_without_a_checkpoint_are_put_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The checkpoint of step 2 may have been under way still at step 4, but not later."""
     path = tmp_path / "metrics.jsonl"
     with RunLog(tmp_path) as log:
-        log.begin(2)
+        log.begin()
         for step in (1, 4):
             write_training(log, step)
     rows = path.read_bytes()
     with RunLog(tmp_path) as log:
-        log.begin(2)
+        log.begin()
         write_training(log, 5)
     assert (tmp_path / "metrics.jsonl.before").read_bytes() == rows
     assert [row["step"] for row in read_metrics(path)] == [5]
@@ -177,10 +176,6 @@ def test_the_rows_of_an_attempt_without_a_checkpoint_are_put_aside(
         "has rows up to step 4, but there is no checkpoint: the run begins again, and these rows are in "
         "metrics.jsonl.before"
     ]
-    with RunLog(tmp_path) as log:
-        with pytest.raises(CheckpointError, match=r"rows up to step 5, but there is no checkpoint in .*--overwrite"):
-            log.begin(2)
-        log.begin(None)
 
 
 def test_the_row_that_a_stop_has_written_is_taken_out_where_its_steps_continue(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from support.captured_toy import CPU
 from support.sizes import small
@@ -11,7 +14,6 @@ from unmask.models.heads.heads import new_head
 from unmask.tasks.tagging.module import TaggingModule
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings, TrainSettings
-from unmask.training.stepping import choosing
 from unmask.training.stepping.choosing import choose_stepper
 from unmask.training.stepping.eager import EagerStepper
 
@@ -26,7 +28,7 @@ def eager() -> EagerStepper:
 
 def test_on_the_cpu_steps_are_computed_as_they_come(eager: EagerStepper) -> None:
     told = [
-        choose_stepper(eager, TrainSettings(steps=1, **settings), 16)
+        choose_stepper(eager, TrainSettings(steps=1, **settings), 16, compiles=True)
         for settings in ({}, {"compile_blocks": True}, {"capture_steps": False})
     ]
     assert all(stepper is eager for stepper, _ in told)
@@ -36,11 +38,9 @@ def test_on_the_cpu_steps_are_computed_as_they_come(eager: EagerStepper) -> None
     assert not_captured.endswith("(train.capture_steps is false)")
 
 
-def test_batches_of_two_directions_are_computed_as_they_come(
-    eager: EagerStepper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choosing, "why_not_captured", lambda *_: None)
-    stepper, line = choose_stepper(eager, TrainSettings(steps=1), longest=None)
+def test_batches_of_two_directions_are_computed_as_they_come(eager: EagerStepper) -> None:
+    eager.compute = replace(CPU, device=torch.device("cuda"))
+    stepper, line = choose_stepper(eager, TrainSettings(steps=1), longest=None, compiles=True)
     assert stepper is eager
     assert (
         line == "steps: computed as they come (some sequences of a batch are read from left to right, others are not)"
