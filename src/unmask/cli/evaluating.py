@@ -178,7 +178,8 @@ def _print_figures(result: dict[str, Any], as_json: bool) -> None:
     print(f"{result['task']}: {result['n']:,} examples")
     positive = {"f1": f"f1 of {result['positive_label']}"} if "positive_label" in result else {}
     for metric, value in result["metrics"].items():
-        name = positive.get(metric, metric)
-        print(f"  {name:<24} {value:,}" if isinstance(value, int) else f"  {name:<24} {value:.4f}")
+        name, interval = positive.get(metric, metric), result.get(f"{metric}_interval")
+        between = f"  ({interval['low']:.4f} to {interval['high']:.4f})" if interval else ""
+        print(f"  {name:<24} {value:,}" if isinstance(value, int) else f"  {name:<24} {value:.4f}{between}")
     if "expected_calibration_error" in result:
         print(f"  {'calibration error':<24} {result['expected_calibration_error']:.4f}")

@@ -13,7 +13,7 @@ from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
-from unmask.tasks.base import ExampleCounts, Score, Task, positive_label
+from unmask.tasks.base import ExampleCounts, Score, Task, positive_label, share_with_interval
 from unmask.tasks.text.metrics import LabelScore, LabelSetScore
 
 logger = logging.getLogger("unmask")
@@ -46,7 +46,9 @@ def evaluate(
 
     Returns:
         `{"task": name, "n": examples, "metrics": {name: value}}`, and `positive_label` where the metric `f1` is that of
-        the second of two labels; `expected_calibration_error` of labels, in 0..1, over 15 ranges of certainty.
+        the second of two labels; `expected_calibration_error` of labels, in 0..1, over 15 ranges of certainty;
+        `accuracy_interval` of labels and choices: the `low` and the `high` end of Wilson's, of 95 %, for other examples
+        of the same source.
 
     Raises:
         UserError: the model does not load, or the file cannot be read or has a label that the model does not know, or a
@@ -79,7 +81,11 @@ def warn_if_degenerate(score: Score[Any], name: str) -> None:
 
 def named_figures(task: Task[Any], score: Score[Any]) -> dict[str, Any]:
     """What `evaluate` returns."""
-    figures: dict[str, Any] = {"task": task.settings.name, "n": score.num_examples, "metrics": score.metrics()}
+    metrics, number = score.metrics(), score.num_examples
+    figures: dict[str, Any] = {"task": task.settings.name, "n": number, "metrics": metrics}
+    if number and not task.per_token and "accuracy" in metrics:
+        _, low, high = share_with_interval(round(number * metrics["accuracy"]), number).tolist()
+        figures["accuracy_interval"] = {"low": low, "high": high}
     if isinstance(score, LabelScore | LabelSetScore) and score.reliability.num_decisions:
         figures["expected_calibration_error"] = score.reliability.error
     positive = positive_label(task)

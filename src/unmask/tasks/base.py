@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
@@ -30,6 +32,9 @@ if TYPE_CHECKING:  # a model in ONNX is opened without them
     from unmask.tokenization.opening import Tokenizer
 
 logger = logging.getLogger("unmask")
+
+_DEVIATIONS = 1.96
+"""Of a normal distribution, to either side of 95 % of it."""
 
 Prediction = dict[str, Any]
 """The prediction for one example, with the keys of prediction files."""
@@ -167,6 +172,13 @@ class Score(Protocol[ExampleT]):  # type: ignore[misc]  # examples only go in
 
     def degenerate(self) -> str | None:
         """A message if the model predicts the same for every example: `all 400 predictions are 'yes'`; else None."""
+
+
+def share_with_interval(right: int, size: int) -> NDArray[np.float64]:
+    """(3,) a share, and Wilson's interval of 95 % of it: the low end and the high one."""
+    share, spread = right / size, _DEVIATIONS**2 / size
+    middle, half = share + spread / 2, np.sqrt(spread * share * (1 - share) + spread * spread / 4)
+    return np.array([share, (middle - half) / (1 + spread), (middle + half) / (1 + spread)])
 
 
 class Task(Protocol[ExampleT]):

@@ -247,6 +247,9 @@ def test_measured_by_the_model_and_by_its_predictions_alike(single: Path, labell
     assert measured["n"] == 15
     assert measured["metrics"]["accuracy"] == pytest.approx(hits / 15)
     assert set(measured["metrics"]) == {"accuracy", "f1_macro", "matthews_correlation"}
+    z = 1.96  # Wilson's interval: where a share would be so many standard errors from the one that was measured
+    for end in measured["accuracy_interval"].values():
+        assert abs(hits / 15 - end) == pytest.approx(z * math.sqrt(end * (1 - end) / 15))
     path = write_rows(tmp_path / "predictions.jsonl", *predictions)
     assert evaluate_predictions(path, labelled, columns=ColumnSettings(text="review")) == measured
 

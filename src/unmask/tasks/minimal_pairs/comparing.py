@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 
 from unmask.errors import InputError
 from unmask.io.rows import RowFaults
+from unmask.tasks.base import share_with_interval
 from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
 from unmask.tasks.minimal_pairs.scorers import Sentence, SentenceScorer, score_sentences
 
 _PAIRS_AT_ONCE = 500
 """Pairs whose sentences are sorted by length together."""
-
-_DEVIATIONS = 1.96
-"""Of a normal distribution, to either side of 95 % of it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class PairScores:
         first = 0
         for paradigm in self.paradigms:
             size = len(paradigm.pairs)
-            shares[paradigm.name] = _share(int(right[first : first + size].sum()), size)
+            shares[paradigm.name] = share_with_interval(int(right[first : first + size].sum()), size)
             first += size
         by_term: dict[str, list[str]] = {}
         for paradigm in self.paradigms:
@@ -140,16 +138,9 @@ def read_alike(good: Sentence, bad: Sentence) -> bool:
     return np.array_equal(good.ids, bad.ids)
 
 
-def _share(right: int, size: int) -> NDArray[np.float64]:
-    """(3,) the share of right pairs, and Wilson's interval of it."""
-    share, spread = right / size, _DEVIATIONS**2 / size
-    middle, half = share + spread / 2, np.sqrt(spread * share * (1 - share) + spread * spread / 4)
-    return np.array([share, (middle - half) / (1 + spread), (middle + half) / (1 + spread)])
-
-
 def _mean(shares: Iterable[NDArray[np.float64]]) -> dict[str, float]:
-    """Of paradigms, from their `_share`, in percent. To either side, how far the ends of their intervals are from their
-    shares is added as deviations are: by squares."""
+    """Of paradigms, from their `share_with_interval`, in percent. To either side, how far the ends of their intervals
+    are from their shares is added as deviations are: by squares."""
     share, low, high = 100 * np.array(list(shares)).T
     mean, size = float(share.mean()), len(share)
     return {
