@@ -311,7 +311,7 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
     orders = (loaded.config or {}).get(HEAD_CLASS) == TwoOrderClassifier.__name__
     if orders != settings.task.reads_both_orders(loaded.encoder.settings.type_vocab_size):
         raise ModelError(
-            f"{source} has a head for pairs in {'both orders' if orders else 'one order'}, and {settings.task.name} reads "
+            f"{source} has a head that reads pairs in {'both orders' if orders else 'one order'}, and the task reads "
             f"{'one' if orders else 'both'} here: set task.two_orders={str(orders).lower()}, or leave out keep_head"
         )
     head = "bilstm" if (loaded.config or {}).get(HEAD_CLASS) == FeatureHead.__name__ else "linear"
