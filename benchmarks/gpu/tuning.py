@@ -339,7 +339,7 @@ def encode_ours(texts: Texts, program: str, rounds: int) -> Encoded:
     """
     from unmask.inference.features.extraction import extract_features
     from unmask.inference.predictor import load_predictor, write_predictions
-    from unmask.tasks.tagging.feature_files import map_features
+    from unmask.io.npy import map_features
 
     few = texts.file.with_name("few.txt")
     lines = texts.file.read_text("utf-8").splitlines()

@@ -30,7 +30,7 @@ OTHER_MEANINGS = {
     "src/unmask/corpus/reading.py": "frame",
     "src/unmask/corpus/cleaning/boilerplate.py": "account",  # in a menu
     "src/unmask/tokenization/encoding/longest_match.py": "told",  # in an example
-    "src/unmask/tasks/tagging/feature_files.py": "tell",  # a method of files
+    "src/unmask/io/npy.py": "tell",  # a method of files
 }
 """Files in which a word that the glossary replaces, with its forms, has another meaning."""
 

@@ -23,7 +23,7 @@ from unmask.io.progress import Progress
 from unmask.io.tables import warn_of_notation
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.bilstm import FeatureHead
-from unmask.models.heads.heads import WindowClassifier, needs_pooler
+from unmask.models.heads.heads import TwoOrderClassifier, WindowClassifier, needs_pooler
 from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
 from unmask.models.hub.directory import load_encoder, load_model
@@ -307,6 +307,12 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
         raise ModelError(
             f"{source} was fine-tuned with task.encoder_top {top}, and it is {settings.task.encoder_top} here: set "
             f"task.encoder_top={top}, or leave out keep_head"
+        )
+    orders = (loaded.config or {}).get(HEAD_CLASS) == TwoOrderClassifier.__name__
+    if orders != settings.task.reads_both_orders(loaded.encoder.settings.type_vocab_size):
+        raise ModelError(
+            f"{source} has a head that reads pairs in {'both orders' if orders else 'one order'}, and the task reads "
+            f"{'one' if orders else 'both'} here: set task.two_orders={str(orders).lower()}, or leave out keep_head"
         )
     head = "bilstm" if (loaded.config or {}).get(HEAD_CLASS) == FeatureHead.__name__ else "linear"
     if head != settings.task.tagging_head:

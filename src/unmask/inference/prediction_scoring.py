@@ -31,7 +31,7 @@ from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging.schemes import Scheme, detect_scheme
 from unmask.tasks.tagging.task import Tagging
-from unmask.tasks.text.classification import sorted_labels
+from unmask.tasks.text.labels import sorted_labels
 
 RowT = TypeVar("RowT", Example, Row)
 

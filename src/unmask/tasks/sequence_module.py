@@ -93,12 +93,13 @@ class SequenceModule(TaskModule):
             _rescale(self.head, -self._mean / self._deviation, 1 / self._deviation)
 
     @property
-    def _is_rescaled(self) -> bool:
+    def _on_scale_of_labels(self) -> bool:
+        """Whether the head answers on the scale of the labels."""
         return (self._mean, self._deviation) == (0.0, 1.0)
 
     def rescale(self) -> None:
         """Makes the head answer, and the loss count, on the scale of the labels."""
-        if self._is_rescaled:
+        if self._on_scale_of_labels:
             return
         _rescale(self.head, self._mean, self._deviation)
         self._mean, self._deviation = 0.0, 1.0
@@ -110,7 +111,7 @@ class SequenceModule(TaskModule):
     @contextmanager
     def rescaled(self) -> Iterator[None]:
         """As after `rescale` inside the context, and as before after it, to the bit."""
-        if self._is_rescaled:
+        if self._on_scale_of_labels:
             yield
             return
         scale, layer = (self._mean, self._deviation), _last_layer(self.head)
@@ -182,7 +183,7 @@ class SequenceModule(TaskModule):
     def loss(self, outputs: Tensor, batch: Batch) -> list[LossTerm]:
         """The term `task` alone, as measured; `lm` is used only in training."""
         labels = batch.columns["labels"]
-        if not self._is_rescaled:
+        if not self._on_scale_of_labels:
             labels = (labels - self._mean) / self._deviation
         if self.training and self._learned_loss is not None:
             total = self._learned_loss(outputs.float(), labels, self._label_weights)

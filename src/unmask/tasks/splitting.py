@@ -32,7 +32,7 @@ from unmask.tasks.rows import list_in_cell, listed
 from unmask.tasks.settings import kind_of
 from unmask.tasks.table import check_name
 from unmask.tasks.tagging import files as tagging
-from unmask.tasks.tagging.conll import read_columns, read_conllu
+from unmask.tasks.tagging.conll import begins_document, begins_document_of_conllu, read_columns, read_conllu
 from unmask.tasks.tagging.files import FORMATS, has_published_layout
 from unmask.tasks.text.data_sets import DATA_SETS
 
@@ -41,9 +41,6 @@ logger = logging.getLogger("unmask")
 SplitName = Literal["train", "dev", "test"]
 
 SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
-
-DOCUMENT_MARK = "-DOCSTART-"
-"""Begins a document in CoNLL's files."""
 
 _LOOKED_AT = 1_000
 """Rows of a `.parquet` that are looked at for a column to suggest."""
@@ -92,9 +89,9 @@ def split_file(
     Args:
         path: `.json` in SQuAD's layout (by article), or a list of objects (by a column); `.tsv`, `.csv`, `.jsonl` or
             `.parquet` (by a column); for tagging also files of one word a line, such as `.conll`, `.txt`, `.testa`,
-            `.conllu` (by document where `-DOCSTART-` marks them, else by sentence); a data set's own `.txt` that is a
-            table; plain or compressed. The parts of text are in UTF-8, whatever the encoding of the file; those of a
-            table begin with a byte order mark if the file does.
+            `.conllu` (by document where `-DOCSTART-` or `# newdoc` marks them, else by sentence); a data set's own
+            `.txt` that is a table; plain or compressed. The parts of text are in UTF-8, whatever the encoding of the
+            file; those of a table begin with a byte order mark if the file does.
         task: a kind of task, or a data set.
         out: a directory that does not exist or is empty.
         group: the column by which rows belong together; None takes the column of a data set's first text, or the first
@@ -127,7 +124,8 @@ def split_file(
     elif suffix == ".json":
         parts, write = _records(file, columns)
     elif kind == "tagging" and has_words:
-        parts, write = list(_documents([line for _, line in file.lines()])), _encoded
+        is_conllu = not own_file and suffix == ".conllu"
+        parts, write = list(_documents([line for _, line in file.lines()], is_conllu)), _encoded
     elif form in LINE_FORMATS or file.settings.separator is not None:
         of_form = form if form in LINE_FORMATS else ".csv"
         parts, write = _lines([*file.lines()], columns, file, of_form, _own_header(task))
@@ -296,13 +294,17 @@ def _encoded(texts: Iterable[str]) -> bytes:
     return "".join(texts).encode("utf-8")
 
 
-def _documents(lines: Sequence[str]) -> Iterator[Unsplittable]:
+def _documents(lines: Sequence[str], is_conllu: bool) -> Iterator[Unsplittable]:
     """Documents where they are marked, else sentences, which end at blank lines; named by their text. A piece without a
     token, such as wikigold's last mark, stays with the part before it."""
-    marked = any(line.startswith(DOCUMENT_MARK) for line in lines)
+    begins = begins_document_of_conllu if is_conllu else begins_document
+
+    def is_token(line: str) -> bool:
+        return not (line.isspace() or begins(line) or (is_conllu and line.startswith("#")))
+
     whole: list[str] = []
-    for piece in _pieces(lines, marked):
-        if any(map(_is_token, whole)) and any(map(_is_token, piece)):
+    for piece in _pieces(lines, begins):
+        if any(map(is_token, whole)) and any(map(is_token, piece)):
             yield Unsplittable("".join(whole), "".join(whole))
             whole = []
         whole += piece
@@ -311,23 +313,25 @@ def _documents(lines: Sequence[str]) -> Iterator[Unsplittable]:
         yield Unsplittable(text, text)
 
 
-def _pieces(lines: Iterable[str], marked: bool) -> Iterator[list[str]]:
-    """Runs of lines that begin with a mark, or that end with a blank line."""
+def _pieces(lines: Sequence[str], begins: Callable[[str], bool]) -> Iterator[list[str]]:
+    """Runs of lines that begin with a mark, and the comments before it; or without any mark that end with a blank
+    line."""
+    marked = any(map(begins, lines))
     piece: list[str] = []
     for line in lines:
-        if marked and piece and line.startswith(DOCUMENT_MARK):
-            yield piece
-            piece = []
+        if marked and begins(line):
+            first = len(piece)
+            while line.startswith("#") and first and piece[first - 1].startswith("#"):
+                first -= 1
+            if first:
+                yield piece[:first]
+            piece = piece[first:]
         piece.append(_ended(line))
         if not marked and line.isspace():
             yield piece
             piece = []
     if piece:
         yield piece
-
-
-def _is_token(line: str) -> bool:
-    return not line.isspace() and not line.startswith(DOCUMENT_MARK)
 
 
 def _column(columns: Sequence[str], there: Sequence[str], place: str, rows: Sequence[Row]) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, SettingsError
+from unmask.models.heads.heads import TwoOrderClassifier
+from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.source import LoadedModel
 from unmask.tasks.base import Task
 from unmask.tasks.choice import task as choice
@@ -49,14 +51,17 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
             questions may have no answer, and the model's threshold is kept if that holds for both.
 
     Raises:
-        SettingsError: there is no task of that name, or the model is of another kind.
+        SettingsError: there is no task of that name, the model is of another kind, or the two contradict each other.
         ModelError: the model's record of its task cannot be read.
     """
     kept = _remembered(loaded)
     columns = kept.pop("columns")
-    if name is not None and name != kept["name"]:
+    is_another = name is not None and name != kept["name"]
+    if name is not None and is_another:
         _check_kind(name, kept["name"])
         kept["name"], columns = name, {}
+        if kind_of(kept["name"]) in FIELDS_OF_KINDS["two_orders"]:  # left out, it would follow the other name
+            kept["two_orders"] = (loaded.config or {}).get(HEAD_CLASS) == TwoOrderClassifier.__name__
         all_answered = name in squad.DATA_SETS and squad.DATA_SETS[name].unanswerable is False
         if all_answered or not kept.get("unanswerable"):
             kept.pop("unanswerable", None)
@@ -72,6 +77,8 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
             lenient=True,
         )
     except SettingsError as error:
+        if is_another:
+            raise SettingsError(f"the model cannot be measured on {name!r}: {error}") from error
         raise ModelError(f"config.json says of the model's task what this version cannot read: {error}") from error
 
 

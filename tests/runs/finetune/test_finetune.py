@@ -280,7 +280,8 @@ def test_floors_leave_the_features_on_the_disk() -> None:
 
     def part() -> Any:
         columns = {"labels": np.array([0, 1, -100]), "features": np.zeros((3, 8), dtype=np.float32).view(OnDisk)}
-        return encoded([[5, 6, 7]], [3], token_columns=columns)
+        places = {"num_units": np.array([1, 1, 0]), "num_outside": np.array([1, 0, 0])}
+        return encoded([[5, 6, 7]], [3], token_columns=columns, alignment=places)
 
     measured = [ExampleSet((), part()), ExampleSet((), part())]
     floors = run._floors(new_task(**TAGGER), part(), measured, ("dev.",))

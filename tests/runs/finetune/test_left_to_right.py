@@ -89,3 +89,5 @@ def test_a_head_of_both_orders_is_kept(tmp_path: Path, language_model: Path) -> 
     before, after = (load_file(directory / "head.safetensors") for directory in (model, again))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
+    with pytest.raises(ModelError, match=r"reads pairs in both orders, .*: set task\.two_orders=true"):
+        finetune(recipe(tmp_path, model, "mrpc", two_orders=False), words, out=tmp_path / "other")

@@ -22,7 +22,7 @@ from support.model_files import edit_config
 from support.sizes import small
 from support.tasks import new_task
 from support.untrained import save_task_model
-from unmask.errors import InputError, ModelError, OutputError
+from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.evaluation import evaluate
 from unmask.inference.example_sets import STREAMED
@@ -228,6 +228,13 @@ def test_damage_to_what_a_model_remembers_is_told(single: Path, tmp_path: Path) 
     edit_config(tmp_path / "model", unmask_task=remembered | {"name": "juggling"})
     with pytest.raises(ModelError, match=r"config\.json says of the model's task what this version cannot read"):
         load_predictor(tmp_path / "model")
+
+
+def test_a_data_set_that_does_not_fit_the_model_is_no_damage(single: Path, tmp_path: Path) -> None:
+    shutil.copytree(single, tmp_path / "model")
+    edit_config(tmp_path / "model", problem_type="multi_label_classification")
+    with pytest.raises(SettingsError, match=r"cannot be measured on 'sst2': .* have one label each"):
+        load_predictor(tmp_path / "model", task="sst2")
 
 
 # ---- Measuring

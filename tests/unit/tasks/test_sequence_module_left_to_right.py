@@ -160,6 +160,18 @@ def test_a_model_of_both_orders_comes_back(tmp_path: Path, tokenizer: TextTokeni
     assert (tmp_path / "head.safetensors").exists()  # `transformers` adds nothing up
 
 
+@pytest.mark.parametrize(("trained", "measured_on"), [("mrpc", "wnli"), ("wnli", "mrpc")])
+def test_a_head_reads_as_many_orders_under_another_name(
+    tmp_path: Path, tokenizer: TextTokenizer, trained: str, measured_on: str
+) -> None:
+    task = opened(trained)
+    module = task.module(new(sizes("gpt1", tokenizer)))
+    save_finetuned(module, task, tokenizer, tmp_path)
+    loaded = load_model(tmp_path, FINE_TUNED)
+    again: Any = recall_task(loaded, measured_on).module(loaded.encoder, loaded.head)
+    assert type(again.head) is type(module.head)
+
+
 def reloaded(directory: Path, task: Task[Any], module: Any, tokenizer: TextTokenizer) -> Any:
     """As `finetune` saves it and `predict` loads it."""
     save_finetuned(module, task, tokenizer, directory)

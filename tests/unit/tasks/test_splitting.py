@@ -114,12 +114,21 @@ def test_quoted_rows_keep_their_line_breaks(tmp_path: Path) -> None:
     assert sorted("".join(part.removeprefix("text,label\r\n") for part in parts)) == sorted("".join(rows))
 
 
-@pytest.mark.parametrize(("suffix", "marked"), [(".txt", True), (".txt", False), (".testa", True), (".conllu", False)])
-def test_documents_and_sentences(tmp_path: Path, suffix: str, marked: bool) -> None:
-    mark = "-DOCSTART- O\n\n" if marked else ""
-    documents = [f"{mark}word{number} O\nhere B-LOC\n\n" for number in range(10)]
+@pytest.mark.parametrize(
+    ("suffix", "task", "mark"),
+    [
+        (".txt", "wikigold", "-DOCSTART- O\n\n"),
+        (".txt", "wikigold", ""),
+        (".testa", "wikigold", " -DOCSTART- O\n\n"),
+        (".conllu", "wikigold", ""),
+        (".conllu", "tagging", "# sent_id = 1\n# newdoc id = a\n"),
+    ],
+)
+def test_documents_and_sentences(tmp_path: Path, suffix: str, task: str, mark: str) -> None:
+    second = "a second sentence\n\n" if mark else ""
+    documents = [f"{mark}word{number} O\nhere B-LOC\n\n{second}" for number in range(10)]
     path = write(tmp_path / f"a{suffix}", "\n" + "".join(documents).rstrip("\n"))
-    counts = split_file(path, "wikigold", tmp_path / "out")
+    counts = split_file(path, task, tmp_path / "out")
     assert sorted(counts.values()) == [1, 1, 8]
     parts = texts_of(tmp_path / "out", suffix)
     assert sorted(document for document in documents if any(document in part for part in parts.values())) == documents

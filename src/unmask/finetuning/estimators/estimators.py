@@ -165,10 +165,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             training = concatenate([part.encoded.without_alignment() for part in sets])
             fit_loss(settings, task, module, training)
             counts.log("X")
-            self._trained_length = settings.task.max_length if settings.from_scratch else source.trained_length
-            warn_of_untrained_positions(
-                int(training.row_lengths.max()), self._trained_length, source.directory, "max_length"
-            )
+            trained = settings.task.max_length if settings.from_scratch else source.trained_length
+            warn_of_untrained_positions(int(training.row_lengths.max()), trained, source.directory, "max_length")
             loader = ExampleLoader(training, settings.seed, settings.train.batch_size, settings.train.batch_size)
             optimizer = build_optimizer(module.to(compute.device), settings.optimizer)
             progress = _LossCurve()
@@ -182,7 +180,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
                 Hooks(progress, on_bad_step=_stop),
             )
         self.predictor_ = Predictor(task, module.eval(), tokenizer, compute.for_figures())
-        self.loss_curve_ = progress.means
+        self.loss_curve_, self._trained_length = progress.means, trained
 
     @torch.inference_mode()
     def _outputs(self, X: Texts) -> Tensor:  # noqa: N803  scikit-learn's name
@@ -246,22 +244,24 @@ class TextClassifier(ClassifierMixin, FinetuningEstimator):  # type: ignore[misc
         if (indicators := indicators_of(y, len(rows))) is not None:
             return self._fit_many(rows, indicators)
         labels = labels_of(y, len(rows))
-        self.classes_ = distinct(labels)
-        names = [str(label) for label in self.classes_.tolist()]
+        classes = distinct(labels)
+        names = [str(label) for label in classes.tolist()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValuesError(f"two different labels of y are both written {twice!r}: expected them to differ as texts")
-        name_of = dict(zip(self.classes_.tolist(), names, strict=True))
+        name_of = dict(zip(classes.tolist(), names, strict=True))
         settings = self._settings(list(rows[0].fields), {"name": "classification", "labels": names})
         self._train(settings, rows, [name_of[label] for label in labels])
+        self.classes_ = classes  # only now: after a failure an earlier model keeps its own
         return self
 
     def _fit_many(self, rows: Sequence[Row], indicators: NDArray[np.int64]) -> Self:
-        self.classes_ = np.arange(indicators.shape[1])
-        names = [str(number) for number in self.classes_]
+        classes = np.arange(indicators.shape[1])
+        names = [str(number) for number in classes]
         task = {"name": "classification", "multi_label": True, "labels": names}
         targets = [tuple(names[number] for number in row.nonzero()[0]) for row in indicators]
         self._train(self._settings(list(rows[0].fields), task), rows, targets)
+        self.classes_ = classes
         return self
 
     @property

@@ -33,11 +33,13 @@ from unmask.inference.features.batches import (
     token_vectors,
 )
 from unmask.inference.features.inputs import FeatureInput, describe_tokens, feature_layouts, read_feature_input
+from unmask.inference.features.parquet import check_pyarrow, write_parquet
 from unmask.inference.inputs import read_inputs
 from unmask.inference.onnx_model import check_layers, on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
+from unmask.io.npy import DTYPE, FeatureWriter, map_features, writing_features
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
 from unmask.io.writing import json_line, refuse_existing, refuse_foreign, writing, writing_directory
@@ -46,14 +48,6 @@ from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
-from unmask.tasks.tagging.feature_files import (
-    DTYPE,
-    FeatureWriter,
-    check_pyarrow,
-    map_features,
-    write_parquet,
-    writing_features,
-)
 from unmask.tokenization.opening import open_tokenizer
 
 Format = Literal["npy", "parquet"]

@@ -42,8 +42,9 @@ from unmask.tasks.choice.task import Choice, answer
 from unmask.tasks.rows import named
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.table import check_name, open_task
-from unmask.tasks.text.classification import Classification, sorted_labels
+from unmask.tasks.text.classification import Classification
 from unmask.tasks.text.examples import TextExample
+from unmask.tasks.text.labels import sorted_labels
 
 logger = logging.getLogger("unmask")
 

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,15 +112,18 @@ class Choice:
             for choice in example.choices
         ]
         choices = iter(tokenizer.encode_batch(continued, specials_in_text=True))
+        behind_question = [choice for example in examples if example.question for choice in example.choices]
+        num_empty = tokenizer.encode_batch(behind_question, specials_in_text=True).count([])
         kept: list[EncodedInput] = []
         for example, context in zip(examples, contexts, strict=True):
-            choice_rows = [self._row(example, context, next(choices), tokenizer) for _ in example.choices]
+            its = list(islice(choices, len(example.choices)))
+            num_empty += 0 if example.question else its.count([])
+            choice_rows = [self._row(example, context, choice, tokenizer) for choice in its]
             counts.truncated += any(row.truncated for row in choice_rows)
             counts.num_cut += max(row.num_cut for row in choice_rows)
             kept += choice_rows
         counts.examples += len(examples)
-        every_choice = [choice for example in examples for choice in example.choices]
-        counts.note("choices without any token", tokenizer.encode_batch(every_choice, specials_in_text=True).count([]))
+        counts.note("choices without any token", num_empty)
         labels = [IGNORE_INDEX if example.label is None else example.label for example in examples]
         return encoded(
             [row.input_ids for row in kept],

@@ -161,7 +161,8 @@ class MaskedScorer:
                     batch, left = [], BATCH_TOKENS[self.compute.device.type]
                 batch.append(copy)
                 left -= length
-        yield batch
+        if batch:
+            yield batch
 
     def _masked(self, number: int, sentence: Sentence) -> list[_Copy]:
         """A copy of a sentence for each token that counts."""
@@ -175,8 +176,6 @@ class MaskedScorer:
     @torch.no_grad()
     def _score(self, rows: EncodedExamples, copies: Sequence[_Copy], found: Sequence[Scores]) -> None:
         """Writes the log-probabilities of the masked tokens at their places in their sentences."""
-        if not copies:  # of no sentence
-            return
         batch = rows.batch([copy.sentence for copy in copies])
         starts = batch.bounds.tolist()
         places = torch.tensor([start + copy.place for start, copy in zip(starts, copies, strict=False)])

@@ -148,7 +148,9 @@ def _prediction(
     answered = best is not None and (
         not settings.unanswerable or best.score > null_score + (settings.null_threshold or 0.0)
     )
-    probability = 1.0 if best is None else _logistic(null_score - best.score) if settings.unanswerable else 0.0
+    probability = 0.0
+    if settings.unanswerable:
+        probability = 1.0 if best is None else _logistic(null_score - best.score)
     chosen = best if best is not None and answered else _Span("", None, None, null_score)
     return {
         "id": example.id,

@@ -127,13 +127,11 @@ class LabelledQuestions:
         example, given = read_question(row, columns), given_answers(row, columns)
         if given is None and not unlabelled:
             raise missing_column(row, [columns.answers], "answers", "answers")
-        if given is None:
+        if given is None or (unlabelled and not given and self.settings.unanswerable is False):
             return example, None
         if given or self.settings.unanswerable is not False:
             refuse_empty(example)
         elif self.data_set.without_answer == "refuse":
-            if unlabelled:
-                return example, None
             raise InputError(
                 f"{row.source}: the question has no answer, and in {self.settings.name} every question has one: take "
                 "it out, or name a task where passages may hold none (task.name=squad2, or task.unanswerable=true)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import string
 from array import array
@@ -95,7 +96,7 @@ def _f1(given: Counter[str], right: Counter[str]) -> float:
 class QaScore:
     """Accumulates exact match and F1, and, if questions may have no answer, the other metrics of SQuAD 2.0's scorer.
 
-    Memory: 40 bytes per question if there may be no answer, for the best thresholds; otherwise constant.
+    Memory: 48 bytes per question if there may be no answer, for the best thresholds; otherwise constant.
 
     Args:
         normalisation: of answers.
@@ -109,7 +110,7 @@ class QaScore:
         self.unanswerable = unanswerable
         self._sums = {True: np.zeros(3), False: np.zeros(3)}  # exact, F1, questions: with and without answer
         self._rows = array("d")  # see `_table`
-        self._all_have_probabilities = True
+        self._all_have_probabilities = self._all_have_leads = True
         self._answers: set[str] = set()  # the first two different ones; likewise `_golds`
         self._golds: set[tuple[str, ...]] = set()
 
@@ -142,8 +143,10 @@ class QaScore:
                 best = _best_text(example, prediction)
                 raw = scores if best == answer else compare(best, golds, self._normalisation)
                 probability = _probability(example, prediction)
+                lead = _lead(prediction) if probability else None
                 self._all_have_probabilities &= probability is not None
-                self._rows.extend((bool(example.gold_texts), *raw, bool(best), probability or 0.0))
+                self._all_have_leads &= lead is not None
+                self._rows.extend((bool(example.gold_texts), *raw, bool(best), probability or 0.0, lead or 0.0))
 
     def metrics(self) -> dict[str, float]:
         """`f1` and `exact_match`; if questions may have no answer, the metrics of `squad_v2`: `exact`, `f1`, `total`,
@@ -184,8 +187,14 @@ class QaScore:
         if not self.num_unanswerable or not self._all_have_probabilities:
             return 0.0
         order, sums = self._sums_by_answered(2)
-        probabilities = np.clip(self._table()[order, 4], 1e-300, 1 - 1e-16)
-        leads = np.log1p(-probabilities) - np.log(probabilities)  # best span minus no answer, descending
+        leads = self._table()[order, 5]
+        if not self._all_have_leads:
+            probabilities = np.clip(self._table()[order, 4], 1e-300, 1 - 1e-16)
+            leads = np.log1p(-probabilities) - np.log(probabilities)
+        leads = leads[leads > -np.inf]  # descending; whatever the threshold, the last ones have no span to answer with
+        if not len(leads):
+            return 0.0
+        sums = sums[: len(leads) + 1]
         bounds = np.concatenate([[leads[0] + 2], leads, [leads[-1] - 2]])
         parts = bounds[1:] < bounds[:-1]  # no threshold separates equally probable ones
         most = int(np.where(parts, sums, -1.0).argmax())
@@ -199,14 +208,16 @@ class QaScore:
         return f"all {self.num_examples:,} {what}"
 
     def _table(self) -> NDArray[np.float64]:
-        """(questions, 5): has an answer; exact match and F1 of the best span; there is one; no-answer probability."""
-        return np.frombuffer(self._rows, dtype=np.float64).reshape(-1, 5)
+        """(questions, 6): has an answer; exact match and F1 of the best span; there is one; no-answer probability; the
+        best span's score minus that of no answer."""
+        return np.frombuffer(self._rows, dtype=np.float64).reshape(-1, 6)
 
     def _sums_by_answered(self, column: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The questions by ascending probability of no answer, and the sum of the column when the first 0, 1 ... of
-        them are answered and the others are not, as in SQuAD 2.0's scorer."""
+        them are answered and the others are not, as in SQuAD 2.0's scorer. Scores order them where all have some: from
+        a difference of 37 on the probability is 1."""
         table = self._table()
-        order = np.argsort(table[:, 4], kind="stable")
+        order = np.argsort(-table[:, 5] if self._all_have_leads else table[:, 4], kind="stable")
         has_answer, answered = table[order, 0] > 0, table[order, 3] > 0
         gains = np.where(has_answer, table[order, column], np.where(answered, -1.0, 0.0))
         return order, np.cumsum(np.concatenate([[float((~has_answer).sum())], gains]))
@@ -242,6 +253,15 @@ def _probability(example: QaExample, prediction: Mapping[str, Any]) -> float | N
             f"{example.source}: its prediction says no_answer_probability {value!r}: expected a number in 0..1"
         )
     return value
+
+
+def _lead(prediction: Mapping[str, Any]) -> float | None:
+    """The best span's score minus that of no answer; minus infinity without a span; None where a score is missing."""
+    listed, null_score = prediction.get("n_best"), prediction.get("null_score")
+    if not isinstance(listed, list) or not isinstance(null_score, int | float):
+        return None
+    score = listed[0].get("score") if listed else -math.inf
+    return score - null_score if isinstance(score, int | float) else None
 
 
 def score_official(

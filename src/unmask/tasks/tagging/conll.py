@@ -103,11 +103,13 @@ def first_document(path: DataPath, is_mark: Callable[[str], bool]) -> int | None
     return 0 if any(is_mark(line) for _, line in read_lines(path)) else None
 
 
-def _begins_document(line: str) -> bool:
+def begins_document(line: str) -> bool:
+    """Whether a line of columns begins a document."""
     return line.lstrip(" ").startswith("-DOCSTART-")
 
 
-def _begins_document_of_conllu(line: str) -> bool:
+def begins_document_of_conllu(line: str) -> bool:
+    """Whether the sentence that a comment of CoNLL-U stands before begins a document."""
     return bool(re.match(r"#\s*newdoc\b", line))
 
 
@@ -138,7 +140,7 @@ def read_sentences(path: FileOrLines, word: int = 0, tag: int = -1, *, needs_tag
                 sentence = Sentence(sentence.document)
             continue
         columns = _columns_of(line)
-        if _begins_document(line):
+        if begins_document(line):
             if sentence.rows:
                 yield sentence
             assert sentence.document is not None
@@ -179,7 +181,7 @@ def _survey(path: FileOrLines, tag: int) -> tuple[bool, int, set[str]]:
     """Whether lines mark documents, and of the lines that begin with no `#` the number of columns and the tags."""
     has_documents, num_columns, tags = False, 0, set()
     for _, line in read_lines(path):
-        if _begins_document(line):
+        if begins_document(line):
             has_documents = True
         elif line.strip(" \t") and not line.startswith("#"):
             columns = _columns_of(line)
@@ -250,7 +252,7 @@ def read_conllu(path: DataPath, note: Note, word: int = 1, tag: int = 3) -> Iter
     """CoNLL-U: the columns FORM and UPOS, or those given; ranges of multiword tokens and empty nodes are left out, and
     counted."""
     _check_columns(path, word, tag)
-    document = first_document(path, _begins_document_of_conllu)
+    document = first_document(path, begins_document_of_conllu)
     for has_text, block in groupby(read_lines(path), key=lambda numbered: bool(numbered[1].strip(" \t"))):
         if not has_text:
             continue
@@ -259,7 +261,7 @@ def read_conllu(path: DataPath, note: Note, word: int = 1, tag: int = 3) -> Iter
             if line.startswith("#"):
                 name, _, value = line.removeprefix("#").partition("=")
                 identifier = value.strip() if name.strip() == "sent_id" else identifier
-                if _begins_document_of_conllu(line):
+                if begins_document_of_conllu(line):
                     assert document is not None
                     document += 1
                     sentence.document = document

@@ -24,7 +24,7 @@ from unmask.errors import InputError
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import named
 from unmask.tasks.tagging.rows import TaggingExample
-from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, are_bio, find_entities, split_tag, to_bio
+from unmask.tasks.tagging.schemes import Scheme, are_bio, find_entities, split_tag, to_bio
 
 _PREDICATE_TYPE = "V"
 _CONTINUED = "C-"
@@ -162,13 +162,10 @@ class TaggingScore:
 
 def floors(labels: Sequence[str], training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
     """The figures of the most frequent tag everywhere, or of O where tags are of entities; see `Task.floors`."""
-    expected = known_labels(dev)
     if are_bio(labels):
-        outside = dev.alignment.get("num_outside")
-        num_units = dev.alignment["num_units"].sum() if outside is not None else len(expected)
-        num_outside = outside.sum() if outside is not None else (expected == labels.index(OUTSIDE)).sum()
+        num_units, num_outside = (dev.alignment[name].sum() for name in ("num_units", "num_outside"))
         return {"overall_accuracy": {"all O": float(num_outside / max(1, num_units))}, "overall_f1": {"all O": 0.0}}
-    most_frequent = int(np.bincount(known_labels(training)).argmax())
+    expected, most_frequent = known_labels(dev), int(np.bincount(known_labels(training)).argmax())
     share = float((expected == most_frequent).mean())
     baseline = f"all {labels[most_frequent]}"
     present = len(np.unique([*expected, most_frequent]))

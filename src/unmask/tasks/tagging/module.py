@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unmask.batch import IGNORE_INDEX, Batch, LossTerm
+from unmask.io.npy import map_features, writing_features
 from unmask.io.progress import Progress
 from unmask.io.writing import as_output_error
 from unmask.models.buckets import NO_LABEL, TOKENS, Padding, Paddings
@@ -24,7 +25,6 @@ from unmask.models.heads.bilstm import BiLstmHead, FeatureHead, token_outputs
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.tasks.base import TaskModule
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
-from unmask.tasks.tagging.feature_files import map_features, writing_features
 
 FEATURES = "features"
 """The token column that replaces the encoder's output."""

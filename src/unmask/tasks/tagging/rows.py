@@ -128,7 +128,7 @@ def read_example(
     if labelled and tags_name is not None and tags_name == (tokens_name or text_name):
         raise same_column(row.source, tags_name, "words", "text" if tokens_name is None else "tokens", "tags", "tags")
     tags: list[str] | None = None
-    if labelled and (entities := _entities_of(row, tags_name)) is not None:
+    if labelled and (entities := _entities_of(row, tags_name, tokens_name is None)) is not None:
         tags = _tags_of_entities(entities, text, units, row.source)
     elif labelled and tags_name is not None:
         tags = _texts_in(row, tags_name, names)
@@ -136,12 +136,15 @@ def read_example(
             raise InputError(f"{row.source}: {len(units)} tokens and {len(tags)} tags: expected one tag a token")
     elif labelled and needs_tags:
         raise missing_column(row, columns.tags, "tags", "tags")
+    document = row.fields.get("document")
+    if document is not None and isinstance(row, SentenceRow):  # their numbers begin anew in every file
+        document = row.source.rpartition(":")[0], document
     return TaggingExample(
         text,
         tuple(units),
         None if tags is None else tuple(tags),
         _predicate(row, _first(row, columns.predicate), len(units)),
-        row.fields.get("document"),
+        document,
         row.fields,
         row.source,
     )
@@ -269,15 +272,18 @@ def _predicate(row: Row, name: str | None, num_units: int) -> int | None:
     return number
 
 
-def _entities_of(row: Row, tags_name: str | None) -> Any:
+def _entities_of(row: Row, tags_name: str | None, is_text: bool) -> Any:
     """The entities of a row, where it has them in place of tags; None if it has none.
 
     Args:
         tags_name: the column of its tags, which may hold entities too; None if there is none.
+        is_text: whether the row has a text and no list of words: then an empty list says that there is no entity.
     """
     if tags_name is not None:
         value = _perhaps_list(row, tags_name)
-        return value if isinstance(value, list) and value and isinstance(value[0], list | Mapping) else None
+        if value == []:
+            return value if is_text and not _perhaps_list(row, "entities") else None
+        return value if isinstance(value, list) and isinstance(value[0], list | Mapping) else None
     if row.fields.get("entities") is not None:
         return _perhaps_list(row, "entities")
     lists = (_perhaps_list(row, name) for name in _ENTITIES)

@@ -159,8 +159,10 @@ def encode_sentences(
         leads = find_leads(aligned, example.units)
         places = [lead.token for lead in leads]
         counts.empty += not len(aligned)
-        if uncovered := len(example.units) - sum(lead.num_units for lead in leads):
-            num_uncovered += uncovered - example.words.count(" ")
+        if sum(lead.num_units for lead in leads) < len(example.units):
+            covered = {unit for lead in leads for unit in range(lead.unit, lead.unit + lead.num_units)}
+            uncovered = (word for unit, word in enumerate(example.words) if unit not in covered)
+            num_uncovered += sum(not word.isspace() for word in uncovered)
         named = [] if example.predicate is None else predicate_ids(aligned, example.units, example.predicate)
         capacity = settings.max_length - num_special - len(named)
         if capacity < 1:

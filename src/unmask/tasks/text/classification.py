@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -27,7 +26,7 @@ from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequenc
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text.data_sets import DATA_SETS, TextDataSet
 from unmask.tasks.text.examples import TextExample, TextFiles
-from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_label, unknown_label
+from unmask.tasks.text.labels import read_label, sorted_and_checked, unknown_label
 from unmask.tasks.text.metrics import LabelScore, f1_scores, warn_of_absent
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tasks.text.text_task import TextTask
@@ -36,7 +35,6 @@ logger = logging.getLogger("unmask")
 
 LabelledText = TextExample[str]
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _PLAIN = TextDataSet(TextFiles(), unlabelled=frozenset())
 
 _FEW_LABELS, _MOST_LABELS = 100, 1_000_000
@@ -120,10 +118,7 @@ class Classification(TextTask[str]):
                 f"{self.files.columns.label!r} looks like ids, texts or measured values; name the right one with "
                 "data.columns.label=..., take task.name=regression for values, or list the labels in task.labels"
             )
-        check_spelling(found)
-        check_values(found)
-        check_combined(found)
-        return sorted_labels(found)
+        return sorted_and_checked(found)
 
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
         """See `Task`; notes numbers in a table that are read as the ids of names, for they may mean other labels."""
@@ -212,13 +207,6 @@ class Classification(TextTask[str]):
             "prediction": prediction["label"],
             "probability": prediction["score"],
         }
-
-
-def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """The order of labels where nothing else says it: sorted as text, but by value if all are numbers (-1, 0.5, 10)."""
-    found = set(labels)
-    numeric = all(_NUMBER.fullmatch(label) for label in found)
-    return tuple(sorted(found, key=lambda label: (float(label) if numeric else 0, label)))
 
 
 def warn_of_contradictions(examples: Sequence[LabelledText], path: DataPath) -> None:

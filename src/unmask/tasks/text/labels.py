@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -191,7 +191,7 @@ _MISSING = {
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 
 
-def check_values(first_lines: Mapping[str, str]) -> None:
+def _check_values(first_lines: Mapping[str, str]) -> None:
     """Refuses labels that a program has written for a missing value, or one number in two ways.
 
     Args:
@@ -215,7 +215,7 @@ def check_values(first_lines: Mapping[str, str]) -> None:
             )
 
 
-def check_combined(first_lines: Mapping[str, str], separator: str | None = None) -> None:
+def _check_combined(first_lines: Mapping[str, str], separator: str | None = None) -> None:
     """Refuses labels that look like several in one cell.
 
     Args:
@@ -233,3 +233,26 @@ def check_combined(first_lines: Mapping[str, str], separator: str | None = None)
                 f"{first_lines[combined[0]]}: the label {combined[0]!r} looks like several with {mark!r} between them: "
                 f"give {multi_label}task.label_separator={mark!r}; if it is one label, list all of them in task.labels"
             )
+
+
+def sorted_and_checked(first_lines: Mapping[str, str], separator: str | None = None) -> tuple[str, ...]:
+    """The labels of a file in the order of `sorted_labels`.
+
+    Args:
+        first_lines: label -> where it first occurs.
+        separator: what labels were separated by; None for one label a cell.
+
+    Raises:
+        InputError: two look alike, or one looks like a missing value or like several labels.
+    """
+    check_spelling(first_lines)
+    _check_values(first_lines)
+    _check_combined(first_lines, separator)
+    return sorted_labels(first_lines)
+
+
+def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """The order of labels where nothing else says it: sorted as text, but by value if all are numbers (-1, 0.5, 10)."""
+    found = set(labels)
+    numeric = all(_NUMBER.fullmatch(label) for label in found)
+    return tuple(sorted(found, key=lambda label: (float(label) if numeric else 0, label)))

@@ -25,7 +25,7 @@ from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import listed, named
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
 from unmask.tasks.text.examples import TextExample
-from unmask.tasks.text.labels import check_combined, check_spelling, check_values, read_flag, read_labels, unknown_label
+from unmask.tasks.text.labels import read_flag, read_labels, sorted_and_checked, unknown_label
 from unmask.tasks.text.metrics import LabelSetScore, f1_scores, warn_of_absent
 from unmask.tasks.text.text_task import TextTask
 
@@ -62,7 +62,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         return {label: index for index, label in enumerate(self.labels)}
 
     def fit_to(self, path: DataPath) -> MultiLabelClassification:
-        """See `Task`. Labels not given by the settings are the file's, sorted.
+        """See `Task`. Labels not given by the settings are the file's, sorted; numbers by value.
 
         Raises:
             InputError: as in `Task`; or there are fewer than two labels, or over 10,000, or two look alike.
@@ -88,10 +88,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
                 f"{path}: {len(found)} different labels in all examples: expected at least two; for one label that is "
                 "there or not, write it out as two labels and leave task.multi_label out"
             )
-        check_spelling(found)
-        check_values(found)
-        check_combined(found, self.settings.label_separator)
-        return replace(fitted, labels=tuple(sorted(found)))
+        return replace(fitted, labels=sorted_and_checked(found, self.settings.label_separator))
 
     def _read_label(self, row: Row, name: str) -> tuple[str, ...]:
         """An example with an empty list of labels counts as labelled."""

@@ -397,6 +397,20 @@ def test_what_was_not_fitted_says_so(tiny_model: Path, tmp_path: Path) -> None:
             estimator.save(tmp_path)
 
 
+@pytest.mark.parametrize("is_many", [False, True])
+def test_a_fit_that_fails_changes_nothing(tiny_model: Path, is_many: bool) -> None:
+    numbers = np.eye(3, dtype=int)[[0, 1, 2] * 4]
+    estimator = classifier(tiny_model / "nowhere", epochs=1)
+    with pytest.raises(UserError):
+        estimator.fit(TEXTS, numbers if is_many else LABELS)
+    with pytest.raises(NotFittedError):
+        estimator.predict(TEXTS)
+    estimator.set_params(model=tiny_model).fit(TEXTS, LABELS)
+    with pytest.raises(UserError):
+        estimator.set_params(model=tiny_model / "nowhere").fit(TEXTS, numbers if is_many else ["x", "y", "z"] * 4)
+    assert set(estimator.predict(TEXTS)) <= {"dog", "man"}
+
+
 def test_bad_parameters_are_told_by_name(tiny_model: Path, tmp_path: Path) -> None:
     for settings, message in (
         ({"learning_rate": -1}, "TextClassifier.*learning_rate"),

@@ -241,7 +241,7 @@ def test_parquet_reads_back_equal(
 ) -> None:
     from pyarrow import parquet
 
-    monkeypatch.setattr("unmask.tasks.tagging.feature_files._GROUP_BYTES", 200)  # several row groups
+    monkeypatch.setattr("unmask.inference.features.parquet._GROUP_BYTES", 200)  # several row groups
     plain = extract_features(model, texts, tmp_path / "plain", layers=layers, pool=pool)
     out = extract_features(model, texts, tmp_path / "out", layers=layers, pool=pool, format="parquet")
     assert sorted(path.name for path in out.iterdir()) == ["features.parquet", "index.jsonl"]

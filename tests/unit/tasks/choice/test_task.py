@@ -76,9 +76,10 @@ def test_what_cannot_be_cut_is_refused(tokenizer: TextTokenizer) -> None:
 
 def test_choices_that_encode_to_nothing_are_kept_and_counted(tokenizer: TextTokenizer) -> None:
     counts = ExampleCounts()
-    coded = TASK.encode([example("a man", "\u200b", "a dog")], tokenizer, counts)
-    assert len(coded) == 1
-    assert counts.notes == {"choices without any token": 1}
+    behind_question = replace(example("a man", "\u200b", "\u200b"), question="a man")
+    coded = TASK.encode([example("a man", "\u200b", "a dog"), behind_question], tokenizer, counts)
+    assert len(coded) == 2
+    assert counts.notes == {"choices without any token": 3}
 
 
 # ---- The module

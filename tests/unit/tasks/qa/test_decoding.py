@@ -114,7 +114,7 @@ def test_a_passage_without_tokens() -> None:
         nothing, one, invisible = decode_answers(examples, encoded, logits, rules)
         for prediction in (nothing, invisible):
             assert (prediction["answer"], prediction["start"], prediction["n_best"]) == ("", None, [])
-            assert prediction["no_answer_probability"] == 1.0
+            assert prediction["no_answer_probability"] == float(rules.unanswerable or False)
         assert one["n_best"][0]["answer"] == "one"
 
 

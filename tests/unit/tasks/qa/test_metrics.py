@@ -113,6 +113,16 @@ def test_best_threshold_at_either_end() -> None:
     assert QaScore(unanswerable=True).best_null_threshold() == 0.0
 
 
+def test_best_threshold_where_all_probabilities_are_one() -> None:
+    score = QaScore(unanswerable=True)
+    for lead, golds in ((-60.0, ()), (-41.0, ("kite",)), (-40.0, ("kite",))):
+        best = {"n_best": [{"answer": "kite", "score": lead}], "null_score": 0.0}
+        score.add([example(*golds)], [prediction("", 1.0) | best])
+    score.add([example()], [prediction("", 1.0) | {"n_best": [], "null_score": 0.0}])  # a passage without a token
+    assert score.best_null_threshold() == -50.5
+    assert score.metrics()["best_f1"] == 100.0
+
+
 def test_without_probabilities_there_is_no_best_threshold() -> None:
     score = QaScore(unanswerable=True)
     score.add([example("kite"), example()], [prediction("kite"), prediction("")])

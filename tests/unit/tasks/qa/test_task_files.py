@@ -187,6 +187,8 @@ def test_documents_of_triviaqa_without_the_answer_are_left_out(tmp_path: Path) -
     assert one.gold_texts == ("kite", "Kite", "dragon")
     assert counts.notes == {WITHOUT_ANSWER: 2}
     assert sum(1 for _ in task.load_rows(path)) == 3
+    examples, _ = load(task, path, unlabelled=True)  # a prediction for each is scored with the file alone
+    assert [one.gold_texts is None for one in examples] == [False, True, True]
 
 
 def test_what_columns_are_for() -> None:

@@ -10,6 +10,7 @@ import pytest
 from support.files import json_lines, write, write_rows
 from support.tagging import KLUE, POS, TASK, tagging_task
 from unmask.errors import InputError, SettingsError
+from unmask.io.input_files import DataPath, InputFiles
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings, TaskSettings
@@ -18,7 +19,7 @@ from unmask.tasks.tagging.schemes import find_entities
 from unmask.tasks.tagging.task import Tagging, open_task
 
 
-def load(task: Tagging, path: Path, **options: bool) -> tuple[list[TaggingExample], dict[str, int]]:
+def load(task: Tagging, path: DataPath, **options: bool) -> tuple[list[TaggingExample], dict[str, int]]:
     counts = ExampleCounts()
     return list(task.load(path, counts, **options)), counts.notes
 
@@ -173,6 +174,8 @@ def test_documents_give_context(tmp_path: Path) -> None:
     task = tagging_task(document_context=True)
     assert [(one.left, one.right) for one in load(task, path)[0]] == [((), ("b",)), (("a",), ()), ((), ())]
     assert load(TASK, path)[0][0].right == ()
+    two = InputFiles(tuple(write(tmp_path / f"{name}.conll", f"-DOCSTART- O\n\n{name} O\n") for name in "yz"))
+    assert [(one.left, one.right) for one in load(task, two)[0]] == [((), ()), ((), ())]
     with pytest.raises(InputError, match=r"c\.conll:1: .* nothing says which sentences belong together"):
         load(task, write(tmp_path / "c.conll", "a O\n\nb O\n"))
     with pytest.raises(InputError, match="nothing says which sentences belong together"):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from support.sizes import small
 from unmask.batch import IGNORE_INDEX, Batch
@@ -16,7 +15,6 @@ from unmask.models.bert import BertEncoder
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.layer_mixture import CHOICES
 from unmask.tasks.encoded import EncodedExamples, encoded
-from unmask.tasks.tagging.feature_files import map_features, writing_features
 from unmask.tasks.tagging.module import FeatureTaggingModule, with_features
 from unmask.training.device import choose_compute
 
@@ -130,16 +128,3 @@ def test_a_failure_leaves_the_former_file(tmp_path: Path, monkeypatch: pytest.Mo
         with_features(new_examples(), module.encoder, "last", path, CPU.device)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (1, 3), (1000, 2, 3)])
-def test_files_are_numpys_own(shape: tuple[int, ...], tmp_path: Path) -> None:
-    values: NDArray[np.float32] = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    path = tmp_path / "array.npy"
-    with writing_features(path, shape[1:]) as writer:
-        for row in np.random.default_rng(1).permutation(shape[0]):
-            writer.write(int(row), values[row : row + 1])
-        writer.finish(shape[0])
-    for read in (np.load(path), np.load(path, mmap_mode="r"), map_features(path)):
-        assert read.dtype == np.float32
-        np.testing.assert_array_equal(read, values)

@@ -124,7 +124,10 @@ def test_entities_that_point_into_a_text() -> None:
 @pytest.mark.parametrize("column", ["entities", "tags"])
 def test_entities_in_the_cell_of_a_table(column: str) -> None:
     assert read({"text": "in Rome", column: '[[3, 7, "LOC"]]'}).tags == ("O", "B-LOC")
-    assert read({"text": "in Rome", "entities": "[]"}).tags == ("O", "O")
+    for none in ("[]", []):
+        assert read({"text": "in Rome", column: none}, TaggingColumns(tags=(column,))).tags == ("O", "O")
+    with pytest.raises(InputError, match="x:7: 2 tokens and 0 tags"):
+        read({"text": "in Rome", "tags": [], "entities": [[3, 7, "LOC"]]})
     with pytest.raises(InputError, match=r"x:7: entities is .*: expected a list of .* as JSON"):
         read({"text": "in Rome", "entities": "[[3, 7, 'LOC']]"})
     with pytest.raises(InputError, match=r'x:7: entities is "": expected .*, \[\] for none'):

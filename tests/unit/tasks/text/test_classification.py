@@ -25,9 +25,10 @@ from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.sequence_module import SequenceModule, next_token_term, num_continued
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text import classification, regression
-from unmask.tasks.text.classification import Classification, open_task, sorted_labels
+from unmask.tasks.text.classification import Classification, open_task
 from unmask.tasks.text.data_sets import DATA_SETS
 from unmask.tasks.text.examples import TextExample
+from unmask.tasks.text.labels import sorted_labels
 from unmask.tokenization.tokenizer import TextTokenizer
 
 

@@ -96,6 +96,7 @@ def test_labels_that_differ_in_blanks_alone_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=told):
         opened().fit_to(path)
     assert opened().fit_to(write(path, "news , art", "art,news")).labels == ("art", "news")  # a table's are stripped
+    assert opened().fit_to(write(path, ["10", "2"], ["9"])).labels == ("2", "9", "10")
 
 
 def test_the_loss_is_binary_cross_entropy_over_every_label(tiny_model: Path) -> None:
