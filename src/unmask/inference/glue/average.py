@@ -24,18 +24,23 @@ class GlueAverages:
         figures: in 0..1, by data set, in the order of `FIGURE_NAMES`; None for what a run did not measure.
         averages: in 0..1, by the names in `AVERAGES`; only those with all their figures.
         missing: for each of the other averages, what it lacks.
+        runs: of how many runs these are the best on the same dev file, by data set; higher than their mean by that.
     """
 
     figures: Mapping[str, tuple[float | None, ...]]
     averages: Mapping[str, float]
     missing: Mapping[str, Sequence[str]]
+    runs: Mapping[str, int]
 
     def describe(self) -> str:
         """A line for each figure and each average, in 0..100 as papers print them."""
         lines = []
         for name, values in self.figures.items():
-            figures = zip(FIGURE_NAMES[name], values, strict=True)
-            lines.append(f"{name:<6} " + ", ".join(f"{what} {_percent(value)}" for what, value in figures))
+            figures = ", ".join(
+                f"{what} {_percent(value)}" for what, value in zip(FIGURE_NAMES[name], values, strict=True)
+            )
+            best = f"   (the best of {self.runs[name]:,} runs on these examples)" if self.runs[name] > 1 else ""
+            lines.append(f"{name:<6} {figures}{best}")
         for average, rule in AVERAGE_RULES.items():
             if average in self.averages:
                 lines.append(f"{average:<12} {_percent(self.averages[average])}   {rule}")
@@ -46,7 +51,8 @@ class GlueAverages:
     def as_dict(self) -> dict[str, Any]:
         """The same for scripts."""
         figures = {name: dict(zip(FIGURE_NAMES[name], values, strict=True)) for name, values in self.figures.items()}
-        return {"figures": figures, "averages": dict(self.averages), "missing": dict(self.missing)}
+        averages, missing, runs = dict(self.averages), dict(self.missing), dict(self.runs)
+        return {"figures": figures, "averages": averages, "missing": missing, "runs": runs}
 
 
 def _percent(value: float | None) -> str:
@@ -65,14 +71,16 @@ def average_runs(runs: Sequence[Path]) -> GlueAverages:
         InputError: a run has no figures on dev.
         ModelError: a run has made no model yet.
     """
-    figures = {task: _figures(run, task) for task, run in runs_by_task(runs, FIGURE_NAMES).items()}
+    by_task = runs_by_task(runs, FIGURE_NAMES)
+    results = {task: _results(run) for task, run in by_task.items()}
+    figures = {task: _figures(run, task, results[task]) for task, run in by_task.items()}
     averages = glue_averages(figures)
     missing = {name: found for name in AVERAGES if (found := missing_figures(name, figures))}
-    return GlueAverages(figures, averages, missing)
+    return GlueAverages(figures, averages, missing, {task: its.get("runs", 1) for task, its in results.items()})
 
 
-def _figures(run: Path, task: str) -> tuple[float | None, ...]:
-    results, files = _results(run), _files(run)
+def _figures(run: Path, task: str, results: Mapping[str, Any]) -> tuple[float | None, ...]:
+    files = _files(run)
     dev = results.get("dev")
     if not isinstance(dev, dict) or not dev:
         raise InputError(f"{run}: it was measured on no dev file: fine-tune with data.dev=...")
@@ -86,16 +94,18 @@ def _figures(run: Path, task: str) -> tuple[float | None, ...]:
 
 
 def _results(run: Path) -> dict[str, Any]:
-    """The results of a run, or of the best run of a search."""
+    """The results of a run, or of the best run of a search, with how many `runs` that has."""
     try:
-        found = read_object(run / SUMMARY)["best_on_dev"] if (run / SUMMARY).is_file() else read_object(run / RESULTS)
-    except (InputError, KeyError) as error:
+        if (run / SUMMARY).is_file():
+            summary = read_object(run / SUMMARY)
+            found = {**summary["best_on_dev"], "runs": summary["num_finished"]}
+        else:
+            found = read_object(run / RESULTS)
+    except (InputError, KeyError, TypeError) as error:
         raise InputError(
             f"{run}: no figures there ({RESULTS} of a run, or {SUMMARY} of a search): expected what `unmask finetune` "
             "wrote, finished"
         ) from error
-    if not isinstance(found, dict):
-        raise InputError(f"{run}: its figures are no object: run it again")
     return found
 
 

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from unmask.errors import SettingsError
+
+Figure = float | tuple[float | None, ...]
+
 FIGURE_NAMES: dict[str, tuple[str, ...]] = {
     "cola": ("matthews_correlation",),
     "sst2": ("accuracy",),
@@ -44,15 +48,29 @@ AVERAGE_RULES: dict[str, str] = {
 """A description of each average."""
 
 
-def glue_averages(known: Mapping[str, tuple[float | None, ...]]) -> dict[str, float]:
+def glue_averages(figures: Mapping[str, Figure]) -> dict[str, float]:
     """The averages of GLUE figures that the papers report, by the names in `AVERAGES`.
 
     Args:
-        known: figures by data set, in 0..1 or 0..100, in the order of `FIGURE_NAMES`; None for one that is not known.
+        figures: by data set, in 0..1 or 0..100; where `FIGURE_NAMES` has two, both in that order, None for one that is
+            not known.
 
     Returns:
         The averages whose figures are all known.
+
+    Raises:
+        SettingsError: a name is not a data set of GLUE, or has the wrong number of figures.
     """
+    known: dict[str, tuple[float | None, ...]] = {}
+    for name, figure in figures.items():
+        if name not in FIGURE_NAMES:
+            raise SettingsError(f"no figure of {name!r} is averaged: expected {', '.join(FIGURE_NAMES)}")
+        known[name] = figure if isinstance(figure, tuple) else (figure,)
+        if len(known[name]) != len(FIGURE_NAMES[name]):
+            raise SettingsError(
+                f"{name} has {len(known[name])} figures: expected {' and '.join(FIGURE_NAMES[name])}, None for what is "
+                "not known"
+            )
     averages = {}
     for average, columns in AVERAGES.items():
         if not missing_figures(average, known):

@@ -60,8 +60,13 @@ def test_a_search_counts_with_its_best_run(tmp_path: Path) -> None:
     runs = write_runs(tmp_path)
     (runs[0] / "results.json").unlink()
     best = {"trial": "lr3e-05", "dev": {"matthews_correlation": 0.6}, "test": {}}
-    (runs[0] / "summary.json").write_text(json.dumps({"best_on_dev": best}), "utf-8")
-    assert average_runs(runs).figures["cola"] == (0.6,)
+    (runs[0] / "summary.json").write_text(json.dumps({"best_on_dev": best, "num_finished": 5}), "utf-8")
+    averages = average_runs(runs)
+    assert averages.figures["cola"] == (0.6,)
+    assert (averages.runs["cola"], averages.runs["sst2"]) == (5, 1)
+    cola, sst2, *_ = averages.describe().splitlines()
+    assert cola == "cola   matthews_correlation 60.0   (the best of 5 runs on these examples)"
+    assert sst2 == "sst2   accuracy 93.5"
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
