@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +94,32 @@ def test_prose_is_wrapped(path: Path) -> None:
     """Tables, pictures and fenced blocks may be wider."""
     text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert not [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "!"))]
+
+
+PYTHON = [
+    (name_of(path), code)
+    for path in sorted(DOCUMENTS)
+    for code in re.findall(r"^```python\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(("name", "code"), PYTHON, ids=[f"{name}-{number}" for number, (name, _) in enumerate(PYTHON)])
+def test_python_in_the_docs_calls_what_is_there(name: str, code: str) -> None:
+    """What is imported exists, and takes the arguments that it is given."""
+    known: dict[str, Any] = {"unmask": importlib.import_module("unmask")}
+    for node in ast.walk(ast.parse(code, name)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "unmask":
+            module = importlib.import_module(node.module or "")
+            known |= {alias.asname or alias.name: getattr(module, alias.name) for alias in node.names}
+    for node in ast.walk(ast.parse(code, name)):
+        if isinstance(node, ast.Call) and (called := _called(node.func, known)) is not None:
+            inspect.signature(called).bind(*node.args, **{each.arg: each for each in node.keywords if each.arg})
+
+
+def _called(function: ast.expr, known: dict[str, Any]) -> Any:
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "unmask":
+        return getattr(known["unmask"], function.attr)
+    return known.get(function.id) if isinstance(function, ast.Name) else None
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=name_of)
