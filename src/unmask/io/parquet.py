@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from unmask.errors import InputError
+from unmask.io.encodings import MOST_LINE_BYTES
 from unmask.io.reading import check_library
 from unmask.io.rows import Refuse, Row, Table, is_sound_header
 from unmask.io.settings import TableSettings
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import DataType, RecordBatch
+    from pyarrow.parquet import ParquetFile
 
 PARQUET_ROWS = 256
-"""Rows of a `.parquet` in memory at a time, besides what one row group needs."""
+"""Most rows of a `.parquet` in memory at a time, besides what one row group needs."""
 
 
 def open_parquet(
@@ -45,12 +47,20 @@ def open_parquet(
         number = 0
         columns = None if column is None else [column]
         for group in range(table.num_row_groups):
-            for batch in table.iter_batches(PARQUET_ROWS, row_groups=[group], columns=columns, use_threads=False):
-                for fields in _fields_of(batch, name):
-                    number += 1
-                    if on_share is not None:
-                        on_share(number / table.metadata.num_rows)
-                    yield Row(_as_json(fields, f"{name}:{number}"), f"{name}:{number}")
+            num_rows = min(PARQUET_ROWS, max(1, MOST_LINE_BYTES // _longest(file, table, group, columns)))
+            for batch in table.iter_batches(num_rows, row_groups=[group], columns=columns, use_threads=False):
+                for part in _parts_of(batch):
+                    is_read = part.num_rows > 1 or _num_bytes(part.columns) <= MOST_LINE_BYTES
+                    for fields in _fields_of(part, name) if is_read else [None]:
+                        number += 1
+                        place = f"{name}:{number}"
+                        if on_share is not None:
+                            on_share(number / table.metadata.num_rows)
+                        if fields is not None:
+                            yield Row(_as_json(fields, place), place)
+                        else:
+                            problem = f"a row of over {MOST_LINE_BYTES:,} bytes: expected texts; take that row out"
+                            refuse(place, "too long a row", problem)
 
     is_sound = is_sound_header(names, name, TableSettings(), refuse)
     return Table(
@@ -69,6 +79,65 @@ def refusing_damage(name: str, refuse: Refuse) -> Iterator[None]:
         if not is_arrow and not (isinstance(error, OSError) and not error.errno):
             raise
         refuse(name, "damaged file", f"not a sound Parquet file ({error}): fetch or make the file again")
+
+
+def _longest(file: IO[bytes], table: ParquetFile, group: int, columns: list[str] | None) -> int:
+    """Bytes that a cell of a row group may have, by the first row and the dictionaries: a text of megabytes that is
+    stored once may be in every row."""
+    from pyarrow.parquet import ParquetFile
+
+    schema, chunks = table.schema, table.metadata.row_group(group)
+    texts = [
+        schema.column(each).path
+        for each in range(chunks.num_columns)
+        if chunks.column(each).physical_type == "BYTE_ARRAY" and schema.column(each).logical_type.type != "DECIMAL"
+    ]
+    if chunks.num_rows <= 1 or not texts:
+        return 1
+    as_dictionaries = ParquetFile(file, metadata=table.metadata, read_dictionary=texts, pre_buffer=False)
+    first = next(as_dictionaries.iter_batches(1, row_groups=[group], columns=columns, use_threads=False), None)
+    return 1 if first is None else max(1, *(max(each.nbytes, _num_bytes([each])) for each in first.columns))
+
+
+def _parts_of(batch: RecordBatch) -> Iterator[RecordBatch]:
+    """A batch, or its rows one by one where they are large, since each becomes a text of its own."""
+    if _num_bytes(batch.columns) <= MOST_LINE_BYTES // 8:
+        yield batch
+    else:
+        yield from (batch.slice(row, 1) for row in range(batch.num_rows))
+
+
+def _num_bytes(columns: Iterable[Any]) -> int:
+    """The size of the values of columns, each as often as it is there; where they are not texts, roughly."""
+    from pyarrow import compute, types
+
+    size = 0
+    for column in columns:
+        kind = column.type
+        if types.is_dictionary(kind):
+            lengths = _lengths(column.dictionary).cast("int64").take(column.indices)
+            size += compute.sum(lengths).as_py() or 0
+        elif types.is_map(kind):  # of which `flatten` knows nothing
+            begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+            size += _num_bytes(each.slice(begin, end - begin) for each in (column.keys, column.items))
+        elif types.is_nested(kind):
+            size += _num_bytes(column.flatten() if types.is_struct(kind) else [column.flatten()])
+        elif _is_text(kind):
+            size += compute.sum(_lengths(column)).as_py() or 0
+        else:
+            size += column.nbytes
+    return size
+
+
+def _is_text(kind: DataType) -> bool:
+    return str(kind) in ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+
+
+def _lengths(texts: Any) -> Any:
+    """Bytes of each text; a view cannot be asked."""
+    from pyarrow import compute
+
+    return compute.binary_length(texts.cast("large_binary") if str(texts.type).endswith("_view") else texts)
 
 
 def _fields_of(batch: RecordBatch, name: str) -> Iterator[dict[str, Any]]:

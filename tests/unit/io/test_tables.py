@@ -208,6 +208,27 @@ def test_parquet_values_that_python_or_json_cannot_hold_are_text(tmp_path: Path)
         fields(path)
 
 
+def test_parquet_values_are_the_same_where_rows_are_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, text = tmp_path / "a.parquet", pyarrow.string()
+    columns = {
+        "text": pyarrow.array(["글", None, "other"], pyarrow.string_view()),
+        "tags": [["a", None, "b"], None, []],
+        "of": [{"x": "a", "y": ["b"]}, None, {"x": None, "y": None}],
+        "map": pyarrow.array([[("a", "b")], None, [("c", "d"), ("e", None)]], pyarrow.map_(text, text)),
+        "raw": [b"x", None, b""],
+        "price": [Decimal("1.50"), None, Decimal("2.50")],
+        "label": pyarrow.array(["a", None, "a"], pyarrow.dictionary(pyarrow.int32(), text)),
+        "number": [1, None, 3],
+        "none": [None] * 3,
+    }
+    parquet.write_table(pyarrow.table(columns), path)
+    together = fields(path)
+    monkeypatch.setattr("unmask.io.parquet.MOST_LINE_BYTES", 400)
+    assert fields(path) == together
+
+
 def test_parquet_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.parquet: not a sound Parquet file"):
         fields(write(tmp_path / "a.parquet", "PAR1 no"))
