@@ -96,7 +96,7 @@ def _longest(file: IO[bytes], table: ParquetFile, group: int, columns: list[str]
         return 1
     as_dictionaries = ParquetFile(file, metadata=table.metadata, read_dictionary=texts, pre_buffer=False)
     first = next(as_dictionaries.iter_batches(1, row_groups=[group], columns=columns, use_threads=False), None)
-    return 1 if first is None else max(1, *(max(each.nbytes, _num_bytes([each])) for each in first.columns))
+    return 1 if first is None else max([1, *(max(each.nbytes, _num_bytes([each])) for each in first.columns)])
 
 
 def _parts_of(batch: RecordBatch) -> Iterator[RecordBatch]:
