@@ -16,7 +16,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from unmask.corpus.statistics import describe_losses
@@ -38,7 +37,7 @@ from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
 from unmask.training.run.model_place import CARD, marked
-from unmask.yaml_text import parse_yaml
+from unmask.yaml_text import dump_yaml, parse_yaml
 
 
 @dataclass(frozen=True)
@@ -157,9 +156,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
     }
     return str(
         _template().render(
-            front=yaml.safe_dump(
-                {key: value for key, value in front.items() if value}, sort_keys=False, allow_unicode=True
-            ),
+            front=dump_yaml({key: value for key, value in front.items() if value}),
             name=name,
             architecture=(description["architectures"] or ["model"])[0],
             export=export and export.sentence,
