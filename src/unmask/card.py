@@ -17,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from unmask.corpus.statistics import describe_losses
@@ -39,6 +38,7 @@ from unmask.tasks.settings import FIELDS_OF_KINDS, kind_of
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
 from unmask.training.run.model_place import CARD, marked
+from unmask.yaml_text import dump_yaml, parse_yaml
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ def stated_in(directory: Path) -> Stated:
     """What the card of a model directory states; nothing where there is none, or it cannot be read."""
     try:
         _, front, _ = (directory / CARD).read_text("utf-8").split("---\n", 2)
-        stated = yaml.safe_load(front)
+        stated = parse_yaml(front, CARD)
         several = {key: stated.get(key) or () for key in ("language", "datasets")}
         lists = {key: (each,) if isinstance(each, str) else tuple(map(str, each)) for key, each in several.items()}
         license = stated.get("license")
-        return Stated(None if license is None else str(license), lists["language"], lists["datasets"])
-    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError, SettingsError):
+        return Stated(license if isinstance(license, str) else None, lists["language"], lists["datasets"])
+    except (OSError, ValueError, TypeError, AttributeError, SettingsError):
         return Stated()
 
 
@@ -157,9 +157,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
     }
     return str(
         _template().render(
-            front=yaml.safe_dump(
-                {key: value for key, value in front.items() if value}, sort_keys=False, allow_unicode=True
-            ),
+            front=dump_yaml({key: value for key, value in front.items() if value}),
             name=name,
             architecture=(description["architectures"] or ["model"])[0],
             export=export and export.sentence,

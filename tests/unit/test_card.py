@@ -349,12 +349,18 @@ def test_a_card_that_is_a_link_to_nothing_stays(run: Path, tmp_path: Path) -> No
     assert not (tmp_path / "not there").exists()
 
 
+ALIASES = "".join(f"a{number}: &a{number} [*a{number - 1}, *a{number - 1}]\n" for number in range(1, 100))
+"""Of 2^99 texts."""
+
+
 @pytest.mark.parametrize(
     ("card", "expected"),
     [
         ("---\nlicense: mit\nlanguage: ko\ndatasets:\n- a/b\n- c\n---\n# name\n", Stated("mit", ("ko",), ("a/b", "c"))),
         ("---\nlanguage:\n- en\n---\n---\n", Stated(languages=("en",))),
         ("---\nlicense: [\n---\n", Stated()),
+        ("---\nlicense: [mit]\nlanguage: no\n---\n", Stated(languages=("no",))),
+        (f"---\na: &a0 x\n{ALIASES}license: *a99\n---\n", Stated()),
         ("---\n- mit\n---\n", Stated()),
         ("# name\n", Stated()),
         (None, Stated()),

@@ -47,7 +47,6 @@ from unmask.models.hub.uses import FINE_TUNED
 from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.table import recall_task
 from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
@@ -317,15 +316,14 @@ def predict_file(
         SettingsError: see `with_options`, `Deciding.check` and `read_inputs`.
     """
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
-    columns = as_columns(columns)
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
     return deciding(predictor(_rows(predictor, path, columns, format), advance), predictor.task)
 
 
-def _rows(predictor: Predictor, path: str | DataPath, columns: ColumnSettings, format: str | None) -> Iterator[Row]:
-    rows = read_task_inputs(path, predictor.task, format)
-    return rows if columns.id is None else having_field(rows, columns.id)
+def _rows(predictor: Predictor, path: str | DataPath, columns: Columns, format: str | None) -> Iterator[Row]:
+    rows, column = read_task_inputs(path, predictor.task, format), as_columns(columns).id
+    return rows if column is None else having_field(rows, column)
 
 
 def write_predictions(
@@ -371,7 +369,6 @@ def write_predictions(
             f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
             f"{predictor.task.settings.name}: name the file .jsonl"
         )
-    columns = as_columns(columns)
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
     total = None
@@ -379,8 +376,7 @@ def write_predictions(
         total = _survey(predictor, _rows(predictor, path, columns, format), out.suffix)
     with Progress("predicting", total, unit="inputs") as progress, writing(out) as file:
         answers = predictor(_rows(predictor, path, columns, format), progress.advance)
-        predictions = deciding(answers, predictor.task)
-        for line in answer_lines(predictions, out.suffix):
+        for line in answer_lines(deciding(answers, predictor.task), out.suffix):
             # A lone surrogate, in a field that no model reads, is written as its JSON escape.
             file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
     return out

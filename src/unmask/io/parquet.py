@@ -12,10 +12,13 @@ from unmask.io.rows import Refuse, Row, Table, is_sound_header
 from unmask.io.settings import TableSettings
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import DataType, RecordBatch
 
 PARQUET_ROWS = 256
-"""Rows of a `.parquet` in memory at a time, besides what one row group needs."""
+"""Most rows of a `.parquet` in memory at a time, besides what one row group needs."""
+
+_MOST_BYTES = 1 << 25
+"""Of texts in a batch, where one text does not have more."""
 
 
 def open_parquet(
@@ -45,7 +48,8 @@ def open_parquet(
         number = 0
         columns = None if column is None else [column]
         for group in range(table.num_row_groups):
-            for batch in table.iter_batches(PARQUET_ROWS, row_groups=[group], columns=columns, use_threads=False):
+            num_rows = min(PARQUET_ROWS, max(1, _MOST_BYTES // _longest(file, group, columns)))
+            for batch in table.iter_batches(num_rows, row_groups=[group], columns=columns, use_threads=False):
                 for fields in _fields_of(batch, name):
                     number += 1
                     if on_share is not None:
@@ -56,6 +60,23 @@ def open_parquet(
     return Table(
         names if is_sound else (), name, rows() if is_sound else iter(()), dict(zip(names, types, strict=True))
     )
+
+
+def _longest(file: IO[bytes], group: int, columns: list[str] | None) -> int:
+    """Bytes of the longest text in the dictionaries of a row group, where one of megabytes may be stored once for every
+    row; 1 without dictionaries."""
+    from pyarrow import compute, parquet, types
+
+    def is_text(kind: DataType) -> bool:
+        return bool(types.is_string(kind) or types.is_large_string(kind))
+
+    schema = parquet.read_schema(file)
+    texts = [field.name for field in schema if is_text(field.type)]
+    as_dictionaries = parquet.ParquetFile(file, read_dictionary=texts, pre_buffer=False)
+    first = next(as_dictionaries.iter_batches(1, row_groups=[group], columns=columns, use_threads=False), None)
+    stored = [] if first is None else [each.dictionary for each in first.columns if types.is_dictionary(each.type)]
+    lengths = (compute.max(compute.binary_length(texts)).as_py() for texts in stored if is_text(texts.type))
+    return max([1, *(length or 0 for length in lengths)])
 
 
 @contextmanager

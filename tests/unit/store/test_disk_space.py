@@ -39,7 +39,7 @@ def test_of_a_table_as_much_text_is_expected_as_it_has(tmp_path: Path, monkeypat
     monkeypatch.setattr(disk_space, "_READ_S", 0.0)
     texts = [f"The quick brown fox {number} jumped over the lazy dogs." for number in range(5000)]
     path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"text": texts}), path)
+    parquet.write_table(pyarrow.table({"text": texts}), path, compression="none")  # a row of it is many bytes
     encoder = Encoder(trained(texts[:100], vocab_size=200), "rules")
     estimate = estimate_store([path], encoder, ReadingSettings(), CleaningSettings())
     assert estimate is not None

@@ -18,7 +18,7 @@ from markdown_it.token import Token
 from unmask.corpus.documents import Document
 from unmask.corpus.source import CorpusFile
 
-_FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[ \t]*[\w\"'#-]+[^\n:]*:|#)(?:.*\n)*?(?:---|\.\.\.)[ \t]*\n")
+_FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[ \t]*[\w\"'#-][^\n:]*:|#)(?:.*\n)*?(?:---|\.\.\.)[ \t]*\n")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _FOOTNOTE = re.compile(r"\[\^\w+\]:?")
 _BOX = re.compile(r"\[[ xX]\]\s+")

@@ -22,7 +22,7 @@ _TAG_END = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _LEFT_
 _TAG = re.compile(rf"<({_LEFT_OUT})(?=[\s/>])[^<>]*?(/)?>", re.IGNORECASE)
 _BLOCK_MARK = re.compile(r"<!--|<[A-Za-z]|\{\{|\}\}|\{\||\|\}")
 _CLOSED_BY = {"}}": "{{", "|}": "{|"}
-_EXTERNAL_LINK = re.compile(r"(?<!\[)\[(?:[a-z]+:)?//[^\s\[\]<>]+(?:[ \t]+([^\[\]\n]*))?\]")
+_EXTERNAL_LINK = re.compile(r"(?<!\[)\[(?:[a-z]+:)?//[^\s\[\]<>]+(?:[ \t]++([^\[\]\n]*))?\]")
 _INNERMOST_LINK = re.compile(r"\[\[([^\[\]]*)\]\]")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
 _APOSTROPHES = re.compile(r"'{2,}")
@@ -35,6 +35,14 @@ _INLINE_TAG = re.compile(
 )
 _MARK_LEFT = re.compile(r"\[\[|\]\]|\{\{|\}\}|<[A-Za-z/!]")
 _LOOSE_MARK = re.compile(r"\[\[|\]\]|\{\{+|\}\}+|</?[A-Za-z][^<>]*>")
+
+_MOST_STEPS = 100_000
+"""Characters of a paragraph that is parsed, times the marks in it: the parser begins anew after one that nothing
+closes."""
+_MOST_NESTED = 20
+"""Links within links that are looked at."""
+_LINE_BEGIN = 64
+"""Characters at the beginning of a line in which the mark of a table may be, after blanks and colons."""
 
 _NO_PASSAGE = re.compile(r"[*#:;|]|=.*=$|!.*(?:!!|\|)|----|\{\|")  # how lines of lists, headers and tables begin
 _ENTITY = re.compile(r"&#?\w{1,32};")
@@ -136,7 +144,9 @@ def _closes_template(text: str, begin: int) -> bool:
 
 
 def _begins_line(text: str, position: int) -> bool:
-    return not text[text.rfind("\n", 0, position) + 1 : position].strip(" \t:")
+    begin = max(0, position - _LINE_BEGIN)
+    _, line_end, line = text[begin:position].rpartition("\n")
+    return (begin == 0 or line_end != "") and not line.strip(" \t:")
 
 
 def _without_links(text: str, namespaces: Collection[str]) -> str:
@@ -151,9 +161,10 @@ def _without_links(text: str, namespaces: Collection[str]) -> str:
                 return ""
         return label or target.removeprefix(":")
 
-    num_links = 1
-    while num_links:
+    for _ in range(_MOST_NESTED):
         text, num_links = _INNERMOST_LINK.subn(label, text)
+        if not num_links:
+            break
     return text
 
 
@@ -162,9 +173,14 @@ def _apostrophes(match: re.Match[str]) -> str:
 
 
 def _parse(paragraph: str, namespaces: Collection[str]) -> str:
-    """A paragraph without its marks, by a full parser; any marks still left are unpaired."""
+    """A paragraph without its marks, by a full parser; any marks still left are unpaired.
+
+    Of one with more marks than articles have, only these are removed.
+    """
     import mwparserfromhell
 
+    if len(paragraph) * sum(map(paragraph.count, "<[{")) > _MOST_STEPS:
+        return _LOOSE_MARK.sub("", paragraph)
     code = mwparserfromhell.parse(paragraph, skip_style_tags=True)
     for link in code.filter_wikilinks():
         prefix, colon, _ = str(link.title).partition(":")

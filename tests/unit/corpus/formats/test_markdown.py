@@ -59,6 +59,11 @@ def test_many_marks_that_nothing_closes(mark: str) -> None:
     assert stripped.endswith("x") or (mark in ("`", "<!--", "- ", "> ") and stripped == "")
 
 
+def test_a_long_word_that_begins_no_front_matter() -> None:
+    word = "a" * 500_000
+    assert strip_markdown(f"---\n{word}\n") == word
+
+
 @pytest.mark.parametrize(
     ("opened", "closed", "stays"),
     [("![", "](a)", 0), ("[", "](a)", 1000), ("[![", "](a)](b)", 0), ("> ", "", 99), ("*a ", "*", 1000)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from support.commands import type_in
 from support.corpora import SKIP, STOP, read, refused
 from support.files import write
 from unmask.corpus.documents import CorpusCounts, Document
+from unmask.corpus.reading import read_files
 from unmask.corpus.settings import ReadingSettings
 
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
@@ -156,3 +158,18 @@ def test_a_damaged_parquet_is_told(tmp_path: Path, damage: str) -> None:
     assert refused(path, ReadingSettings(column="body")).startswith(f"{path}: not a sound Parquet file (")
     counts = read(path, ReadingSettings(column="body", on_error="skip"))[1]
     assert counts.skipped == {"damaged file": 1}
+
+
+@pytest.mark.parametrize("type", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_a_text_that_is_stored_once_is_not_in_memory_for_every_row(tmp_path: Path, type: pa.DataType) -> None:
+    """A file of a few kilobytes may hold millions of rows of megabytes each."""
+    path, long = tmp_path / "a.parquet", "x" * 10_000_000
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 300_000, pa.int32()), [long])
+    parquet.write_table(pa.table({"text": column}), path, compression="zstd", store_schema=pa.types.is_dictionary(type))
+    before = pa.total_allocated_bytes()
+    documents = read_files([path], CorpusCounts(), ReadingSettings())
+    tracemalloc.start()
+    assert [next(documents).text == long for _ in range(3)] == [True] * 3
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
+    assert pa.total_allocated_bytes() - before < 500e6
