@@ -48,7 +48,7 @@ _LOOKED_AT = 1_000
 _ROWS_A_GROUP = 3
 """A column whose values occur more often, on average, is not suggested."""
 
-_BETWEEN_LABELS = re.compile(r"\s*[|;,]\s*")
+_BETWEEN_LABELS = re.compile(r"[|;,]")
 _MOST_NAMED = 5
 """Labels in a warning."""
 
@@ -285,7 +285,7 @@ def _labels(row: Row, columns: _Columns) -> tuple[str, ...]:
     value = row[name] if name else None
     if isinstance(value, str):
         held = list_in_cell(value, name, row.source, refuses=False)
-        value = _BETWEEN_LABELS.split(value) if held is None else held
+        value = [part.strip() for part in _BETWEEN_LABELS.split(value)] if held is None else held
     labels = map(str, value if isinstance(value, list) else [] if value is None else [value])
     return tuple(label for label in labels if label and label not in columns.unlabelled)
 

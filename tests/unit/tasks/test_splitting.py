@@ -352,6 +352,7 @@ def test_rows_without_a_group_are_each_one(tmp_path: Path, caplog: pytest.LogCap
     [
         ("classification", lambda number, name: ["a", "b"] if name == "train" else ["b"]),
         ("classification", lambda number, name: "a, b" if name == "train" else "b"),
+        ("classification", lambda number, name: "a" + " " * 10**6 + "b"),  # takes linear time
         ("regression", lambda number, name: number),
         ("snli", lambda number, name: "neutral" if name == "train" else "-"),
         ("classification", lambda number, name: "x" if name == "train" else None),
