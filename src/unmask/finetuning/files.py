@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unmask.io.writing import sha256
 from unmask.tasks.settings import DataSettings
-from unmask.tasks.splitting import SPLITS
+from unmask.tasks.splits import SPLITS
 from unmask.training.run.directory import check_unchanged
 
 
