@@ -256,6 +256,7 @@ def _write_results(
         task = dev.tune(last_evaluation)
         assert dev.score is not None
         results |= {"dev": dev.figures, "degenerate": dev.score.degenerate()}
+        results |= {} if task == run.task else {"thresholds_chosen_on": "dev"}
         if isinstance(dev.score, LabelScore | LabelSetScore):
             results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
         results["floors"] |= _floors(task, run.loader.examples, run.dev, ("eval/", "dev."))
