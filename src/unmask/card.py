@@ -193,6 +193,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
             positive_label=content.get("positive_label"),
             degenerate=content.get("degenerate"),
             calibration=content.get("calibration"),
+            test_error=content.get("test", {}).get("expected_calibration_error"),
             chosen_on=content.get("thresholds_chosen_on"),
             stated=stated,
         )

@@ -263,7 +263,9 @@ def _write_results(
         write_json(directory / SAMPLES, _samples(task, run, compute))
     if run.test is not None:
         test = Measurement("test", task, run.module, run.test, compute, log)
-        results["test"] = test()
+        results["test"] = {**test()}
+        if isinstance(test.score, LabelScore | LabelSetScore):
+            results["test"]["expected_calibration_error"] = test.score.reliability.error
         logger.info("test: %s", figures_in_a_line(test.figures))
         results["floors"] |= _floors(task, run.loader.examples, run.test, ("test.",))
     with replacing_model(directory / "model"):
