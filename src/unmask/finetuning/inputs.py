@@ -42,6 +42,8 @@ from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.classification import Classification, warn_of_contradictions
+from unmask.tasks.text.metrics import warn_of_unmeasured
+from unmask.tasks.text.multi_label import MultiLabelClassification, label_counts
 from unmask.tasks.text.text_task import TextTask
 from unmask.tasks.text.weighting import weigh_labels
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
@@ -155,6 +157,9 @@ def open_inputs(
         with naming_columns(f"data.{split}_columns."):
             its_task = adjusted_task(task, columns, {}, num_positions)
             measured[split] = read_examples(its_task, split, file).encode(its_task, tokenizer, module)
+        if isinstance(task, MultiLabelClassification):
+            counts = np.sum([label_counts(part.encoded) for part in measured[split]], axis=0)
+            warn_of_unmeasured(counts, file)
         examples = [example for part in measured[split] for example in part.examples]
         warn_of_known(split, file, examples, known)
         known[f"data.{split}"] = text_hashes(examples)

@@ -14,7 +14,7 @@ from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
 from unmask.tasks.base import ExampleCounts, Score, Task, positive_label, share_with_interval
-from unmask.tasks.text.metrics import LabelScore, LabelSetScore
+from unmask.tasks.text.metrics import LabelScore, LabelSetScore, warn_of_unmeasured
 
 logger = logging.getLogger("unmask")
 
@@ -69,6 +69,8 @@ def evaluate(
             score.add(part.examples, predictor.decode(part, counted_in(len(part.examples), progress.advance)))
     counts.log(data)
     warn_if_degenerate(score, str(data))
+    if isinstance(score, LabelSetScore):
+        warn_of_unmeasured(score.label_counts, data)
     return named_figures(its_task, score)
 
 

@@ -125,3 +125,17 @@ def test_texts_with_two_labels_are_told(
         "learn both; correct the labels, or leave such examples out"
     )
     assert told == ([expected] if num_contradictions == 3 else [])
+
+
+def test_labels_that_are_not_measured_are_told(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": f"a dog {number}", "label": [label] if label else []} for number, label in enumerate(["", *"abc"])]
+    train, dev = write_rows(tmp_path / "train.jsonl", *rows), write_rows(tmp_path / "dev.jsonl", *rows[:2])
+    task = {"name": "classification", "multi_label": True, "max_length": 16}
+    data = {"train": str(train), "dev": str(dev), "test": str(train)}
+    open_inputs(
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": task, "data": data}), tmp_path / "run"
+    )
+    told = [message for message in caplog.messages if "counts as 0 in f1_macro" in message]
+    assert [message.partition(": each")[0] for message in told] == [f"{dev}: no example has 2 of the 3 labels"]

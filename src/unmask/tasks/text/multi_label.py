@@ -119,7 +119,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
                 f"{path}: every example has the same labels: there is nothing to learn; give examples whose "
                 "labels differ"
             )
-        warn_of_absent(self.labels, _counts(training), path)
+        warn_of_absent(self.labels, label_counts(training), path)
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
         return new_sequence_module(encoder, head, len(self.labels), multi_label_loss, self.settings)
@@ -170,8 +170,8 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         """See `Task`: for F1 always predicting every label; for accuracy always predicting the labels that at least
         half of the training examples have."""
         labels = dev.unit_columns["labels"]
-        usual = _counts(training) * 2 >= len(training)
-        true = _counts(dev)
+        usual = label_counts(training) * 2 >= len(training)
+        true = label_counts(dev)
         everywhere = np.full(len(true), len(dev))
         micro = f1_scores(np.full(1, true.sum()), np.full(1, true.sum()), np.full(1, everywhere.sum()))
         return {
@@ -200,7 +200,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         }
 
 
-def _counts(examples: EncodedExamples) -> NDArray[np.int64]:
+def label_counts(examples: EncodedExamples) -> NDArray[np.int64]:
     """(labels,), how many examples have each label."""
     counts: NDArray[np.int64] = (examples.unit_columns["labels"] == 1).sum(0)
     return counts
