@@ -155,7 +155,11 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         if self.settings.thresholds != "dev":
             return self
         assert isinstance(score, LabelSetScore)
-        return replace(self, settings=self.settings.model_copy(update={"thresholds": score.best_thresholds()}))
+        return self.with_settings(thresholds=score.best_thresholds())
+
+    def with_settings(self, **settings: Any) -> MultiLabelClassification:
+        """The task with other values of some of its settings."""
+        return replace(self, settings=self.settings.model_copy(update=settings))
 
     def with_mean_thresholds(self, tasks: Sequence[MultiLabelClassification]) -> MultiLabelClassification:
         """The task of several models together, this one's among them."""
@@ -164,7 +168,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
             return self
         its = [given if isinstance(given, dict) else {} for given in every]
         means = {label: sum(given.get(label, 0.5) for given in its) / len(its) for label in self.labels}
-        return replace(self, settings=self.settings.model_copy(update={"thresholds": means}))
+        return self.with_settings(thresholds=means)
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: for F1 always predicting every label; for accuracy always predicting the labels that at least
