@@ -188,9 +188,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
             settings=None if recipe is None else _own_settings(recipe) | _thresholds(config),
             reads_windows=reads_windows,
             max_length=config.get("unmask_task", {}).get("max_length") or config.get(TRAINED_LENGTH),
-            positive_label=content.get("positive_label"),
-            degenerate=content.get("degenerate"),
-            calibration=content.get("calibration"),
+            content=content,
             stated=stated,
         )
     )

@@ -101,4 +101,3 @@ def test_a_kind_with_the_head_of_another_is_opened_as_it_was_saved(tmp_path: Pat
         assert [each["label"] for each in client.post("/predict", json={"inputs": "a good film"}).json()] == sorted(
             STARS, key=lambda label: -prediction["probabilities"][label]
         )
-    app.service.engine.close()

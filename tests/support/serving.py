@@ -46,4 +46,3 @@ def serving(models: dict[str, ServedModel], token: str | None = None) -> Iterato
     finally:  # else a test that fails hangs
         server.should_exit = True
         thread.join()
-        app.service.engine.close()

@@ -105,7 +105,7 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
         "30 steps, 12,345 tokens",
         "| dev | accuracy | 0.8765 | most frequent label of train 0.51 |",
         r"| dev | f1 of a \| b | 0.9 | |",
-        "error on dev 0.031",
+        "calibration error on dev 0.031.",
         "up to 64 tokens",
         "| train.epochs | 3.0 |",
         "One run:",
@@ -238,6 +238,26 @@ def test_files_of_others_in_and_beside_a_model_are_not_read(run: Path, tiny_mode
 def test_what_is_stated_is_one_line(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="expected one line of text"):
         Stated(**given)
+
+
+@pytest.mark.parametrize(
+    ("test", "told"),
+    [
+        ({}, "on dev 0.031, after its logits were divided by 2.5 (chosen on these examples)."),
+        (
+            {"test": {"expected_calibration_error": 0.042}},
+            "on test 0.042, after its logits were divided by 2.5 (chosen on dev).",
+        ),
+    ],
+)
+def test_how_sure_it_may_be_is_said_of_other_examples(
+    tmp_path: Path, tiny_model: Path, test: dict[str, Any], told: str
+) -> None:
+    calibration = {"expected_calibration_error": 0.031, "temperature": 2.5}
+    run = a_run(tmp_path / "run", tiny_model, dev={"accuracy": 0.8}, calibration=calibration, **test)
+    recipe = run / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("dev.csv}", "dev.csv, test: test.csv}"))
+    assert f"Expected calibration error {told}" in write_card(run).read_text("utf-8")
 
 
 def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:

@@ -1,17 +1,25 @@
-"""The files of a fine-tuning run: refuses a resume where one has changed, and warns where two are one."""
+"""The files of a fine-tuning run: refuses a resume where one has changed; warns of two that are one or share texts."""
 
 from __future__ import annotations
 
 import filecmp
 import hashlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import combinations
 from pathlib import Path
 
+from unmask.io.input_files import InputFiles
 from unmask.io.writing import sha256
+from unmask.tasks.base import Example
+from unmask.tasks.rows import alike
 from unmask.tasks.settings import DataSettings
-from unmask.tasks.splitting import SPLITS
+from unmask.tasks.splits import SPLITS
 from unmask.training.run.directory import check_unchanged
+
+logger = logging.getLogger("unmask")
+
+_WHY = {"data.train": "its figures say less about new text", "data.dev": "what is chosen on dev flatters its figures"}
 
 
 def check_files(directory: Path, data: DataSettings) -> None:
@@ -34,6 +42,36 @@ def shared_files(data: DataSettings) -> Iterator[str]:
                 else "what is chosen by the one is flattered by the other: give examples of their own for each"
             )
             yield f"{other}={second} {what} {name}={first}: {why}"
+
+
+def text_hashes(examples: Iterable[Example]) -> frozenset[int]:
+    """Of the texts of each, whatever their case and blanks."""
+    return frozenset(map(_text_hash, examples))
+
+
+def _text_hash(example: Example) -> int:
+    return hash(tuple(map(alike, example.texts)))
+
+
+def warn_of_known(split: str, file: InputFiles, examples: Iterable[Example], others: Mapping[str, Set[int]]) -> None:
+    """Says how many examples that are measured are in other files too: a warning where it is over a hundredth.
+
+    Args:
+        others: the hashes of each other file's texts.
+    """
+    hashes = [_text_hash(example) for example in examples]
+    for other, its in others.items():
+        if num_known := sum(each in its for each in hashes):
+            logger.log(
+                logging.WARNING if 100 * num_known > len(hashes) else logging.INFO,
+                "%s inputs of %s (%s) are in %s too, but for case and blanks: %s; unmask split keeps what belongs "
+                "together on one side",
+                f"{num_known:,} of the {len(hashes):,}",
+                split,
+                file,
+                other,
+                _WHY[other],
+            )
 
 
 def _files(data: DataSettings) -> dict[str, Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from unmask.batch import StepBatches
 from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
+from unmask.finetuning.files import text_hashes, warn_of_known
 from unmask.finetuning.fitting import warn_of_untrained_positions
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.example_sets import ExampleSet, attach_tokenizer, encode_sets
@@ -41,6 +42,8 @@ from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.classification import Classification, warn_of_contradictions
+from unmask.tasks.text.metrics import warn_of_unmeasured
+from unmask.tasks.text.multi_label import MultiLabelClassification, label_counts
 from unmask.tasks.text.text_task import TextTask
 from unmask.tasks.text.weighting import weigh_labels
 from unmask.tokenization.kinds.gpt1_template import load_tokenizer_with_template
@@ -144,7 +147,7 @@ def open_inputs(
             f"{train}: no example has any text in {' or '.join(map(repr, task.files.columns.texts))}: there is nothing "
             "to learn; name the column of the texts with data.columns.text=..., or of pairs text_a and text_b"
         )
-    trained_on = {hash(each.texts) for each in read.examples}
+    known = {"data.train": text_hashes(read.examples)}
     del read, sets  # the examples are not needed any more
     task.check(training, train)
     fit_loss(settings, task, module, training)
@@ -154,7 +157,12 @@ def open_inputs(
         with naming_columns(f"data.{split}_columns."):
             its_task = adjusted_task(task, columns, {}, num_positions)
             measured[split] = read_examples(its_task, split, file).encode(its_task, tokenizer, module)
-        _warn_of_known(split, file, measured[split], trained_on)
+        if isinstance(task, MultiLabelClassification):
+            counts = np.sum([label_counts(part.encoded) for part in measured[split]], axis=0)
+            warn_of_unmeasured(counts, file)
+        examples = [example for part in measured[split] for example in part.examples]
+        warn_of_known(split, file, examples, known)
+        known[f"data.{split}"] = text_hashes(examples)
     batch_size = settings.train.batch_size
     micro_batch_size = settings.train.micro_batch_of(batch_size)
     loader = ExampleLoader(training, settings.seed, batch_size, micro_batch_size, share)
@@ -172,19 +180,6 @@ def open_inputs(
     return TaskInputs(
         task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
     )
-
-
-def _warn_of_known(split: str, file: InputFiles, sets: Sequence[ExampleSet], trained_on: Set[int]) -> None:
-    """Warns where more than a hundredth of the examples that are measured have texts with a hash in `trained_on`."""
-    known = [hash(each.texts) in trained_on for part in sets for each in part.examples]
-    if 100 * sum(known) > len(known):
-        logger.warning(
-            "%s inputs of %s (%s) are in data.train too, word for word: its figures say less about new text; unmask "
-            "split keeps what belongs together on one side",
-            f"{sum(known):,} of the {len(known):,}",
-            split,
-            file,
-        )
 
 
 def _check_dev(settings: FinetuneRecipe) -> None:

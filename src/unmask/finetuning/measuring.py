@@ -76,7 +76,12 @@ class Measurement:
             chosen = _chosen(self.task.remembered(), tuned.remembered())
             self.task = tuned
             self()
-            logger.info("chosen on %s: %s; with that %s", self.name, chosen, figures_in_a_line(self.figures))
+            logger.info(
+                "chosen on %s: %s; with that %s (flattered, since chosen on these examples)",
+                self.name,
+                chosen,
+                figures_in_a_line(self.figures),
+            )
         return self.task
 
     def _calibrate(self) -> None:

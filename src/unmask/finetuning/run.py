@@ -35,7 +35,7 @@ from unmask.packing.sharing import Share
 from unmask.recipe.loading import load_finetune_recipe
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.reports.run_page import write_report
-from unmask.tasks.base import ExampleCounts, Task, TaskModule, positive_label
+from unmask.tasks.base import ExampleCounts, Task, TaskModule, chosen_last, positive_label
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.rows import listed
 from unmask.tasks.sequence_module import SequenceModule
@@ -256,14 +256,17 @@ def _write_results(
         task = dev.tune(last_evaluation)
         assert dev.score is not None
         results |= {"dev": dev.figures, "degenerate": dev.score.degenerate()}
+        results |= {} if task == run.task else {"thresholds_chosen_on": "dev"}
         if isinstance(dev.score, LabelScore | LabelSetScore):
             results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
         results["floors"] |= _floors(task, run.loader.examples, run.dev, ("eval/", "dev."))
         write_json(directory / SAMPLES, _samples(task, run, compute))
     if run.test is not None:
         test = Measurement("test", task, run.module, run.test, compute, log)
-        results["test"] = test()
-        logger.info("test: %s", figures_in_a_line(test.figures))
+        results["test"] = chosen_last(test())
+        logger.info("test: %s", figures_in_a_line(results["test"]))
+        if isinstance(test.score, LabelScore | LabelSetScore):
+            results["test"]["expected_calibration_error"] = test.score.reliability.error
         results["floors"] |= _floors(task, run.loader.examples, run.test, ("test.",))
     with replacing_model(directory / "model"):
         save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)

@@ -2,7 +2,8 @@
 
     DIR/ensemble.json    {"members": ["../trials/lr3e-05_batch16_epochs3_seed0/model", ...], "null_threshold": -1.5}
 
-The threshold of question answering is there if it was chosen for the ensemble as a whole (`keep_null_threshold`).
+The threshold of question answering, or those of labels (`thresholds`), are there if they were chosen for the ensemble
+as a whole (`keep_chosen`).
 Members stay where they are; their paths are relative to the directory, so that the folder around both can be moved.
 """
 
@@ -19,6 +20,9 @@ from unmask.io.json_text import read_object
 from unmask.io.paths import ENSEMBLE, model_directory
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import read_config
+from unmask.tasks.base import Task
+from unmask.tasks.qa.task import QaTask
+from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.opening import open_tokenizer
 
 _SAME_TASK = (
@@ -36,6 +40,8 @@ _SAME_TASK = (
     "units",
 )
 """What a model remembers of its task that decides how inputs are read and answered, once for all members."""
+
+_CHOSEN = ("null_threshold", "thresholds")
 
 _ANSWERS_BY_TOKEN = ("TokenClassification", "QuestionAnswering")
 """Heads with an output for each token: their outputs can only be combined over the same tokens."""
@@ -95,34 +101,55 @@ def read_members(directory: Path) -> list[Path] | None:
     return found
 
 
-def read_null_threshold(directory: Path) -> float | None:
-    """The threshold of question answering that was chosen for an ensemble as a whole; None if none was chosen.
+def read_chosen(directory: Path) -> dict[str, Any]:
+    """The settings that were chosen for an ensemble as a whole, `null_threshold` or `thresholds`; empty if none was.
 
     Raises:
         ModelError: `ensemble.json` cannot be read.
     """
-    threshold = _read(directory / ENSEMBLE).get("null_threshold")
-    return None if threshold is None else float(threshold)
+    return {name: value for name, value in _read(directory / ENSEMBLE).items() if name in _CHOSEN and value is not None}
 
 
-def keep_null_threshold(directory: Path, threshold: float) -> None:
-    """Writes the threshold of an ensemble beside its members."""
+def keep_chosen(directory: Path, chosen: Mapping[str, Any]) -> None:
+    """Writes what was chosen for an ensemble beside its members."""
     path = directory / ENSEMBLE
-    write_json(path, {**_read(path), "null_threshold": threshold})
+    write_json(path, {**_read(path), **chosen})
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = read_object(path, ModelError)
-        members, threshold = content["members"], content.get("null_threshold")
+        members, threshold, thresholds = content["members"], *(content.get(name) for name in _CHOSEN)
         if not (isinstance(members, list) and members and all(isinstance(member, str) for member in members)):
             raise ValueError("`members` is not a list of paths")
-        is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
-        if threshold is not None and not is_number:
+        if threshold is not None and not _is_number(threshold):
             raise ValueError("`null_threshold` is not a number")
+        is_mapping = isinstance(thresholds, dict) and all(map(_is_number, thresholds.values()))
+        if thresholds is not None and not is_mapping:
+            raise ValueError("`thresholds` are not numbers by label")
     except (ModelError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: cannot be read ({error}): make it again with `unmask ensemble`") from error
     return content
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def task_of_all(tasks: Sequence[Task[Any]], chosen: Mapping[str, Any]) -> Task[Any]:
+    """The members' task, with the thresholds that were chosen for the ensemble, or else for question answering the sum
+    of the members' thresholds, since the scores of spans add up, and with several labels a text the means of theirs."""
+    first = tasks[0]
+    if isinstance(first, MultiLabelClassification):
+        together = first.with_mean_thresholds([each for each in tasks if isinstance(each, MultiLabelClassification)])
+        are_known = isinstance(together.settings.thresholds, dict)
+        return together.with_settings(**chosen) if are_known else together
+    if not isinstance(first, QaTask):
+        return first
+    thresholds = [task.settings.null_threshold for task in tasks if isinstance(task, QaTask)]
+    if chosen and None not in thresholds:  # they have none if loaded for another data set
+        return first.with_settings(**chosen)
+    return first.with_settings(null_threshold=sum(threshold or 0.0 for threshold in thresholds))
 
 
 def check_members(models: Sequence[Path]) -> None:

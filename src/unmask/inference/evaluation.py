@@ -13,8 +13,8 @@ from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.progress import Progress
-from unmask.tasks.base import ExampleCounts, Score, Task, positive_label, share_with_interval
-from unmask.tasks.text.metrics import LabelScore, LabelSetScore
+from unmask.tasks.base import ExampleCounts, Score, Task, chosen_last, positive_label, share_with_interval
+from unmask.tasks.text.metrics import LabelScore, LabelSetScore, warn_of_unmeasured
 
 logger = logging.getLogger("unmask")
 
@@ -69,6 +69,8 @@ def evaluate(
             score.add(part.examples, predictor.decode(part, counted_in(len(part.examples), progress.advance)))
     counts.log(data)
     warn_if_degenerate(score, str(data))
+    if isinstance(score, LabelSetScore):
+        warn_of_unmeasured(score.label_counts, data)
     return named_figures(its_task, score)
 
 
@@ -81,7 +83,7 @@ def warn_if_degenerate(score: Score[Any], name: str) -> None:
 
 def named_figures(task: Task[Any], score: Score[Any]) -> dict[str, Any]:
     """What `evaluate` returns."""
-    metrics, number = score.metrics(), score.num_examples
+    metrics, number = chosen_last(score.metrics()), score.num_examples
     figures: dict[str, Any] = {"task": task.settings.name, "n": number, "metrics": metrics}
     if number and not task.per_token and "accuracy" in metrics:
         _, low, high = share_with_interval(round(number * metrics["accuracy"]), number).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.errors import InputError, ModelError, OutputError
 from unmask.inference.answer_lines import answer_lines
 from unmask.inference.deciding import ALWAYS, Deciding
-from unmask.inference.ensemble import check_members, read_members, read_null_threshold
+from unmask.inference.ensemble import check_members, read_chosen, read_members, task_of_all
 from unmask.inference.example_sets import (
     MOST_EXAMPLES,
     STREAMED,
@@ -46,9 +46,7 @@ from unmask.models.hub.directory import blank_model, load_model
 from unmask.models.hub.uses import FINE_TUNED
 from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
 from unmask.tasks.qa.examples import QaExample
-from unmask.tasks.qa.task import QaTask
 from unmask.tasks.table import recall_task
-from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.training.device import Compute
 
@@ -189,7 +187,7 @@ def load_predictor(
     else:
         check_members(members)
         first, *others = (_load_one(member, task, compute) for member in members)
-        its_task = _task_of_all([first.task, *(its.task for its in others)], read_null_threshold(Path(model)))
+        its_task = task_of_all([first.task, *(its.task for its in others)], read_chosen(Path(model)))
         for number, (member, its) in enumerate(zip(members[1:], others, strict=True)):
             if not its.reads_other_tokens_than(first):
                 attach_tokenizer(its.module.encoder, first.tokenizer, member)
@@ -201,21 +199,6 @@ def load_predictor(
 
 def _frozen(predictor: Predictor, precision: str) -> Predictor:
     return replace(predictor, compute=freeze(predictor.module, predictor.compute, packs=precision != "fp32"))
-
-
-def _task_of_all(tasks: Sequence[Task[Any]], together: float | None) -> Task[Any]:
-    """The members' task; for question answering with the threshold that was chosen for the ensemble (`together`), or
-    else the sum of the members' thresholds, since the scores of spans add up; with several labels a text, the means of
-    theirs, as of their probabilities."""
-    first = tasks[0]
-    if isinstance(first, MultiLabelClassification):
-        return first.with_mean_thresholds([task for task in tasks if isinstance(task, MultiLabelClassification)])
-    if not isinstance(first, QaTask):
-        return first
-    thresholds = [task.settings.null_threshold for task in tasks if isinstance(task, QaTask)]
-    if together is not None and None not in thresholds:  # they have none if loaded for another data set
-        return first.with_settings(null_threshold=together)
-    return first.with_settings(null_threshold=sum(threshold or 0.0 for threshold in thresholds))
 
 
 def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:

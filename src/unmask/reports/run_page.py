@@ -10,7 +10,8 @@ The files that are read, if they exist; all but the first two are written for th
                     figure `f1` of two labels is) and `floors`, what a figure is to
                     be compared with, by the names of metrics.jsonl: `{"loss/mlm": {"no context": 6.6, "unigram
                     entropy": 7.1}}`; `degenerate`, what is wrong with a model that gives every example the same answer;
-                    and `calibration`, as `unmask.tasks.text.calibration.Reliability.figures` gives it
+                    `thresholds_chosen_on`, which examples' figures that choice flatters; and
+                    `calibration`, as `unmask.tasks.text.calibration.Reliability.figures` gives it
     samples.json    decoded examples of what the model predicts; see `unmask.reports.sample_rows`
 
 The held-out values of the loss are `eval/loss`, those of its term `mlm` are `eval/mlm_loss`.
@@ -69,6 +70,7 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     degenerate = results.pop("degenerate", None)
     positive_label = results.pop("positive_label", None)
     calibration = results.pop("calibration", None)
+    chosen_on = results.pop("thresholds_chosen_on", None)
     results.pop("num_pairs", None)  # how many `pairs_accuracy` is of
     figures = last_evaluation(rows)
     for name, value in flatten(results).items():
@@ -90,6 +92,7 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
         **_curves(rows, floors, parts_of(recipe, rows), _rate_title(recipe)),
         results=[(titles[key], human_number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
+        chosen_on=chosen_on,
         reliability=calibration and _reliability(calibration),
         **view_samples(samples),
         settings=_settings(recipe),

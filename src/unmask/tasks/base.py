@@ -301,6 +301,12 @@ class Task(Protocol[ExampleT]):
         `TaskSettings` by name, except `labels`, and `columns`."""
 
 
+def chosen_last(figures: Mapping[str, float]) -> dict[str, float]:
+    """The figures in their order, but last those whose threshold is chosen on the measured answers themselves, such as
+    `best_f1`: between runs on dev they are fair, of new examples they promise too much."""
+    return dict(sorted(figures.items(), key=lambda figure: figure[0].startswith("best_")))
+
+
 def positive_label(task: Task[Any]) -> str | None:
     """The label whose F1 the metric `f1` is: the second of two; None for tasks without such a metric."""
     return task.labels[1] if len(task.labels) == 2 and "f1" in task.score().metrics() else None

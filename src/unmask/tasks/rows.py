@@ -38,6 +38,11 @@ def checked_text(value: Any, name: str, source: str) -> str:
     return value
 
 
+def alike(text: str) -> str:
+    """A text without what hides a copy: in one case, with single blanks."""
+    return " ".join(text.casefold().split())
+
+
 def shown(value: Any) -> str:
     """The beginning of a value as JSON, for messages."""
     return json.dumps(value, ensure_ascii=False, default=str)[:60]

@@ -3,12 +3,12 @@
 What belongs together stays together: an article's questions, a premise's hypotheses, a document's sentences. Such
 groups are ordered by the SHA-256 of their title or id, or else their text; the first 80 % are for training, the first
 half of the rest is dev, and the other half test. So a split depends only on the data, and is the same for everybody.
+Titles and texts that differ in case and blanks alone are one group.
 """
 
 from __future__ import annotations
 
 import codecs
-import hashlib
 import json
 import logging
 import re
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files
@@ -28,8 +28,9 @@ from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows, tx
 from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.tasks.choice.layouts import CODAH_COLUMNS
 from unmask.tasks.kinds import FACTS
-from unmask.tasks.rows import list_in_cell, listed
+from unmask.tasks.rows import list_in_cell
 from unmask.tasks.settings import kind_of
+from unmask.tasks.splits import SPLITS, SplitName, Unsplittable, one_spelling, split_of_groups, warn_of_splits
 from unmask.tasks.table import check_name
 from unmask.tasks.tagging import files as tagging
 from unmask.tasks.tagging.conll import begins_document, begins_document_of_conllu, read_columns, read_conllu
@@ -38,41 +39,22 @@ from unmask.tasks.text.data_sets import DATA_SETS
 
 logger = logging.getLogger("unmask")
 
-SplitName = Literal["train", "dev", "test"]
-
-SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
-
 _LOOKED_AT = 1_000
 """Rows of a `.parquet` that are looked at for a column to suggest."""
 
 _ROWS_A_GROUP = 3
 """A column whose values occur more often, on average, is not suggested."""
 
-_BETWEEN_LABELS = re.compile(r"\s*[|;,]\s*")
-_MOST_NAMED = 5
-"""Labels in a warning."""
-
-
-@dataclass(frozen=True)
-class Unsplittable:
-    """What cannot be divided: an article, the lines of a row or of a document.
-
-    Attributes:
-        group: the name of the group that it belongs to; empty: it is one by itself.
-        content: an article as it was parsed, or text exactly as in the file.
-        labels: of a row.
-    """
-
-    group: str
-    content: Any
-    labels: tuple[str, ...] = ()
+_BETWEEN_LABELS = re.compile(r"[|;,]")
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Where a row has its group and its labels, of each the first column that exists; and what is no label."""
+    """Where a row has its group, its text and its labels, of each the first column that exists; and what is no
+    label."""
 
     group: Sequence[str]
+    text: Sequence[str]
     label: Sequence[str]
     unlabelled: Set[str]
 
@@ -115,8 +97,12 @@ def split_file(
     form = DATA_SETS[task].files.txt_format if suffix == ".txt" and task in DATA_SETS else suffix
     if len(file.paths) > 1 and suffix != ".parquet":
         raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
-    groups = (*_own_columns(task), *FACTS[kind].group_columns) if group is None else (group,)
-    columns = _Columns(groups, *(_label_columns(task) if kind == "classification" else ((), frozenset())))
+    texts = (*_own_columns(task), *FACTS[kind].group_columns)
+    columns = _Columns(
+        texts if group is None else (group,),
+        texts,
+        *(_label_columns(task) if kind == "classification" else ((), frozenset())),
+    )
     own_file = task in tagging.DATA_SETS and has_published_layout(file)
     has_words = own_file or FORMATS.get(suffix) in (read_columns, read_conllu)
     if suffix == ".parquet":
@@ -135,7 +121,17 @@ def split_file(
             "one word a line in .conll, .txt, .bio, .iob, .train, .testa, .testb or .conllu; rename or convert it"
             f"{txt_advice(file)}"
         )
-    return _write_splits(parts, write, out, suffix, file, overwrite)
+    groups = [part.group or f"\0{number}" for number, part in enumerate(parts)]
+    splits = _splits(parts, groups if group is not None else one_spelling(groups), file)
+    counts: dict[Path, int] = {}
+    with writing_directory(out, overwrite) as directory:
+        for name in SPLITS:
+            chosen = [part.content for part, its in zip(parts, splits, strict=True) if its == name]
+            with writing(directory / f"{name}{suffix}") as written:
+                written.write(write(chosen))
+            counts[out / f"{name}{suffix}"] = len(chosen)
+    warn_of_splits(file, parts, splits, columns.label)
+    return counts
 
 
 def _own_columns(task: str) -> list[str]:
@@ -157,12 +153,10 @@ def _own_header(task: str) -> tuple[str, ...]:
     return DATA_SETS[task].files.header if task in DATA_SETS else ()
 
 
-def _write_splits(
-    parts: Sequence[Unsplittable], write: Writer, out: Path, suffix: str, path: DataPath, overwrite: bool
-) -> dict[Path, int]:
+def _splits(parts: Sequence[Unsplittable], groups: Sequence[str], path: DataPath) -> list[SplitName]:
+    """The split of each part, by the name of its group."""
     if not parts:
         raise InputError(f"{path}: there is nothing in it: expected examples")
-    groups = [part.group or f"\0{number}" for number, part in enumerate(parts)]
     try:
         split_of = split_of_groups(groups)
     except InputError as error:
@@ -174,22 +168,7 @@ def _write_splits(
             f"{nameless:,}",
             f"{len(parts):,}",
         )
-    splits = [split_of[group] for group in groups]
-    counts: dict[Path, int] = {}
-    with writing_directory(out, overwrite) as directory:
-        for name in SPLITS:
-            chosen = [part.content for part, its in zip(parts, splits, strict=True) if its == name]
-            with writing(directory / f"{name}{suffix}") as file:
-                file.write(write(chosen))
-            counts[out / f"{name}{suffix}"] = len(chosen)
-    labels: dict[SplitName, set[str]] = {name: set() for name in SPLITS}
-    for part, its in zip(parts, splits, strict=True):
-        labels[its].update(part.labels)
-    for name, missing in zip(SPLITS, ("nothing is learned", "dev says nothing", "test says nothing"), strict=True):
-        if unseen := set().union(*labels.values()) - labels[name]:
-            named = listed(sorted(unseen), _MOST_NAMED)
-            logger.warning("%s: %s of labels that no row of %s has: %s", path, missing, name, named)
-    return counts
+    return [split_of[group] for group in groups]
 
 
 def _records(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], Writer]:
@@ -274,9 +253,13 @@ def _parquet(file: InputFiles, columns: _Columns) -> tuple[list[Unsplittable], W
 
 
 def _part(row: Row, columns: _Columns, rows: Sequence[Row], content: Any) -> Unsplittable:
-    value = row[_column(columns.group, list(row.fields), row.source, rows)]
-    group = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    return Unsplittable(group, content, _labels(row, columns))
+    group = _as_text(row[_column(columns.group, list(row.fields), row.source, rows)])
+    text = next((name for name in columns.text if name in row), None)
+    return Unsplittable(group, content, _labels(row, columns), "" if text is None else _as_text(row[text]))
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _labels(row: Row, columns: _Columns) -> tuple[str, ...]:
@@ -285,7 +268,7 @@ def _labels(row: Row, columns: _Columns) -> tuple[str, ...]:
     value = row[name] if name else None
     if isinstance(value, str):
         held = list_in_cell(value, name, row.source, refuses=False)
-        value = _BETWEEN_LABELS.split(value) if held is None else held
+        value = [part.strip() for part in _BETWEEN_LABELS.split(value)] if held is None else held
     labels = map(str, value if isinstance(value, list) else [] if value is None else [value])
     return tuple(label for label in labels if label and label not in columns.unlabelled)
 
@@ -370,30 +353,3 @@ def _is_number(text: str) -> bool:
 
 def _ended(text: str) -> str:
     return text if text.endswith(("\n", "\r")) else text + "\n"
-
-
-def split_of_groups(keys: Iterable[str]) -> dict[str, SplitName]:
-    """The split of each group.
-
-    Args:
-        keys: the title, id or text that names each group; equal keys are one group. The order does not matter.
-
-    Returns:
-        Of n groups, the first 8 n / 10 (rounded down, at most n - 2) are for training, half of the others (rounded up)
-        dev, the rest test.
-
-    Raises:
-        InputError: there are fewer than three groups.
-    """
-    ordered = sorted(set(keys), key=lambda key: hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
-    if len(ordered) < 3:
-        raise InputError(
-            f"{len(ordered)} group{' that belongs' if len(ordered) == 1 else 's that belong'} together: expected at "
-            "least three, for train, dev and test; split by something finer"
-        )
-    num_train = min(8 * len(ordered) // 10, len(ordered) - 2)
-    num_dev = (len(ordered) - num_train + 1) // 2
-    return {
-        key: "train" if place < num_train else "dev" if place < num_train + num_dev else "test"
-        for place, key in enumerate(ordered)
-    }

@@ -312,6 +312,8 @@ def test_what_is_chosen_on_dev_is_in_the_model(
     calibration = after["calibration"]
     assert calibration["error_before"] == before["calibration"]["expected_calibration_error"]
     assert "temperature" not in before["calibration"]
+    assert "thresholds_chosen_on" not in before
+    assert after.get("thresholds_chosen_on") == ("dev" if words else None)
     losses = "for the lowest loss: {:.4g} before, {:.4g} now; ".format(
         *(each["dev"]["loss"] for each in (before, after))
     )
@@ -333,6 +335,11 @@ def test_what_is_chosen_on_dev_is_in_the_model(
         chosen = " · ".join(f"{label} {threshold:.4g}" for label, threshold in thresholds.items())
         log = (run / "log.txt").read_text("utf-8")
         assert f"chosen on dev: thresholds {chosen}; with that " in log
+        assert "(flattered, since chosen on these examples)" in log
+        said = "Thresholds were chosen on dev: its figures are flattered by that"
+        assert said in (run / "report.html").read_text("utf-8")
+        assert unmask("card", "chosen").code == 0
+        assert said in (run / "model" / "README.md").read_text("utf-8")
         assert f" · f1_macro {after['dev']['f1_macro']:.4g} · " in log.partition("; with that ")[2]
     assert "Accuracy on dev, by how sure the model is" in (run / "report.html").read_text("utf-8")
 

@@ -173,7 +173,6 @@ def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str
             assert found[0] == pytest.approx(found[1], abs=1e-5)
         refused = client.post("/v1/models/onnx/features", json={"inputs": TEXTS[:1], "layers": "embeddings"})
         assert (refused.status_code, "the last layer alone" in refused.text) == (422, True)
-    app.service.engine.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("layout", ["google", "no class named"])
@@ -268,7 +267,6 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
         assert together[0] == asked.json()["predictions"][0], "whatever is beside it"
         predictor = load_predictor("small")
         assert together == [next(iter(predictor([Row({"text": text}, "here")]))) for text in texts]
-    app.service.engine.close()  # type: ignore[attr-defined]
     code, _, errors = unmask("predict", "small", "classification.jsonl", "--precision", "bf16")
     assert (code, "leave --precision out" in errors) == (2, True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,14 +72,24 @@ def test_a_library_for_the_test_file_is_missed_before_the_training_file_is_read(
 def test_what_is_measured_and_trained_on_is_told(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [{"text": f"a dog {'a ' * number}", "label": "yn"[number % 2]} for number in range(6)]
-    train = write_rows(tmp_path / "train.jsonl", *rows[:4])
-    data = {"train": str(train), "dev": str(write_rows(tmp_path / "dev.jsonl", *rows[3:])), "test": str(train)}
+    """Whatever case and blanks it has; up to a hundredth of the inputs as information."""
+    caplog.set_level(logging.INFO, "unmask")
+    rows = [{"text": f"a dog {number}", "label": "yn"[number % 2]} for number in range(304)]
+    hidden = {**rows[5], "text": " A  Dog 5"}
+    data = {
+        "train": str(write_rows(tmp_path / "train.jsonl", *rows[:4])),
+        "dev": str(write_rows(tmp_path / "dev.jsonl", *rows[3:6])),
+        "test": str(write_rows(tmp_path / "test.jsonl", hidden, hidden, hidden, rows[0], *rows[6:])),
+    }
     open_inputs(
         FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
     )
-    told = [record.message for record in caplog.records if "are in data.train too" in record.message]
-    assert [message.split(" (")[0] for message in told] == ["1 of the 3 inputs of dev", "4 of the 4 inputs of test"]
+    told = [(each.levelname, each.message) for each in caplog.records if "but for case and blanks" in each.message]
+    assert [(level, re.sub(r" \(.*\)|, but.*", "", message)) for level, message in told] == [
+        ("WARNING", "1 of the 3 inputs of dev are in data.train too"),
+        ("INFO", "1 of the 302 inputs of test are in data.train too"),
+        ("INFO", "3 of the 302 inputs of test are in data.dev too"),
+    ]
 
 
 def test_texts_that_only_the_model_cannot_tell_apart_are_not_known(
@@ -91,7 +103,7 @@ def test_texts_that_only_the_model_cannot_tell_apart_are_not_known(
     open_inputs(
         FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": TASK, "data": data}), tmp_path / "run"
     )
-    assert "are in data.train too" not in caplog.text
+    assert "but for case and blanks" not in caplog.text
 
 
 @pytest.mark.parametrize("num_contradictions", [3, 2])
@@ -113,3 +125,17 @@ def test_texts_with_two_labels_are_told(
         "learn both; correct the labels, or leave such examples out"
     )
     assert told == ([expected] if num_contradictions == 3 else [])
+
+
+def test_labels_that_are_not_measured_are_told(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": f"a dog {number}", "label": [label] if label else []} for number, label in enumerate(["", *"abc"])]
+    train, dev = write_rows(tmp_path / "train.jsonl", *rows), write_rows(tmp_path / "dev.jsonl", *rows[:2])
+    task = {"name": "classification", "multi_label": True, "max_length": 16}
+    data = {"train": str(train), "dev": str(dev), "test": str(train)}
+    open_inputs(
+        FinetuneRecipe.model_validate({"init_from": str(tiny_model), "task": task, "data": data}), tmp_path / "run"
+    )
+    told = [message for message in caplog.messages if "counts as 0 in f1_macro" in message]
+    assert [message.partition(": each")[0] for message in told] == [f"{dev}: no example has 2 of the 3 labels"]

@@ -15,13 +15,7 @@ from support.model_files import edit_config
 from support.tasks import new_task
 from unmask.errors import ModelError, OutputError, SettingsError
 from unmask.finetuning.run import save_finetuned
-from unmask.inference.ensemble import (
-    check_tokenizers,
-    keep_null_threshold,
-    read_members,
-    read_null_threshold,
-    write_ensemble,
-)
+from unmask.inference.ensemble import check_tokenizers, keep_chosen, read_chosen, read_members, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor, predict
 from unmask.models.hub.directory import load_encoder
@@ -109,17 +103,21 @@ def test_models_that_do_not_belong_together_are_refused(
 def test_a_threshold_is_kept_beside_the_members(tmp_path: Path, members: list[Path]) -> None:
     directory = write_ensemble(members, tmp_path / "all")
     found = read_members(directory)
-    assert read_null_threshold(directory) is None
-    keep_null_threshold(directory, -1.25)
-    assert read_null_threshold(directory) == -1.25
+    assert read_chosen(directory) == {}
+    keep_chosen(directory, {"null_threshold": -1.25})
+    assert read_chosen(directory) == {"null_threshold": -1.25}
     assert read_members(directory) == found
 
 
 @pytest.mark.parametrize("value", ['"1"', "true", "NaN", "[]"])
-def test_a_damaged_threshold_is_told(tmp_path: Path, value: str) -> None:
-    (tmp_path / "ensemble.json").write_text(f'{{"members": ["a"], "null_threshold": {value}}}')
-    with pytest.raises(ModelError, match=r"cannot be read \(`null_threshold` is not a number"):
-        read_null_threshold(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "form", "told"),
+    [("null_threshold", "{}", "is not a number"), ("thresholds", '{{"a": {}}}', "are not num")],
+)
+def test_a_damaged_threshold_is_told(tmp_path: Path, name: str, form: str, told: str, value: str) -> None:
+    (tmp_path / "ensemble.json").write_text(f'{{"members": ["a"], "{name}": {form.format(value)}}}')
+    with pytest.raises(ModelError, match=rf"cannot be read \(`{name}` {told}"):
+        read_chosen(tmp_path)
 
 
 def test_taggers_of_two_tokenizers_are_refused(tmp_path: Path, members: list[Path]) -> None:
@@ -190,8 +188,11 @@ def test_members_of_two_tokenizers_choose_labels_by_their_mean_thresholds(tmp_pa
         module: Any = task.module(load_encoder(tiny_model, head=task.head_kind).encoder)
         members.append(tmp_path / f"member{threshold}")
         save_finetuned(module, task, tokenizer, members[-1])
-    task = load_predictor(write_ensemble(members, tmp_path / "together")).task
+    together = write_ensemble(members, tmp_path / "together")
+    task = load_predictor(together).task
     assert task.settings.thresholds == {"x": pytest.approx(0.5), "y": pytest.approx(0.5)}
+    keep_chosen(together, {"thresholds": {"x": 0.2, "y": 0.3}})  # those of all come first
+    assert load_predictor(together).task.settings.thresholds == {"x": 0.2, "y": 0.3}
 
 
 def _figures(answer: dict[str, Any]) -> list[float]:

@@ -11,7 +11,7 @@ import pytest
 from support.files import write_rows
 from support.untrained import save_task_model
 from unmask.errors import InputError, SettingsError
-from unmask.inference.ensemble import keep_null_threshold, write_ensemble
+from unmask.inference.ensemble import keep_chosen, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.prediction_scoring import evaluate_predictions
 from unmask.inference.predictor import load_predictor, predict_file
@@ -156,7 +156,7 @@ def test_thresholds_and_lengths_of_answers(tiny_model: Path, tmp_path: Path) -> 
     assert len(answer(null_threshold=-1e9, max_answer_length=1)["answer"].split()) == 1
     other = save(tmp_path / "other", tiny_model, "qa", unanswerable=True, doc_stride=8, null_threshold=0)
     together = write_ensemble([model, other], tmp_path / "all")
-    keep_null_threshold(together, 1e9)
+    keep_chosen(together, {"null_threshold": 1e9})
     assert answer(together)["answer"] == ""
     assert answer(together, null_threshold=-1e9)["answer"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import hashlib
 import json
 import re
 from collections import Counter
@@ -14,8 +13,6 @@ from typing import Any
 
 import pyarrow
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyarrow import parquet
 
 from support.files import write, write_rows
@@ -23,7 +20,8 @@ from unmask.errors import InputError, OutputError, SettingsError
 from unmask.io.input_files import InputFiles
 from unmask.io.settings import TableSettings
 from unmask.io.tables import read_rows
-from unmask.tasks.splitting import SPLITS, split_file, split_of_groups
+from unmask.tasks.splits import SPLITS, split_of_groups
+from unmask.tasks.splitting import split_file
 
 
 def texts_of(out: Path, suffix: str) -> dict[str, str]:
@@ -184,36 +182,6 @@ def test_published_files(tmp_path: Path, data_dir: Path) -> None:
     assert list(wikigold.values()) == [116, 15, 14]
 
 
-# ---- The rule
-
-
-def test_the_rule_by_hand() -> None:
-    # SHA-256 in hexadecimal begins: b 3e, d 18, a ca, c 2e, e 3f.
-    assert [hashlib.sha256(key.encode()).hexdigest()[:2] for key in "dcbea"] == ["18", "2e", "3e", "3f", "ca"]
-    assert split_of_groups("abcde") == {"d": "train", "c": "train", "b": "train", "e": "dev", "a": "test"}
-
-
-@pytest.mark.parametrize(
-    ("number", "sizes"), [(3, (1, 1, 1)), (4, (2, 1, 1)), (6, (4, 1, 1)), (10, (8, 1, 1)), (48, (38, 5, 5))]
-)
-def test_shares(number: int, sizes: tuple[int, int, int]) -> None:
-    counts = Counter(split_of_groups(map(str, range(number))).values())
-    assert (counts["train"], counts["dev"], counts["test"]) == sizes
-
-
-@given(st.lists(st.text(), min_size=3, max_size=30, unique=True), st.randoms())
-def test_neither_order_nor_repetition_matters(keys: list[str], random: object) -> None:
-    shuffled = [*keys, *keys]
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert split_of_groups(shuffled) == split_of_groups(keys)
-    assert set(split_of_groups(keys).values()) == {"train", "dev", "test"}
-
-
-def test_two_groups_are_too_few() -> None:
-    with pytest.raises(InputError, match=r"2 groups that belong together: expected at least three"):
-        split_of_groups(["a", "b", "a"])
-
-
 # ---- What people bring
 
 
@@ -352,6 +320,7 @@ def test_rows_without_a_group_are_each_one(tmp_path: Path, caplog: pytest.LogCap
     [
         ("classification", lambda number, name: ["a", "b"] if name == "train" else ["b"]),
         ("classification", lambda number, name: "a, b" if name == "train" else "b"),
+        ("classification", lambda number, name: "a" + " " * 10**6 + "b"),  # takes linear time
         ("regression", lambda number, name: number),
         ("snli", lambda number, name: "neutral" if name == "train" else "-"),
         ("classification", lambda number, name: "x" if name == "train" else None),
@@ -395,3 +364,43 @@ def test_a_long_file_is_read_with_progress(
         parquet.write_table(pyarrow.table({"text": [*"abc"]}), path)
     split_file(path, "classification", tmp_path / "out")
     assert "reading: done · 3 rows" in capsys.readouterr().err
+
+
+def test_texts_that_differ_in_case_and_blanks_alone_stay_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": f"A film, {number}", "label": "x", "who": str(number % 20)} for number in range(100)]
+    copies = [{**row, "text": f"a  FILM, {number} ", "who": str(number % 7)} for number, row in enumerate(rows)]
+    path = write_rows(tmp_path / "a.jsonl", *rows, *copies)
+    split_file(path, "classification", tmp_path / "out")
+    assert not caplog.messages
+    split_of = split_of_groups(row["text"] for row in rows)  # as without the copies
+    for name, part in texts_of(tmp_path / "out", ".jsonl").items():
+        numbers = [json.loads(line)["text"].split()[-1] for line in part.splitlines()]
+        assert Counter(numbers) == {
+            number: 2 for number in map(str, range(100)) if split_of[f"A film, {number}"] == name
+        }
+
+    split_file(path, "classification", tmp_path / "by", group="who")
+    parts = texts_of(tmp_path / "by", ".jsonl")
+    texts = {name: [json.loads(line)["text"].split()[-1] for line in text.splitlines()] for name, text in parts.items()}
+    known = {name: sum(number in texts["train"] for number in texts[name]) for name in ("dev", "test")}
+    assert all(known.values())
+    told = [message for message in caplog.messages if "of a row of train, but for case and blanks" in message]
+    assert [message.partition(" have ")[0] for message in told] == [
+        f"{path}: {count} of {len(texts[name])} rows of {name}" for name, count in known.items()
+    ]
+
+
+def test_rows_that_are_not_split_as_their_groups_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    split_of = split_of_groups(map(str, range(10)))
+    large = next(group for group, name in split_of.items() if name == "train")
+    rows = [{"text": str(number), "who": group} for group in split_of for number in range(91 if group == large else 1)]
+    split_file(write_rows(tmp_path / "a.jsonl", *rows), "regression", tmp_path / "out", group="who")
+    assert "a.jsonl: of 100, train has 98 (98.0%), dev has 1 (1.0%), test has 1 (1.0%), where 80, 10" in caplog.text
+
+
+def test_labels_that_were_not_looked_at_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"text": str(number), "book": "x"} for number in range(10)]
+    split_file(write_rows(tmp_path / "a.jsonl", *rows), "classification", tmp_path / "out")
+    assert "a.jsonl: no label in a column 'label': whether each part has all labels was not checked" in caplog.text

@@ -28,7 +28,7 @@ from unmask.recipe.loading import merged_values
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.encoded import EncodedExamples, concatenate
 from unmask.tasks.settings import FIELDS_OF_KINDS
-from unmask.tasks.splitting import SPLITS
+from unmask.tasks.splits import SPLITS
 from unmask.training.device import Compute, choose_compute, keep_freed_memory
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unmask.finetuning.search.summary import spread_in_words, what_was_not_learned
+from unmask.finetuning.search.summary import on_test, spread_in_words, what_was_not_learned
 from unmask.io.progress import figures_in_a_line, human_number
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
@@ -39,6 +39,7 @@ def write_trials_page(directory: Path, summary: Summary) -> Path:
         command=shlex.join(sessions[-1]["command"]) if sessions else "",
         tiles=_tiles(summary),
         summary=summary,
+        metric_on_test=on_test(summary["metric"]),
         verdict=what_was_not_learned(summary),
         **_strips(summary),
         layers=_layers_curves(summary),
@@ -66,13 +67,20 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
         (f"Mean {metric} of its configuration on dev", spread_in_words(over_all["dev"].get(metric))),
         (f"Best run's {metric} on dev", human_number(best["dev"][metric])),
     ]
-    if metric in over_all["test"]:
-        tiles.append((f"Mean {metric} of its configuration on test", spread_in_words(over_all["test"][metric])))
+    if (its := on_test(metric)) in over_all["test"]:
+        tiles.append((f"Mean {its} of its configuration on test", spread_in_words(over_all["test"][its])))
     if ensemble := summary.get("ensemble"):
         values = [
-            f"{split} {human_number(ensemble[split].get(metric))}" for split in ("dev", "test") if split in ensemble
+            f"{split} {human_number(ensemble[split].get(name))}"
+            for split, name in (("dev", metric), ("test", its))
+            if split in ensemble
         ]
-        tiles.append((f"{metric} of {len(ensemble['members'])} together", " · ".join(values)))
+        tiles.append(
+            (
+                f"{metric if its == metric else f'{metric} and {its}'} of {len(ensemble['members'])} together",
+                " · ".join(values),
+            )
+        )
     return tiles
 
 
@@ -100,7 +108,7 @@ def _strips(summary: Summary) -> dict[str, Any]:
                 "name": row["name"],
                 "n": row["n"],
                 "on_dev": spread_in_words(row["dev"].get(metric)),
-                "on_test": spread_in_words(row["test"].get(metric)),
+                "on_test": spread_in_words(row["test"].get(on_test(metric))),
                 "values_in_words": ", ".join(map(human_number, runs[row["name"]])),
                 "dots": [place(value) for value in runs[row["name"]]],
                 "mean": None if mean is None else place(mean),

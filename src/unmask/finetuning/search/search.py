@@ -35,7 +35,7 @@ from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
 from unmask.finetuning.search.summary import TrialOutcome, best_run, describe, finite, runs_of_best_point, summarise
 from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_results
-from unmask.inference.ensemble import check_tokenizers, keep_null_threshold, write_ensemble
+from unmask.inference.ensemble import check_tokenizers, keep_chosen, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.example_sets import encode_sets
 from unmask.inference.predictor import load_predictor
@@ -50,6 +50,7 @@ from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import listed
 from unmask.tasks.settings import DataSettings
 from unmask.tasks.table import open_task
+from unmask.tasks.text.multi_label import MultiLabelClassification
 from unmask.training.device import choose_compute
 from unmask.training.run.best import Metric, choose_metric
 from unmask.training.run.directory import opening_run
@@ -345,7 +346,9 @@ def _answer_together(runs: Sequence[TrialOutcome], settings: FinetuneRecipe, dir
         [directory / TRIALS / run.name / MODEL for run in runs], directory / "ensemble", overwrite=True
     )
     if "best_f1" in runs[0].dev and settings.task.null_threshold is None:
-        _tune(place, settings.data, settings.device)
+        _tune(place, settings.data, settings.device, null_threshold=None)
+    elif settings.task.thresholds == "dev":
+        _tune(place, settings.data, settings.device, thresholds="dev")
     figures = {
         name: evaluate(place, file, columns=columns, device=settings.device)["metrics"]
         for name, file, columns in settings.data.measured()
@@ -357,19 +360,22 @@ def _answer_together(runs: Sequence[TrialOutcome], settings: FinetuneRecipe, dir
     return {"members": [run.name for run in runs], **{name: finite(metrics) for name, metrics in figures.items()}}
 
 
-def _tune(place: Path, data: DataSettings, device: str) -> None:
-    """Chooses an ensemble's null threshold on dev; otherwise it would be the sum of those that the members have chosen,
-    each for itself."""
+def _tune(place: Path, data: DataSettings, device: str, **undecided: Any) -> None:
+    """Chooses an ensemble's thresholds on dev; otherwise they would be the sum or the means of those that the members
+    have chosen, each for itself.
+
+    Args:
+        undecided: the setting with the value that leaves it to dev.
+    """
     _, dev, columns = next(data.measured())
     predictor = load_predictor(place, device=device).with_options(columns)
-    assert isinstance(predictor.task, QaTask)
-    task = predictor.task.with_settings(null_threshold=None)
+    assert isinstance(predictor.task, QaTask | MultiLabelClassification)
+    task: QaTask | MultiLabelClassification = predictor.task.with_settings(**undecided)
     predictor = replace(predictor, task=task)
     counts = ExampleCounts()  # reported when the ensemble is measured
     examples = task.load(dev, counts)
     score: Score[Any] = task.score()
     for part in encode_sets(task, examples, predictor.tokenizer, counts, predictor.num_segments):
         score.add(part.examples, predictor.decode(part))
-    threshold = task.tuned(score).settings.null_threshold
-    assert threshold is not None
-    keep_null_threshold(place, threshold)
+    tuned = task.tuned(score).settings
+    keep_chosen(place, {name: getattr(tuned, name) for name in undecided})

@@ -158,8 +158,9 @@ def describe(summary: Mapping[str, Any]) -> Iterable[str]:
     metric = summary["metric"]
     for row in summary["combinations"]:
         parts = [f"{metric} {spread_in_words(row['dev'].get(metric))} on dev, {row['n']} run(s)"] if row["n"] else []
-        if metric in row["test"]:
-            parts.append(f"{spread_in_words(row['test'][metric])} on test")
+        if (its := on_test(metric)) in row["test"]:
+            name = "" if its == metric else f"{its} "
+            parts.append(f"{name}{spread_in_words(row['test'][its])} on test")
         if row["degenerate"]:
             without = row["without_degenerate"]
             rest = spread_in_words(without["dev"].get(metric)) if without["n"] else "none left"
@@ -171,6 +172,12 @@ def describe(summary: Mapping[str, Any]) -> Iterable[str]:
     yield f"best run on dev: {best['trial']}, {metric} {human_number(best['dev'][metric])}"
     if fault := what_was_not_learned(summary):
         yield fault
+
+
+def on_test(metric: str) -> str:
+    """What is shown of test where runs are compared by `metric` on dev: the figure with the model's own threshold, not
+    with one that is chosen on the answers of test."""
+    return metric.removeprefix("best_")
 
 
 def what_was_not_learned(summary: Mapping[str, Any]) -> str | None:

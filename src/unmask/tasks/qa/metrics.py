@@ -153,7 +153,8 @@ class QaScore:
         the same with `HasAns_` and `NoAns_` for the questions with and without an answer, and, if the predictions have
         `no_answer_probability`, `best_exact`, `best_f1` and the thresholds on it (`_thresh`) that give them.
 
-        Runs are compared by the first: `f1`, or `best_f1`, since the threshold is only chosen after training.
+        Runs are compared by the first: `f1`, or `best_f1`, since the threshold is only chosen after training. Of test
+        `f1` is shown first, with the threshold that the model has; see `unmask.tasks.base.chosen_last`.
         """
         with_answer, without = self._sums[True], self._sums[False]
         if self.unanswerable is False or (self.unanswerable is None and not without[2]):

@@ -296,12 +296,15 @@ def read_morphemes(path: DataPath, note: Note) -> Iterator[Row]:
     for sentence in read_sentences(path):
         tags = []
         for number, analysis in zip(sentence.lines, sentence.column(-1), strict=True):
-            found = list(_MORPHEME.finditer(analysis))
-            if "".join(match[0] for match in found) != analysis or not found or analysis.endswith("+"):
+            found, end = [], 0
+            while match := _MORPHEME.match(analysis, end):  # one behind the other: `finditer` would search for each
+                found.append(match[2])
+                end = match.end()
+            if end < len(analysis) or not found or analysis.endswith("+"):
                 raise InputError(
                     f"{path}:{number}: {analysis[:60]!r}: expected morphemes with their tags, such as 나/NP+는/JX"
                 )
-            tags.append("+".join(match[2] for match in found))
+            tags.append("+".join(found))
         yield sentence.as_row(path, {"tokens": sentence.column(-2), "tags": tags})
 
 

@@ -180,6 +180,11 @@ class LabelSetScore:
                     self._differing.add(side)
         self.reliability.add(decided)
 
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        """(labels,), how many examples have each."""
+        return self._true
+
     def _statements(self, by_label: Any, true: Collection[int]) -> list[tuple[float, bool]]:
         """Of each label, how probable it is and whether it is there, whatever the thresholds; none where a file does
         not say."""
@@ -301,6 +306,21 @@ def warn_of_absent(labels: Sequence[str], counts: NDArray[np.int64], path: DataP
     """Warns of labels that have no example in a training file."""
     if absent := [label for label, count in zip(labels, counts, strict=True) if not count]:
         logger.warning("%s: no example with the label %s", path, listed(absent))
+
+
+def warn_of_unmeasured(counts: NDArray[np.int64], path: DataPath) -> None:
+    """Warns of labels that no measured example has: their F1 is 0 whatever is predicted.
+
+    Args:
+        counts: (labels,), how many examples have each.
+    """
+    if num_absent := int((counts == 0).sum()):
+        logger.warning(
+            "%s: no example has %s of the %s labels: each of them counts as 0 in f1_macro, whatever is predicted",
+            path,
+            f"{num_absent:,}",
+            f"{len(counts):,}",
+        )
 
 
 def _is_probability(value: Any) -> bool:

@@ -119,7 +119,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
                 f"{path}: every example has the same labels: there is nothing to learn; give examples whose "
                 "labels differ"
             )
-        warn_of_absent(self.labels, _counts(training), path)
+        warn_of_absent(self.labels, label_counts(training), path)
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> SequenceModule:
         return new_sequence_module(encoder, head, len(self.labels), multi_label_loss, self.settings)
@@ -155,7 +155,11 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         if self.settings.thresholds != "dev":
             return self
         assert isinstance(score, LabelSetScore)
-        return replace(self, settings=self.settings.model_copy(update={"thresholds": score.best_thresholds()}))
+        return self.with_settings(thresholds=score.best_thresholds())
+
+    def with_settings(self, **settings: Any) -> MultiLabelClassification:
+        """The task with other values of some of its settings."""
+        return replace(self, settings=self.settings.model_copy(update=settings))
 
     def with_mean_thresholds(self, tasks: Sequence[MultiLabelClassification]) -> MultiLabelClassification:
         """The task of several models together, this one's among them."""
@@ -164,14 +168,14 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
             return self
         its = [given if isinstance(given, dict) else {} for given in every]
         means = {label: sum(given.get(label, 0.5) for given in its) / len(its) for label in self.labels}
-        return replace(self, settings=self.settings.model_copy(update={"thresholds": means}))
+        return self.with_settings(thresholds=means)
 
     def floors(self, training: EncodedExamples, dev: EncodedExamples) -> dict[str, dict[str, float]]:
         """See `Task`: for F1 always predicting every label; for accuracy always predicting the labels that at least
         half of the training examples have."""
         labels = dev.unit_columns["labels"]
-        usual = _counts(training) * 2 >= len(training)
-        true = _counts(dev)
+        usual = label_counts(training) * 2 >= len(training)
+        true = label_counts(dev)
         everywhere = np.full(len(true), len(dev))
         micro = f1_scores(np.full(1, true.sum()), np.full(1, true.sum()), np.full(1, everywhere.sum()))
         return {
@@ -200,7 +204,7 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         }
 
 
-def _counts(examples: EncodedExamples) -> NDArray[np.int64]:
+def label_counts(examples: EncodedExamples) -> NDArray[np.int64]:
     """(labels,), how many examples have each label."""
     counts: NDArray[np.int64] = (examples.unit_columns["labels"] == 1).sum(0)
     return counts

@@ -12,7 +12,7 @@ import pytest
 from support.searches import Pretended, new_recipe, of_accuracy, run_search
 from unmask.errors import InputError, Interrupted, ModelError, OutputError, SettingsError, UserError
 from unmask.finetuning.search.search import plan_trials
-from unmask.inference.ensemble import read_null_threshold
+from unmask.inference.ensemble import read_chosen
 from unmask.inference.example_sets import ExampleSet
 from unmask.inference.predictor import Predictor
 from unmask.io.input_files import InputFiles
@@ -20,6 +20,7 @@ from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
+from unmask.tasks.text.examples import TextExample
 from unmask.training.run.log import RunLog
 from unmask.training.run.model_place import marked
 
@@ -375,8 +376,42 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
     replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor, encode_sets=lambda *_: [part])
     settings = new_recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
     run_search(tmp_path / "out", settings, Pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
-    assert read_null_threshold(tmp_path / "out" / "ensemble") == (None if kept is None else pytest.approx(kept))
+    expected = {} if kept is None else {"null_threshold": pytest.approx(kept)}
+    assert read_chosen(tmp_path / "out" / "ensemble") == expected
     assert measured == ([None] if kept else [])
+
+
+@pytest.mark.parametrize(("given", "kept"), [("dev", {"thresholds": {"a": 0.25, "b": 0.5}}), ({"a": 0.9}, {})])
+def test_thresholds_of_labels_are_chosen_for_all_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, kept: dict[str, Any]
+) -> None:
+    settings = {"name": "classification", "multi_label": True, "labels": ["a", "b"]}
+    task = open_task(TaskSettings(**settings, thresholds={"a": 0.7, "b": 0.6}), ColumnSettings())  # the members' means
+    examples = [TextExample("t", None, labels, {}, "x:1") for labels in (("a",), ())]
+
+    class Answering(Predictor):
+        def with_options(self, *_: Any) -> Predictor:
+            return self
+
+        num_segments = 2
+
+        def decode(self, part: ExampleSet) -> list[Any]:
+            assert self.task.settings.thresholds == "dev"
+            return [{"labels": [], "probabilities": {"a": probability, "b": 0.1}} for probability in (0.3, 0.2)]
+
+    nothing: Any = None
+
+    def write(members: list[Path], directory: Path, *, overwrite: bool) -> Path:
+        directory.mkdir()
+        (directory / "ensemble.json").write_text('{"members": ["a"]}')
+        return directory
+
+    replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: {"metrics": {"f1_micro": 0.5}})
+    predictor, part = Answering(task, nothing, nothing, nothing), ExampleSet(examples, nothing)
+    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor, encode_sets=lambda *_: [part])
+    recipe = new_recipe({"restarts": 2, "ensemble": True}, task={**settings, "thresholds": given})
+    run_search(tmp_path / "out", recipe, Pretended(lambda _: {"dev": {"loss": 1.0, "f1_micro": 0.5}}))
+    assert read_chosen(tmp_path / "out" / "ensemble") == kept
 
 
 def test_layers_are_drawn_as_a_curve(tmp_path: Path) -> None:

@@ -52,6 +52,16 @@ def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> No
     assert not list((tmp_path / "out").glob("trials/*/checkpoints"))
 
 
+def test_of_test_the_figure_with_the_models_own_threshold_is_shown(tmp_path: Path) -> None:
+    figures = {"loss": 1.0, "best_f1": 61.0, "f1": 60.0}
+    run = Pretended(lambda _: {"dev": figures, "test": {"loss": 1.0, "f1": 52.0, "best_f1": 55.0}})
+    summary = run_search(tmp_path / "out", new_recipe({"restarts": 2}, task={"name": "squad2"}), run)
+    assert next(iter(describe(summary))).endswith("best_f1 61 ± 0 on dev, 2 run(s); f1 52 ± 0 on test")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Mean f1 of its configuration on test" in page
+    assert "<th>mean f1 on test</th>" in page
+
+
 def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
     run = Pretended(lambda settings: {"dev": {"loss": 1.0, "mse": [0.3, 0.1, 0.2][settings.seed]}})
     summary = run_search(tmp_path / "out", new_recipe({"restarts": 3}, task={"name": "regression"}), run)

@@ -171,7 +171,7 @@ def test_morphemes_of_a_word_are_one_tag(read: Read) -> None:
     assert row.fields["tokens"] == ["나는", "갔다.", "1+1/2"]
     assert row.fields["tags"] == ["NP+JX", "VV+EP+EF+SF", "SN+SW+SN+SP+SN"]
     assert read(read_morphemes, "나는\t나/NP+는/JX\n")[0].fields["tags"] == ["NP+JX"]
-    for wrong in ("나/NP+는", "나/NP+", "나", "나/np"):
+    for wrong in ("나/NP+는", "나/NP+", "나", "나/np", "/A" * 10**6 + "b"):  # the last takes linear time
         with pytest.raises(InputError, match=r"a:2: .*expected morphemes with their tags"):
             read(read_morphemes, f"나는\t나/NP+는/JX\n나는\t{wrong}\n")
 
