@@ -103,17 +103,36 @@ PYTHON = [
 ]
 
 
-@pytest.mark.parametrize(("name", "code"), PYTHON, ids=[f"{name}-{number}" for number, (name, _) in enumerate(PYTHON)])
-def test_python_in_the_docs_calls_what_is_there(name: str, code: str) -> None:
-    """What is imported exists, and takes the arguments that it is given."""
+def faults_of(code: str) -> list[str]:
+    """What a piece of Python imports from the project that is not there, or calls with arguments that it has not."""
     known: dict[str, Any] = {"unmask": importlib.import_module("unmask")}
-    for node in ast.walk(ast.parse(code, name)):
+    faults = []
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "unmask":
             module = importlib.import_module(node.module or "")
-            known |= {alias.asname or alias.name: getattr(module, alias.name) for alias in node.names}
-    for node in ast.walk(ast.parse(code, name)):
+            faults += [f"{node.module} has no {its.name}" for its in node.names if not hasattr(module, its.name)]
+            known |= {its.asname or its.name: getattr(module, its.name, None) for its in node.names}
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Call) and (called := _called(node.func, known)) is not None:
-            inspect.signature(called).bind(*node.args, **{each.arg: each for each in node.keywords if each.arg})
+            try:
+                inspect.signature(called).bind(*node.args, **{each.arg: each for each in node.keywords if each.arg})
+            except TypeError as error:
+                faults.append(f"{ast.unparse(node.func)}: {error}")
+    return faults
+
+
+@pytest.mark.parametrize(("name", "code"), PYTHON, ids=[f"{name}-{number}" for number, (name, _) in enumerate(PYTHON)])
+def test_python_in_the_docs_calls_what_is_there(name: str, code: str) -> None:
+    assert faults_of(code) == [], name
+
+
+def test_python_that_calls_what_is_not_there_is_noticed() -> None:
+    code = "import unmask\nfrom unmask.tasks.text.glue import glue_averages, gone\nglue_averages({}, 1)\n"
+    code += "unmask.predict(modle='runs/a')\n"
+    gone, averages, predict = faults_of(code)
+    assert gone == "unmask.tasks.text.glue has no gone"
+    assert averages == "glue_averages: too many positional arguments"
+    assert predict.startswith("unmask.predict: ")
 
 
 def _called(function: ast.expr, known: dict[str, Any]) -> Any:

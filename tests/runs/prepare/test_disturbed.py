@@ -194,8 +194,9 @@ def test_a_second_ctrl_c_while_tidying_up_does_not_cost_the_store_that_was_to_be
     assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
 
 
-def test_a_killed_attempt_to_replace_a_store_can_be_made_again_or_undone(
-    tiny_text: Path, tokenizer: Path, to_replace: Path, tmp_path: Path
+@pytest.mark.parametrize("option", ["overwrite", "resume"])
+def test_a_killed_attempt_to_replace_a_store_can_be_made_again_continued_or_undone(
+    tiny_text: Path, tokenizer: Path, to_replace: Path, tmp_path: Path, option: str
 ) -> None:
     """The old store stands aside and a part of the new one in its place, as a power cut would leave them."""
     before = contents(to_replace)
@@ -209,25 +210,19 @@ def test_a_killed_attempt_to_replace_a_store_can_be_made_again_or_undone(
     assert contents(to_replace) == before
     to_replace.rename(aside)
     to_replace.mkdir()
-    prepare([tiny_text], tokenizer, to_replace, overwrite=True)
+    prepare([tiny_text], tokenizer, to_replace, **{option: True})
     assert TokenStore(to_replace).num_documents == 12
     assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
 
 
-def test_a_store_that_a_killed_attempt_set_aside_is_found_or_removed(
+def test_a_store_that_a_killed_attempt_set_aside_has_its_name_again(
     tiny_text: Path, tokenizer: Path, to_replace: Path
 ) -> None:
     before = contents(to_replace)
-    aside = to_replace.with_name(".unfinished-replaced-store")
-    to_replace.rename(aside)
+    to_replace.rename(to_replace.with_name(".unfinished-replaced-store"))
     with pytest.raises(OutputError, match="exists already"):
         prepare([tiny_text], tokenizer, to_replace)
     assert contents(to_replace) == before
-    to_replace.rename(aside)
-    to_replace.mkdir()
-    prepare([tiny_text], tokenizer, to_replace, resume=True)
-    assert TokenStore(to_replace).num_documents == 12
-    assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
 
 
 def test_a_disk_that_is_full_of_sorted_hashes_is_told(
