@@ -38,7 +38,8 @@ from unmask.models.hub.uses import commands_for, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.names import known_recipes
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
-from unmask.store.manifest import part_name, read_manifest, sizes_of
+from unmask.store.manifest import part_name
+from unmask.store.store import TokenStore
 from unmask.tasks.rows import named
 from unmask.tokenization.opening import has_tokenizer, open_tokenizer
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
@@ -137,8 +138,8 @@ def _describe_store(path: Path) -> dict[str, Any]:
             **{name: sum(int(record.get(name, 0)) for record in records) for name in names},
             "next": "the same `unmask prepare` command with --resume continues it",
         }
-    manifest = read_manifest(path)
-    text = manifest["text"]
+    store = TokenStore(path)
+    manifest, text = store.manifest, store.manifest["text"]
     changed = {
         what: {name: amount["count"] for name, amount in text.get(what, {}).items()} for what in ("dropped", "removed")
     }
@@ -147,7 +148,7 @@ def _describe_store(path: Path) -> dict[str, Any]:
     sources = manifest["sources"]
     return {
         "complete": True,
-        **sizes_of(manifest),
+        **store.figures(),
         "stored_bytes_per_token": manifest["files"][part_name("tokens", 0)]["bytes"] / manifest["shards"][0]["tokens"],
         **{what: counts for what, counts in changed.items() if any(counts.values())},
         "sentences_by": manifest.get("sentences_by", "rules"),

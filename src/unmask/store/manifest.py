@@ -129,22 +129,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def sizes_of(manifest: dict[str, Any]) -> dict[str, Any]:
-    """How much a store holds, as plain numbers."""
-    tokens = manifest["tokens"]
-    return {
-        "documents": manifest["documents"],
-        "sentences": manifest["sentences"],
-        "tokens": tokens,
-        "text_bytes": manifest["text_bytes"],
-        "bytes_per_token": manifest["text_bytes"] / max(1, tokens),
-        "unknown_tokens_share": manifest["unknown_tokens"] / max(1, tokens),
-        "vocab_size": manifest["vocab_size"],
-        "shards": len(manifest["shards"]),
-        "size_bytes": sum(file["bytes"] for file in manifest["files"].values()),
-    }
-
-
 def _file_size(path: str) -> int | None:
     """The size of a file in bytes; None if there is no such file."""
     try:

@@ -65,6 +65,26 @@ class TokenStore:
         """Bytes of all files but the manifest."""
         return sum(int(file["bytes"]) for file in self.manifest["files"].values())
 
+    @property
+    def unknown_share(self) -> float:
+        """The share of its tokens that are unknown, as counted when it was made."""
+        return float(self.manifest["unknown_tokens"] / max(1, self.num_tokens))
+
+    def figures(self) -> dict[str, Any]:
+        """How much it holds, as plain numbers."""
+        manifest = self.manifest
+        return {
+            "documents": manifest["documents"],
+            "sentences": manifest["sentences"],
+            "tokens": manifest["tokens"],
+            "text_bytes": manifest["text_bytes"],
+            "bytes_per_token": manifest["text_bytes"] / max(1, manifest["tokens"]),
+            "unknown_tokens_share": self.unknown_share,
+            "vocab_size": manifest["vocab_size"],
+            "shards": len(manifest["shards"]),
+            "size_bytes": self.size_bytes,
+        }
+
     def fingerprint(self) -> str:
         """The SHA-256 of its files' checksums, the tokenizer's among them: the same wherever the store is."""
         return hashlib.sha256(json.dumps(self.manifest["files"], sort_keys=True).encode()).hexdigest()

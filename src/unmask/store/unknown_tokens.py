@@ -1,4 +1,4 @@
-"""The share of unknown tokens in a store, and how large a share is still usual."""
+"""How large a share of unknown tokens in a store is still usual."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ NOTABLE_OF_WORDS, MUCH_OF_WORDS = 0.05, 0.15
 """Shares of `<UNK>` among the words of a store of words, whose vocabulary is only that of the softmax."""
 
 
-def unknown_share(store: TokenStore) -> float:
-    """The share of a store's tokens that are unknown, as counted when it was made."""
-    return float(store.manifest["unknown_tokens"] / max(1, store.num_tokens))
-
-
 def unknown_warning(store: TokenStore, *, is_own: bool = False, is_continued: bool = False) -> str | None:
     """A warning, for before pre-training, about a store with too many unknown tokens; None if there are few.
 
@@ -24,7 +19,7 @@ def unknown_warning(store: TokenStore, *, is_own: bool = False, is_continued: bo
         is_own: the tokenizer was trained for this run, on this text.
         is_continued: the run continues from a model, whose entries stay.
     """
-    share = unknown_share(store)
+    share = store.unknown_share
     if share <= (MUCH_OF_WORDS if store.has_words else MUCH):
         return None
     if store.has_words:

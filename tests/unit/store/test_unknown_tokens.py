@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unmask.store.store import TokenStore
-from unmask.store.unknown_tokens import unknown_share, unknown_warning
+from unmask.store.unknown_tokens import unknown_warning
 
 
 class Counted(TokenStore):
@@ -21,8 +21,8 @@ class Counted(TokenStore):
 
 
 def test_the_share_is_that_of_the_manifest() -> None:
-    assert unknown_share(Counted(329)) == 0.329
-    assert unknown_share(Counted(0)) == 0
+    assert Counted(329).unknown_share == 0.329
+    assert Counted(0).unknown_share == 0
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,6 @@ from unmask.io.progress import human_bytes, human_count, human_duration
 from unmask.models.settings import EncoderSettings
 from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
-from unmask.store.manifest import sizes_of
 from unmask.training.device import Compute, choose_compute
 
 NOT_EXAMINED = Finding(
@@ -132,7 +131,7 @@ def _examine(
         floors = StoreFloors.of(store.token_counts(), settings.objective.learns, material.objective)
         tables += [floors.table(), describe_step(material.text, settings)]
         samples = decode_samples(material.text, num_samples)
-        figures |= {"floors": floors.figures(), "store": sizes_of(store.manifest)}
+        figures |= {"floors": floors.figures(), "store": store.figures()}
     tables.append(differences_table(settings))
     headline = (
         ("Parameters", human_count(num_parameters)),

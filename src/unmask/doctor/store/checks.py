@@ -18,7 +18,7 @@ from unmask.packing.formats import documents_needed
 from unmask.packing.settings import PAIRED, PackingSettings
 from unmask.store.manifest import verify_file
 from unmask.store.store import TokenStore
-from unmask.store.unknown_tokens import MUCH, MUCH_OF_WORDS, NOTABLE, NOTABLE_OF_WORDS, TOO_MUCH, unknown_share
+from unmask.store.unknown_tokens import MUCH, MUCH_OF_WORDS, NOTABLE, NOTABLE_OF_WORDS, TOO_MUCH
 from unmask.tokenization.opening import Tokenizer
 
 QUANTILES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
@@ -51,7 +51,7 @@ def check_store(
     return [
         _check_files(store),
         check_duplicates(duplicates, store.manifest.get("mixture", {})),
-        (_check_unknown_words if store.has_words else _check_unknown)(unknown_share(store)),
+        (_check_unknown_words if store.has_words else _check_unknown)(store.unknown_share),
         _check_use(int(np.count_nonzero(statistics.token_counts)), store.vocab_size),
         *_check_lengths(statistics, packing, text_length),
         *_check_documents(store.num_documents, statistics.num_single, packing, objective),

@@ -31,7 +31,6 @@ from unmask.pretraining.start import open_start
 from unmask.pretraining.steps import template_of
 from unmask.recipe.loading import ALTERNATIVES
 from unmask.recipe.tree import PretrainRecipe
-from unmask.store.manifest import sizes_of
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -66,7 +65,7 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num_
     except SettingsError:  # nor can samples be made, which will say why
         objective = None
     floors = StoreFloors.of(statistics.token_counts, use.learns, objective)
-    facts = sizes_of(store.manifest)
+    facts = store.figures()
     tables = [
         facts_table(facts, statistics, tokenizer),
         sources_table(store.manifest),

@@ -22,7 +22,6 @@ from unmask.objectives.table import new_objective
 from unmask.packing.settings import PackingSettings
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
-from unmask.store.unknown_tokens import unknown_share
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 from unmask.tokenization.vocabulary import Vocabulary
 
@@ -82,7 +81,7 @@ def test_unknown_tokens(tmp_path: Path, tiny_model: Path) -> None:
 
 def test_unknown_share_by_hand(tmp_path: Path, tiny_model: Path) -> None:
     store, *_ = make(tmp_path, tiny_model, ["수 man man man.", "man 수 수 수."])
-    assert unknown_share(store) == 4 / 10
+    assert store.unknown_share == 4 / 10
 
 
 def test_a_vocabulary_for_another_text(tmp_path: Path, tiny_model: Path) -> None:
