@@ -216,7 +216,7 @@ def _added_tokens(definition: Definition) -> list[Definition]:
 def _read_template(definition: Definition, where: object) -> TextTemplate:
     """What the post-processor adds."""
     template = _BARE
-    for step in _steps(definition.get("post_processor"), "processors"):
+    for step in steps_of(definition.get("post_processor"), "processors"):
         kind = step["type"]
         if kind == "TemplateProcessing":
             template = TextTemplate(_template_pieces(step, "single"), _template_pieces(step, "pair"))
@@ -252,7 +252,7 @@ def _read_kind(definition: Definition, where: object) -> str:
     # Files of old versions omit the type.
     untyped = "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else None
     kind = model.get("type") or untyped
-    splitters = {step["type"] for step in _steps(definition.get("pre_tokenizer"), "pretokenizers")}
+    splitters = {step["type"] for step in steps_of(definition.get("pre_tokenizer"), "pretokenizers")}
     if kind == "WordPiece":
         return "wordpiece"
     if kind == "BPE" and model.get("end_of_word_suffix"):
@@ -272,12 +272,12 @@ def _read_entries(definition: Definition) -> tuple[str, ...]:
     return in_order(vocab | {token["content"]: token["id"] for token in _added_tokens(definition)})
 
 
-def _steps(step: Definition | None, inner: str) -> Iterator[Definition]:
-    """A step, or the steps inside it if it is a sequence."""
+def steps_of(step: Definition | None, inner: str) -> Iterator[Definition]:
+    """A step of a definition, or the steps inside it if it is a sequence, which keeps them under `inner`."""
     if step is None:
         return
     if step["type"] == "Sequence":
         for each in step[inner]:
-            yield from _steps(each, inner)
+            yield from steps_of(each, inner)
     else:
         yield step

@@ -15,6 +15,7 @@ from functools import cache
 
 from tokenizers import Tokenizer
 
+from unmask.tokenization.definition import Definition, steps_of
 from unmask.tokenization.library import open_definition
 
 _ASCII = "".join(map(chr, range(0x20, 0x7F)))
@@ -37,7 +38,7 @@ class PlainTextEncoder:
     def __init__(self, backend: Tokenizer) -> None:
         """Makes its own copy of `backend`, which may be any tokenizer; only BERT's normaliser is ever skipped."""
         self._full = plain_copy(backend)
-        self._lowercase, unchanged = unchanged_characters(backend)
+        self._lowercase, unchanged = unchanged_characters(json.loads(backend.to_str()))
         self._is_normal = re.compile(f"[{re.escape(unchanged)}]*").fullmatch if unchanged else None
         self._short = plain_copy(backend, normalized=True)
 
@@ -72,18 +73,16 @@ def _ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
+def unchanged_characters(definition: Definition) -> tuple[bool, str]:
     """Whether the normaliser lowercases, and the characters that it otherwise leaves unchanged in any context.
 
     The known steps never combine such characters with their neighbours: BERT's normaliser treats each by itself, and
     NFC composes a character only with a combining mark or a conjoining Hangul jamo, and these are not among them.
     Stripping accents decomposes Hangul, which NFC reverses if it comes last.
     """
-    definition = json.loads(backend.to_str())
-    normalizer = definition["normalizer"] or {}
-    steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
+    steps = list(steps_of(definition["normalizer"], "normalizers"))
     finds_ordinary_tokens = any(not token["special"] for token in definition["added_tokens"])
-    if not steps or any(step.get("type") not in ("BertNormalizer", "NFC") for step in steps) or finds_ordinary_tokens:
+    if not steps or any(step["type"] not in ("BertNormalizer", "NFC") for step in steps) or finds_ordinary_tokens:
         return False, ""
     of_bert = [step for step in steps if step["type"] == "BertNormalizer"]
     lowercase = any(step["lowercase"] for step in of_bert)
@@ -92,11 +91,10 @@ def unchanged_characters(backend: Tokenizer) -> tuple[bool, str]:
     return lowercase, _ASCII + _common_characters() + (_HANGUL if hangul_stays else "")
 
 
-def splits_han(backend: Tokenizer) -> bool:
+def splits_han(definition: Definition) -> bool:
     """Whether the tokenizer has BERT's normaliser and this puts spaces around Han characters."""
-    normalizer = json.loads(backend.to_str())["normalizer"] or {}
-    steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
-    return any(step.get("type") == "BertNormalizer" and step["handle_chinese_chars"] for step in steps)
+    steps = steps_of(definition["normalizer"], "normalizers")
+    return any(step["type"] == "BertNormalizer" and step["handle_chinese_chars"] for step in steps)
 
 
 @cache

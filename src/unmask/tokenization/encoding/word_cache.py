@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from unmask.tokenization.definition import SPACE, in_order
+from unmask.tokenization.definition import SPACE, Definition, in_order
 from unmask.tokenization.encoding.longest_match import longest_match
 from unmask.tokenization.encoding.plain_text import PlainTextEncoder, plain_copy, splits_han, unchanged_characters
 
@@ -181,7 +181,7 @@ def word_rules(backend: Tokenizer, dtype: np.dtype[Any]) -> WordRules | None:
         return None
     splitter = definition["pre_tokenizer"] or {}
     if splitter.get("type") == "BertPreTokenizer":
-        return _white_space_rules(backend, definition["model"], dtype)
+        return _white_space_rules(backend, definition, dtype)
     only_composes = definition["normalizer"] in (None, {"type": "NFC"})
     if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and only_composes:
         return _byte_level_rules(backend, definition["model"], splitter["add_prefix_space"])
@@ -197,17 +197,17 @@ _MARKS = ",.()-'\""
 """Marks that are always separate words: with spaces around them, half as many pre-tokens are new."""
 
 
-def _white_space_rules(backend: Tokenizer, model: dict[str, Any], dtype: np.dtype[Any]) -> WordRules | None:
+def _white_space_rules(backend: Tokenizer, definition: Definition, dtype: np.dtype[Any]) -> WordRules | None:
     """WordPiece, and BPE with an end-of-word mark, after BERT's normaliser and splitting at punctuation.
 
     BERT's normaliser works character by character, and NFC composes nothing across white space, so every pre-token
     between white space is encoded separately. Its words are runs of letters and digits, and single marks, provided that
     the normaliser does no more to any of its characters than lowercase them.
     """
-    lowercase, unchanged = unchanged_characters(backend)
+    lowercase, unchanged = unchanged_characters(definition)
     if "!" not in unchanged:  # even printable ASCII is not left unchanged
         return None
-    entries = in_order(backend.get_vocab(with_added_tokens=True))
+    model, entries = definition["model"], in_order(backend.get_vocab(with_added_tokens=True))
     prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
     match = None
     if model["type"] == "WordPiece" and prefix:
@@ -218,7 +218,7 @@ def _white_space_rules(backend: Tokenizer, model: dict[str, Any], dtype: np.dtyp
         is_edge = np.array([entry.endswith(suffix) for entry in entries])
     else:
         return None
-    is_plain = re.compile(f"[{re.escape(unchanged)}{_HAN if splits_han(backend) else ''}]*").fullmatch
+    is_plain = re.compile(f"[{re.escape(unchanged)}{_HAN if splits_han(definition) else ''}]*").fullmatch
     letters = "".join(c for c in unchanged if c.isalnum() or not (c.isascii() or unicodedata.category(c)[0] == "P"))
     is_word = re.compile(f"[{re.escape(letters)}]+").fullmatch
     find_words = re.compile(f"[{re.escape(letters)}]+|.").findall
