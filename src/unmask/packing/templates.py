@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from unmask.errors import SettingsError
 from unmask.tokenization.definition import Piece, TextTemplate
 
-_BARE = TextTemplate((Piece("A", (), 0),), (Piece("A", (), 0), Piece("B", (), 0)))
-
 
 @dataclass(frozen=True)
 class SequenceTemplate:
@@ -36,8 +34,3 @@ class SequenceTemplate:
                 f"token of each segment: set packing.max_length to at least {num_special + num_segments}"
             )
         return max_length - num_special
-
-
-def bare_template(document_separator_id: int | None = None) -> SequenceTemplate:
-    """No special tokens around text: GPT-1's contiguous sequences (Radford et al. 2018, section 4.1)."""
-    return SequenceTemplate(_BARE, document_separator_id)

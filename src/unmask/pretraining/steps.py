@@ -23,12 +23,12 @@ from unmask.packing.settings import PhaseSettings
 from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
 from unmask.packing.stream import StreamLoader, target_counts
-from unmask.packing.templates import SequenceTemplate, bare_template
+from unmask.packing.templates import SequenceTemplate
 from unmask.pretraining.start import Start
 from unmask.recipe.pairings import cut_of
 from unmask.recipe.tree import PretrainRecipe
 from unmask.store.store import TokenStore
-from unmask.tokenization.definition import TextTemplate
+from unmask.tokenization.definition import BARE, TextTemplate
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -225,7 +225,7 @@ def template_of(start: Start, tokenizer: TextTokenizer) -> SequenceTemplate:
         SettingsError: it has them, and does not set them around text.
     """
     if start.family.reads_bare_text:
-        return bare_template(document_separator_id=tokenizer.find_role("eos_token"))
+        return SequenceTemplate(BARE, tokenizer.find_role("eos_token"))
     template, cls = tokenizer.template, tokenizer.cls_id
     if not any(cls in piece.ids for piece in template.single):
         raise SettingsError(

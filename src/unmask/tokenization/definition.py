@@ -160,7 +160,8 @@ class TextTemplate:
 
 
 _A, _B = Piece("A", (), 0), Piece("B", (), 0)
-_BARE = TextTemplate((_A,), (_A, Piece("B", (), 1)))
+BARE = TextTemplate((_A,), (_A, Piece("B", (), 1)))
+"""No special tokens around text, as in GPT-1's contiguous sequences (Radford et al. 2018, section 4.1)."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def _added_tokens(definition: Definition) -> list[Definition]:
 
 def _read_template(definition: Definition, where: object) -> TextTemplate:
     """What the post-processor adds."""
-    template = _BARE
+    template = BARE
     for step in steps_of(definition.get("post_processor"), "processors"):
         kind = step["type"]
         if kind == "TemplateProcessing":

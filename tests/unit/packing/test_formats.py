@@ -15,9 +15,9 @@ from unmask.packing.formats import FORMATS, check_documents, documents_needed, o
 from unmask.packing.loader import SequenceLoader
 from unmask.packing.settings import LABEL_COLUMNS, PAIRED, PackingSettings, SentenceObjective, SentenceQuestion
 from unmask.packing.split import Split
-from unmask.packing.templates import SequenceTemplate, bare_template
+from unmask.packing.templates import SequenceTemplate
 from unmask.store.store import TokenStore
-from unmask.tokenization.definition import Piece, TextTemplate
+from unmask.tokenization.definition import BARE, Piece, TextTemplate
 
 PAIRINGS: list[tuple[str, SentenceObjective]] = [
     (name, objective)
@@ -49,7 +49,7 @@ def test_every_format_but_stream_is_here() -> None:
     assert set(PAIRED) <= set(FORMATS)
 
 
-@pytest.mark.parametrize("template", [BERT, ROBERTA, bare_template(SEP)], ids=["bert", "roberta", "bare"])
+@pytest.mark.parametrize("template", [BERT, ROBERTA, SequenceTemplate(BARE, SEP)], ids=["bert", "roberta", "bare"])
 @pytest.mark.parametrize(("name", "objective"), PAIRINGS)
 def test_batches_of_every_format(name: str, objective: SentenceObjective, template: SequenceTemplate) -> None:
     store = numbered_store([[3 + n % 5, 30, 2] * (1 + n % 4) for n in range(20)])
@@ -62,7 +62,7 @@ def test_batches_of_every_format(name: str, objective: SentenceObjective, templa
     assert all(batch.columns.keys() == {"special_tokens_mask", *column} for batch in batches)
     labels = {label for batch in batches for name in column for label in batch.columns[name].tolist()}
     assert labels == ({0, 1} if column else set())
-    segments = {0, 1} if template is BERT and name in PAIRED else {0}
+    segments = {0, 1} if template is not ROBERTA and name in PAIRED else {0}
     assert {kind for batch in batches for kind in batch.token_type_ids.tolist()} == segments
     for batch in batches:
         assert torch.equal(batch.input_ids > 1_000_000, batch.columns["special_tokens_mask"])
@@ -134,8 +134,8 @@ def test_documents_shorter_than_anything(name: str) -> None:
 def test_documents_without_anything_between_them_are_refused() -> None:
     store = numbered_store([[5]] * 3)
     with pytest.raises(SettingsError, match=r"format=full_sentences sets .*format=doc_sentences or single"):
-        loader(store, "full_sentences", template=bare_template())
-    assert next(loader(store, "doc_sentences", template=bare_template()).steps()).batches
+        loader(store, "full_sentences", template=SequenceTemplate(BARE))
+    assert next(loader(store, "doc_sentences", template=SequenceTemplate(BARE)).steps()).batches
 
 
 def test_a_frame_that_leaves_no_room_is_refused() -> None:
@@ -143,6 +143,6 @@ def test_a_frame_that_leaves_no_room_is_refused() -> None:
     wide = SequenceTemplate(TextTemplate(single=(Piece("", (CLS,) * 16, 0), A), pair=()))
     with pytest.raises(SettingsError, match=r"packing\.max_length 16 has no room for the 16 special .* at least 17"):
         loader(store, "single_segment", template=wide)
-    assert BERT.capacity(5, 2) == ROBERTA.capacity(6, 2) == bare_template().capacity(2, 2) == 2
+    assert BERT.capacity(5, 2) == ROBERTA.capacity(6, 2) == SequenceTemplate(BARE).capacity(2, 2) == 2
     with pytest.raises(SettingsError, match="at least 6"):
         ROBERTA.capacity(5, 2)

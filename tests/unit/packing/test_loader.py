@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,9 @@ from unmask.packing.planning import PlannedSequence, Planner, Span
 from unmask.packing.sequences import pack_sequences
 from unmask.packing.single_formats import DocSentences, FullSentences
 from unmask.packing.split import Split
-from unmask.packing.templates import SequenceTemplate, bare_template
+from unmask.packing.templates import SequenceTemplate
 from unmask.store.store import TokenStore
+from unmask.tokenization.definition import BARE
 
 Plainly = Callable[[PlannedSequence, TokenStore], tuple[list[int], list[int]]]
 
@@ -86,8 +87,8 @@ def roberta_plainly(sequence: PlannedSequence, store: TokenStore) -> tuple[list[
 
 def bare_plainly(sequence: PlannedSequence, store: TokenStore) -> tuple[list[int], list[int]]:
     """Text and nothing else, but for what stands between documents."""
-    ids = [token for segment in sequence.segments for token in text_of(segment, store, END)]
-    return ids, [0] * len(ids)
+    texts = [text_of(segment, store, END) for segment in sequence.segments]
+    return [*chain(*texts)], [number for number, text in enumerate(texts) for _ in text]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def bare_plainly(sequence: PlannedSequence, store: TokenStore) -> tuple[list[int
     [
         pytest.param(BERT, bert_plainly, id="bert"),
         pytest.param(ROBERTA, roberta_plainly, id="roberta"),
-        pytest.param(bare_template(END), bare_plainly, id="bare"),
+        pytest.param(SequenceTemplate(BARE, END), bare_plainly, id="bare"),
     ],
 )
 @pytest.mark.parametrize("num_segments", [1, 2])

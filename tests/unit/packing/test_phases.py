@@ -19,7 +19,8 @@ from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.phases import phased_steps
 from unmask.packing.settings import PackingSettings
 from unmask.packing.split import Split
-from unmask.packing.templates import bare_template
+from unmask.packing.templates import SequenceTemplate
+from unmask.tokenization.definition import BARE
 
 UNTILS = (0.4, 0.7, 1.0)
 LENGTHS = (8, 20, 12)
@@ -32,7 +33,7 @@ Loaders = list[SequenceLoader]
 def loaders() -> Iterator[Loaders]:
     """Three phases over 30 documents in blocks of 4, each with lengths, batches and a format of its own."""
     store = numbered_store([[3 + number % 5] * (1 + number % 7) for number in range(30)])
-    split, frame, options = Split(store, 0, False), bare_template(), {"seed": 4, "micro_batch_size": 2}
+    split, frame, options = Split(store, 0, False), SequenceTemplate(BARE), {"seed": 4, "micro_batch_size": 2}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "BLOCK_DOCUMENTS", 4)
         yield [
@@ -163,7 +164,7 @@ def test_epochs_count_documents_that_are_shown(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 40)
     store = numbered_store([[5] * 12] * 40)
     packings = [PackingSettings(format="single_segment", max_length=length) for length in (8, 20)]
-    split, frame = Split(store, 0, False), bare_template()  # seven sequences a step do not end with an epoch
+    split, frame = Split(store, 0, False), SequenceTemplate(BARE)  # seven sequences a step do not end with an epoch
     loaders = [open_loader(split, packing, "none", frame, seed=0, batch_size=7) for packing in packings]
     epochs = [0.0]
     tokens = [0, 0]
