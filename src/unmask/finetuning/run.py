@@ -71,7 +71,9 @@ def finetune(
     overwrite: bool = False,
     ranks: Ranks = ALONE,
 ) -> Path:
-    """Fine-tunes a model, or several where the recipe has a `search`. Seeds PyTorch's generator, which threads share.
+    """Fine-tunes a model, or several where the recipe has a `search`.
+
+    PyTorch's generator, which threads share, is seeded, and its state restored at the end.
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `finetune/sst2`, whose length and
@@ -112,7 +114,7 @@ def finetune(
             resume=resume,
             overwrite=overwrite,
             run=finetune_settings,
-            check=lambda trial: _open(trial, Path(out), choose_compute(trial.device, trial.precision)),
+            check=lambda trial: _check(trial, Path(out)),
         )
     return finetune_settings(
         settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks, source=sources[0]
@@ -138,7 +140,7 @@ def finetune_settings(
     with ranks.agreeing():
         compute = choose_compute(settings.device, settings.precision)
     check_same_device(compute, ranks)
-    with ranks.own_directory(directory) as own:
+    with ranks.own_directory(directory) as own, compute.keeping_random_state():
         opening = beginning_run(
             own,
             settings,
@@ -157,6 +159,13 @@ def finetune_settings(
             if ranks.is_first:
                 write_report(own)
     return directory / "model"
+
+
+def _check(settings: FinetuneRecipe, directory: Path) -> None:
+    """Refuses a trial whose run could not begin."""
+    compute = choose_compute(settings.device, settings.precision)
+    with compute.keeping_random_state():
+        _open(settings, directory, compute)
 
 
 def _fingerprints(run: TaskInputs) -> tuple[str, dict[str, int]]:

@@ -68,10 +68,15 @@ def evaluate(
         ):
             score.add(part.examples, predictor.decode(part, counted_in(len(part.examples), progress.advance)))
     counts.log(data)
+    warn_of_figures(score, data)
+    return named_figures(its_task, score)
+
+
+def warn_of_figures(score: Score[Any], data: DataPath) -> None:
+    """Warns of what makes figures misleading: the same answer to every example, or labels that no example has."""
     warn_if_degenerate(score, str(data))
     if isinstance(score, LabelSetScore):
         warn_of_unmeasured(score.label_counts, data)
-    return named_figures(its_task, score)
 
 
 def warn_if_degenerate(score: Score[Any], name: str) -> None:

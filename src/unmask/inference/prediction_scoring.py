@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unmask.errors import InputError, SettingsError
-from unmask.inference.evaluation import named_figures
+from unmask.inference.evaluation import named_figures, warn_of_figures
 from unmask.inference.task_options import (
     NOTHING_SAID,
     Columns,
@@ -137,6 +137,7 @@ def _score(task: Task[Any], predictions: str | Path, data: DataPath) -> dict[str
         raise InputError(f"{predictions}: every prediction abstains: expected an answer; lower --abstain-below")
     counts.examples, counts.unlabelled = num_labelled, num_read - num_labelled
     counts.log(data)
+    warn_of_figures(score, data)
     figures = named_figures(task, score)
     if may_abstain:
         figures["metrics"]["answered"] = score.num_examples / num_labelled

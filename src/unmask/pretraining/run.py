@@ -54,7 +54,7 @@ def pretrain(
     workers: int = 1,
     ranks: Ranks = ALONE,
 ) -> Path:
-    """Pre-trains a model.
+    """Pre-trains a model. PyTorch's generator, which threads share, is seeded, and its state restored at the end.
 
     Args:
         recipe: a YAML file, or the name of a recipe that comes with `unmask`: `pretrain/bert_tiny`.
@@ -78,7 +78,7 @@ def pretrain(
         settings = load_pretrain_recipe(recipe, overrides)
         compute = choose_compute(settings.device, settings.precision)
     check_ranks(settings, compute, ranks)
-    with ranks.own_directory(Path(out)) as directory:
+    with ranks.own_directory(Path(out)) as directory, compute.keeping_random_state():
         opening = beginning_run(
             directory,
             settings,

@@ -27,7 +27,8 @@ def checked_text(value: Any, name: str, source: str) -> str:
         InputError: it is not a text, or a JSON escape has put half of a surrogate pair into it.
     """
     if not isinstance(value, str):
-        raise InputError(f"{source}: {name} is {shown(value)}: expected a text")
+        advice = '; fill it in, take the row out, or write "" for an empty text' if value is None else ""
+        raise InputError(f"{source}: {name} is {shown(value)}: expected a text{advice}")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -63,6 +63,10 @@ class Compute:
         """Moves a module to the device, in place."""
         return module.to(self.device)
 
+    def keeping_random_state(self) -> AbstractContextManager[None]:
+        """A block that may seed PyTorch's generators, here and on the device: their states are restored at its end."""
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
+
     def for_figures(self) -> Compute:
         """fp32, whatever a run trains in: what a model says of dev and test is then the same anywhere."""
         return Compute(self.device, torch.float32, "so that figures are the same everywhere")

@@ -156,6 +156,14 @@ def replaced(words: list[str], *others: str) -> list[str]:
     return [*(word for word in words if word.partition("=")[0] not in keys | {"train.epochs"}), *others]
 
 
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize("search", [[], ["search.restarts=2"]], ids=["one run", "a search"])
+def test_the_random_state_of_the_caller_stays(words: list[str], tmp_path: Path, search: list[str]) -> None:
+    before = torch.get_rng_state()
+    finetune("finetune/classification", replaced(words, *ONE_STEP, *search), out=tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_constant_predictions_are_named(words: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     finetune("finetune/classification", replaced(words, *ONE_STEP), out=tmp_path / "run")
     results = json.loads((tmp_path / "run" / "results.json").read_text())

@@ -131,6 +131,13 @@ def test_a_model_says_how_long_its_sequences_were(words: tuple[str, list[str]], 
     assert "unmask_trained_length" not in json.loads((longer / "config.json").read_text())
 
 
+def test_the_random_state_of_the_caller_stays(words: tuple[str, list[str]], tmp_path: Path) -> None:
+    recipe, given = words
+    before = torch.get_rng_state()
+    pretrain(recipe, [*given, "train.steps=2", "schedule.warmup_steps=0"], out=tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_without_next_sentence_prediction_the_model_is_a_masked_lm(
     words: tuple[str, list[str]], tmp_path: Path, without_report: None
 ) -> None:

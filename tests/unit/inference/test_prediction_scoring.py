@@ -96,6 +96,18 @@ def test_what_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "new.jsonl: 1 examples, 2 without an agreed label skipped" in caplog.text
 
 
+def test_figures_that_mislead_are_told_as_they_are_with_a_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = write(tmp_path / "dev.csv", 'text,label\na,x\nb,"x,y"\n')
+    chances = {"x": 0.9, "y": 0.2, "z": 0.6}
+    evaluate_predictions(
+        write_rows(tmp_path / "said.jsonl", *[{"labels": ["x", "z"], "probabilities": chances}] * 2), data
+    )
+    assert f"{data}: no example has 1 of the 3 labels: each of them counts as 0 in f1_macro" in caplog.text
+    assert f"{data}: all 2 predictions are alike (x, z), and the labels are not" in caplog.text
+
+
 # ---- Abstentions
 
 

@@ -156,7 +156,7 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         tokenizer, new_entries = load_tokenizer_with_template(source.directory)
         task = open_task(settings.task, settings.data.columns)
         examples = [replace(task.read(row), label=target) for row, target in zip(rows, targets, strict=True)]
-        with torch.random.fork_rng([compute.device] if compute.device.type == "cuda" else []):
+        with compute.keeping_random_state():
             torch.manual_seed(settings.seed)
             module: Any = build_module(settings, task, source, tokenizer, len(new_entries))
             segments = module.encoder.settings.type_vocab_size

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import InputError, SettingsError
+from unmask.errors import ColumnError, InputError, SettingsError
 from unmask.inference.coverage import Coverage
 from unmask.inference.features.batches import FeatureModel, input_sets, pooled_vectors
 from unmask.inference.features.extraction import check_pool, load_feature_model, log_inputs, read_file
@@ -152,7 +152,13 @@ def compare(
         )
     opened = _open(model, layers, device, precision, columns)
     if query is not None and corpus is not None:
-        return iter(_search(opened, read_file(opened, query), read_file(opened, corpus), top_k, pool))
+        try:
+            return iter(_search(opened, read_file(opened, query), read_file(opened, corpus), top_k, pool))
+        except ColumnError as error:
+            advice = (
+                "Name it with --column text=..., one name for --query and --corpus; or give texts, one a line, in .txt"
+            )
+            raise ColumnError(error.problem, advice) from error
     if len(texts) == 1:
         return _similarities(opened, read_file(opened, texts[0]), pool)
     two = read_feature_input(Row({"text_a": str(texts[0]), "text_b": str(texts[1])}, "the two texts"))

@@ -57,7 +57,8 @@ class LabelledQuestions:
     ) -> Iterator[QaExample]:
         """Streams labelled examples.
 
-        Memory: for training about 100 bytes per question, to count repeated ids; otherwise constant.
+        Memory: for training about 100 bytes per question, to count repeated ids; otherwise constant from
+        the first question on whose answer is known.
 
         Args:
             path: for messages.
@@ -72,6 +73,7 @@ class LabelledQuestions:
         unfound: list[str] = []
         ids: set[int] = set()  # hashes
         any_impossible = any_labelled = any_left = False
+        waiting: list[QaExample] = []  # for the first label: a file without any is refused before a model reads it
         for row in rows:
             example, given = self._labelled(row, unlabelled)
             any_impossible |= says_impossible(row)
@@ -94,7 +96,10 @@ class LabelledQuestions:
             if not training:
                 counts.note(UNFOUND, places.count(None))
                 any_left = True
-                yield replace(example, answers=answers if answers or not given else None)
+                waiting.append(replace(example, answers=answers if answers or not given else None))
+                if any_labelled or any_impossible or unlabelled:
+                    yield from waiting
+                    waiting.clear()
                 continue
             unfound += [
                 f"{text!r} of {example.source}" for (text, _), place in zip(given, places, strict=True) if place is None

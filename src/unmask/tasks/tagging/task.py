@@ -78,6 +78,7 @@ class Tagging:
         predicted_scheme: of the tags that are to be scored; a model's own are BIO.
         without_document: where the first input was that did not name its document, once there was one: a server reads
             each request by itself, and one warning is enough.
+        of_words: likewise where the first sentence was that is of words, though characters are tagged.
     """
 
     settings: TaskSettings
@@ -88,6 +89,7 @@ class Tagging:
     has_predicates: bool = False
     predicted_scheme: Scheme = "BIO"
     without_document: list[str] = field(default_factory=list, compare=False, repr=False)
+    of_words: list[str] = field(default_factory=list, compare=False, repr=False)
 
     kind: ClassVar[TaskKind] = "tagging"
     span_name: ClassVar[str] = "entities"
@@ -196,6 +198,7 @@ class Tagging:
         scheme, known, loaded = self._scheme(path), frozenset(self.labels), 0
         for row in read_file(path, self.data_set, counts.note, self.columns):
             example = self._read(row, needs_tags=not unlabelled)
+            self._warn_of_words(example)
             if example.tags is not None:
                 tags, num_repaired = bio_tags(row, example.tags, scheme, self.settings.repair_tags)
                 counts.note("tags that broke their scheme and were repaired", num_repaired)
@@ -213,7 +216,22 @@ class Tagging:
 
     def read(self, row: Row) -> TaggingExample:
         """See `Task`: `tokens`, or a `text`, which is cut into words, or for KLUE-NER into characters."""
-        return self._read(row, labelled=False)
+        example = self._read(row, labelled=False)
+        self._warn_of_words(example)
+        return example
+
+    def _warn_of_words(self, example: TaggingExample) -> None:
+        words = [word for word in example.words if len(word) > 1]
+        if self.of_words or not self.tags_characters or not words or 2 * len(words) < len(example.units):
+            return
+        self.of_words.append(example.source)
+        logger.warning(
+            "%s: words, such as %r, and characters are tagged here (by task.units=characters, or as in klue-ner): each "
+            "word gets the tag of its first token. Give a text in a field `text`, or all its characters, blanks too, "
+            "in `tokens`, and tags of characters",
+            example.source,
+            words[0],
+        )
 
     @property
     def id_column(self) -> str:

@@ -169,6 +169,13 @@ def test_refused(tiny_model: Path, tmp_path: Path) -> None:
         list(compare(tiny_model, [str(single)]))
     with pytest.raises(InputError, match=r"pair\.jsonl:1: a pair of texts: expected single ones"):
         compare(tiny_model, [], single, pair)
+    asked, among = write(tmp_path / "q.csv", "query\na man\n"), write(tmp_path / "c.csv", "passage\na dog\n")
+    one_name = (
+        r"Name it with --column text=\.\.\., one name for --query and --corpus; or give texts, one a line, in \.txt"
+    )
+    for columns, told in (({}, r"q\.csv:2: no column 'tokens'"), ({"text": "query"}, r"c\.csv:2: no column 'query'")):
+        with pytest.raises(InputError, match=rf"{told}.* {one_name}$"):
+            compare(tiny_model, [], asked, among, columns=columns)
     unmixed = "one of embeddings, second-to-last, last$"  # what two layers give, and no mixture
     for layers, told in (
         ("weighted-all", "layers=weighted-all: the weights of such a mixture are learned .*, and here is none"),

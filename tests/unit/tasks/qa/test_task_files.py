@@ -117,6 +117,15 @@ def test_where_every_question_has_an_answer(tmp_path: Path) -> None:
     assert [one.answers for one in examples] == [None]
 
 
+def test_a_file_without_answers_is_refused_before_a_model_reads_it(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl", a_question([], id="a"), a_question([], id="b"))
+    with pytest.raises(InputError, match="not a single question has an answer"):
+        next(qa_task(name="squad2").load(path, ExampleCounts()))
+    late = write_rows(path, *(a_question(answers, id=name) for name, answers in (("a", []), ("b", "kite"), ("c", []))))
+    examples = qa_task(name="squad2").load(late, ExampleCounts())
+    assert [one.id for one in examples] == ["a", "b", "c"]
+
+
 def test_misplaced_answers_are_repaired_or_reported_all_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

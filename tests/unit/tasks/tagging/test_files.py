@@ -205,6 +205,25 @@ def test_inputs_of_predict_have_the_context_of_their_document(caplog: pytest.Log
     assert caplog.text.count("x:a: it does not name its document") == len(caplog.records) == 1
 
 
+def test_words_where_characters_are_tagged_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fields = {"tokens": ["이순신은", "나", "조선의", "왔다"], "tags": ["B-PS", "O", "B-LC", "O"]}
+    rows = [Row(fields, f"x:{number}") for number in (1, 2)]
+    path, characters = write_rows(tmp_path / "a.jsonl", fields), {"tokens": [*"나 왔다"], "tags": ["O"] * 4}
+    for task in (TASK, KLUE):
+        list(task.read_all([Row(characters, "x:0"), Row({"text": "나는 왔다"}, "x:0")]))
+    list(tagging_task(labels=None).load(path, ExampleCounts()))
+    assert not caplog.text
+    task = tagging_task(name="klue-ner", labels=None)
+    for _ in range(2):  # two requests to a server
+        list(task.read_all(rows))
+    assert (
+        caplog.text.count("x:1: words, such as '이순신은', and characters are tagged here") == len(caplog.records) == 1
+    )
+    caplog.clear()
+    list(tagging_task(name="klue-ner", labels=None).load(path, ExampleCounts()))
+    assert f"{path}:1: words, such as '이순신은'" in caplog.text
+
+
 def test_rows_of_published_files_are_inputs_of_predict(tmp_path: Path) -> None:
     (row,) = KLUE.load_rows(write(tmp_path / "dev.tsv", "## made-1\t<가:PS> 나\n가\tB-PS\n \tO\n나\tO\n"))
     assert KLUE.read(row).text == "가 나"

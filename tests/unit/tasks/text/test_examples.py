@@ -164,7 +164,11 @@ TOO_LARGE = r"the column 'score' holds '.{1,60}': expected at most 3\.40282e\+38
         (label_of, {"label": ["b"]}, r'the column \'label\' holds \["b"\].*task\.multi_label'),
         (label_of, {"label": "\udc00"}, r"label holds half of a surrogate pair"),
         (TextFiles().read, {"text": 5}, "text is 5: expected a text"),
-        (TextFiles().read, {"text": None}, "text is null: expected a text"),
+        (
+            TextFiles().read,
+            {"text": None},
+            'text is null: expected a text; fill it in, take the row out, or write "" for',
+        ),
         (TextFiles().read, {"text": "\ud800"}, r"text holds half of a surrogate pair, \\ud800"),
         (TextFiles().read, {"words": "a"}, "no column 'text'"),
         (labels_of, {"label": "a,,b"}, "a label in the column 'label' is empty"),
