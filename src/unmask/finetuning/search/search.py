@@ -306,12 +306,7 @@ def _outcome(trial: Trial, directory: Path, failure: str | None) -> TrialOutcome
     chosen = ["thresholds"] if results.get("thresholds_chosen_on") == "dev" else []
     chosen += ["temperature"] if "temperature" in results.get("calibration", {}) else []
     return replace(
-        outcome,
-        dev=results["dev"],
-        test=test or {},
-        degenerate=degenerate,
-        floors=floors,
-        chosen_on_dev=tuple(chosen),
+        outcome, dev=results["dev"], test=test or {}, degenerate=degenerate, floors=floors, chosen_on_dev=tuple(chosen)
     )
 
 
