@@ -17,6 +17,7 @@ from unmask.config import read_settings_file
 from unmask.errors import InputError, ModelError
 from unmask.io.json_text import read_object
 from unmask.io.paths import (
+    CERTIFICATE,
     CHECKPOINTS,
     CONFIGS,
     ENSEMBLE,
@@ -49,6 +50,7 @@ SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
     *("projection_size", "cell_size"),  # ELMo's
 )
+CERTIFIED = ("format", "opset", "largest_difference", "latency_ms")
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -188,6 +190,9 @@ def describe_model(path: Path) -> dict[str, Any]:
         description["labels"] = list(labels.values())
     if "unmask_task" in config:
         description["task"] = config["unmask_task"]
+    if is_onnx(path) and (path / CERTIFICATE).is_file():
+        certificate = read_object(path / CERTIFICATE, ModelError)
+        description["export"] = {name: certificate.get(name) for name in CERTIFIED}
     if MADE_BY in config:
         description["made_by"] = config[MADE_BY]
     if (path / SPAN_BOUNDARY).is_file():

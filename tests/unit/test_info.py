@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,18 @@ def test_a_model(tiny_model: Path) -> None:
     shown = format_description(description)
     assert "BertForPreTraining" in shown
     assert "hidden_size" in shown
+
+
+def test_an_exported_model_is_described_with_its_certificate(tiny_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "export", ignore=shutil.ignore_patterns("*.safetensors")))
+    (model / "model.onnx").write_bytes(b"")
+    assert "export" not in describe(model), "made by another program"
+    told = {"format": "onnx-int8", "opset": 18}
+    told |= {"largest_difference": {"logits": 0.02}, "latency_ms": {"before": 4.0, "after": 1.5}}
+    (model / "certificate.json").write_text(json.dumps({**told, "examples": 16}), "utf-8")
+    description = describe(model)
+    assert description["export"] == told
+    assert re.search(r"opset +18\n.*\n +logits +0.02\n.*\n +before +4\n +after +1.5\n", format_description(description))
 
 
 @pytest.mark.parametrize("name", ["en", "ko"])

@@ -102,7 +102,10 @@ def ensemble_command(
     out: Annotated[Path, typer.Option("--out", help="the ensemble's directory")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Let several fine-tuned models answer together; evaluate and predict take the directory as a model."""
+    """Let several fine-tuned models answer together; evaluate and predict take the directory as a model.
+
+    Thresholds are not chosen anew: those of labels are the means of the members', that of no answer is their sum.
+    """
     from unmask.inference.ensemble import write_ensemble
 
     print(write_ensemble(models, out, overwrite=overwrite))

@@ -20,7 +20,7 @@ from unmask.inference.features.extraction import load_feature_model
 from unmask.inference.predictor import load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory
+from unmask.io.paths import CERTIFICATE, CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory
 from unmask.io.progress import human_bytes
 from unmask.io.signals import Interruption
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
@@ -33,7 +33,6 @@ from unmask.training.run.model_place import CARD
 logger = logging.getLogger("unmask")
 
 Format = Literal["onnx", "onnx-int8"]
-CERTIFICATE = "certificate.json"
 
 _OPSET = 18
 _COPIED = (".json", ".txt", ".model")

@@ -32,6 +32,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measures a fine-tuned model, or an ensemble, on a file of labelled examples, in constant memory.
 
+    The file is read twice, first to check it and to count its examples; standard input is read once.
+
     Args:
         model: the directory of a model, of the run that made it or of an ensemble, or a `Predictor` from
             `unmask.inference.predictor.load_predictor`.
@@ -60,9 +62,13 @@ def evaluate(
     loaded = model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
     predictor = loaded.with_options(columns, settings, "evaluate")
     its_task, tokenizer, num_segments = predictor.task, predictor.tokenizer, predictor.num_segments
+    total = None
+    if data.can_be_read_again:
+        with Progress("looking through the examples", unit="examples") as progress:
+            total = sum(1 for _ in progress.counting(its_task.load(data, ExampleCounts())))
     counts = ExampleCounts()
     score, examples = its_task.score(), its_task.load(data, counts)
-    with Progress("evaluating", unit="examples") as progress:
+    with Progress("evaluating", total, unit="examples") as progress:
         for part in encode_sets(
             its_task, examples, tokenizer, counts, num_segments, str(data), predictor.compute.device
         ):

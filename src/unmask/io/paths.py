@@ -34,6 +34,8 @@ ENSEMBLE = "ensemble.json"
 """In an ensemble's directory: where its members are."""
 ONNX = "model.onnx"
 """In the directory of an exported model, in place of weights."""
+CERTIFICATE = "certificate.json"
+"""In the directory of an exported model: what it answers beside the model that it was made from."""
 CONFIGS = ("config.json", "bert_config.json")
 """Every model directory has one of these: that of the Hugging Face layout, or that of Google's releases."""
 

@@ -8,14 +8,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from unmask import __version__
 from unmask.errors import ModelError, UserError
 from unmask.serving import compatible, endpoints, inspecting
 from unmask.serving.engine.asks import Answers, Refused, Unloadable
-from unmask.serving.guards import Guards
+from unmask.serving.guards import Guards, failure_body
 from unmask.serving.metrics import RequestMetrics
 from unmask.serving.pages import add_pages
 from unmask.serving.service import ClientLeft, Service
@@ -127,14 +126,8 @@ def _answer_errors(app: FastAPI) -> None:
 
 def _failure(
     status: int, message: str, code: str | None = None, param: str | None = None, headers: Any = None
-) -> JSONResponse:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    error = {"message": _plain(message), "type": kind, "param": param, "code": code}
-    return JSONResponse({"error": error}, status, headers)
-
-
-def _plain(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+) -> Response:
+    return Response(failure_body(status, message, code, param), status, headers, "application/json")
 
 
 _IN_WORDS = {

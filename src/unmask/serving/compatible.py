@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 
 from unmask.serving.endpoints import FAILURES, example, service_of
-from unmask.serving.engine.asks import Ask, ModelFacts, Reading, Refused, Reply
+from unmask.serving.engine.asks import Ask, ModelFacts, Refused, Reply
 from unmask.serving.schemas import EmbedRequest, OpenAIEmbeddings, PredictRequest, TeiSimilarityRequest, TokenizeRequest
 from unmask.serving.service import Service
 from unmask.tasks.kinds import labelling_endpoints
@@ -19,12 +19,14 @@ from unmask.tasks.kinds import labelling_endpoints
 router = APIRouter(responses=FAILURES)
 
 
-async def _vectors(request: Request, name: str | None, texts: list[str], reader: str, argument: Any) -> Reply:
+async def _vectors(
+    request: Request, name: str | None, texts: list[str], dimensions: int | None = None, *, normalise: bool = True
+) -> Reply:
     service = service_of(request)
     model = service.model(name, "features")
     if not texts:
         raise Refused(422, "no texts: expected at least one")
-    return await service.compute(request, Ask(model.name, reader, (texts, argument)))
+    return await service.compute(request, Ask(model.name, "cut vectors", (texts, dimensions, normalise)))
 
 
 @router.post("/v1/embeddings", summary="Embeddings, as OpenAI's clients ask for them")
@@ -32,7 +34,7 @@ async def embeddings(
     request: Request, body: Annotated[OpenAIEmbeddings, example(model="en", input=["A fine film."])]
 ) -> dict[str, Any]:
     texts = [body.input] if isinstance(body.input, str) else body.input
-    reply = await _vectors(request, body.model, texts, "cut vectors", body.dimensions)
+    reply = await _vectors(request, body.model, texts, body.dimensions)
     encoded: list[Any]
     if body.encoding_format == "base64":
         encoded = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in reply.result]
@@ -49,7 +51,7 @@ async def embeddings(
 @router.post("/embed", summary="Embeddings, as text-embeddings-inference gives them")
 async def embed(request: Request, body: Annotated[EmbedRequest, example(inputs=["A fine film."])]) -> list[list[float]]:
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    reply = await _vectors(request, body.model, texts, "vectors", Reading(normalise=body.normalize))
+    reply = await _vectors(request, body.model, texts, body.dimensions, normalise=body.normalize)
     listed: list[list[float]] = reply.result.tolist()
     return listed
 
@@ -112,7 +114,7 @@ async def similarity(
     ],
 ) -> list[float]:
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    reply = await _vectors(request, body.model, texts, "vectors", Reading(normalise=True))
+    reply = await _vectors(request, body.model, texts)
     vectors: NDArray[np.float32] = reply.result
     cosines: list[float] = (vectors[1:] @ vectors[0]).clip(-1, 1).tolist()
     return cosines

@@ -129,7 +129,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     def _refuse(self, status: int, message: str) -> None:
         if self.transport.is_closing():
             return
-        body = failure_body(message)
+        body = failure_body(status, message)
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n".encode()
         head += b"".join(name + b": " + value + b"\r\n" for name, value in HEADERS.items())
         self.transport.write(STATUS_LINE[status] + head + b"\r\n" + body)

@@ -160,15 +160,17 @@ def _host(header: bytes) -> str:
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
-def failure_body(message: str, code: str | None = None) -> bytes:
-    """`unmask.serving.schemas.Failure`, of a request that cannot be answered."""
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-    return json.dumps({"error": error}).encode()
+def failure_body(status: int, message: str, code: str | None = None, param: str | None = None) -> bytes:
+    """`unmask.serving.schemas.Failure`, of a request that is not answered."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    plain = message.encode("utf-8", "backslashreplace").decode()
+    error = {"message": plain, "type": kind, "param": param, "code": code}
+    return json.dumps({"error": error}, ensure_ascii=False).encode()
 
 
 async def _refuse(send: Send, status: int, message: str, code: str) -> None:
     """The connection stays, as the client has asked, for it may still send its body."""
-    body = failure_body(message, code)
+    body = failure_body(status, message, code)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

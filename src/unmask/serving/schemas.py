@@ -218,6 +218,7 @@ class EmbedRequest(TeiRequest):
 
     inputs: Texts
     normalize: bool = True
+    dimensions: int | None = Field(default=None, ge=1, lt=2**31, description="keep the first so many, then normalize")
     truncation_direction: Literal["Right"] = "Right"
     truncate: bool | None = Field(default=None, description="makes no difference: long texts are read in windows")
 

@@ -247,6 +247,12 @@ def test_the_shapes_of_text_embeddings_inference(client: TestClient, model_direc
     expected = embed(model_directories["encoder"], ["a dull paper", "a warm one"])
     told = ask(client, "/embed", inputs=["a dull paper", "a warm one"], model="encoder")
     np.testing.assert_allclose(told, expected, atol=1e-6)
+    [cut] = ask(client, "/embed", inputs="a dull paper", model="encoder", dimensions=5)
+    np.testing.assert_allclose(cut, expected[0, :5] / np.linalg.norm(expected[0, :5]), atol=1e-6)
+    [whole] = ask(client, "/embed", inputs="a dull paper", model="encoder", normalize=False, dimensions=None)
+    [cut] = ask(client, "/embed", inputs="a dull paper", model="encoder", normalize=False, dimensions=5)
+    np.testing.assert_allclose(cut, whole[:5], atol=1e-6)
+    assert np.linalg.norm(cut) != pytest.approx(1)
     body = {"source_sentence": "a dull paper", "sentences": ["a warm one"]}
     [cosine] = ask(client, "/similarity", inputs=body, model="encoder")
     assert cosine == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)

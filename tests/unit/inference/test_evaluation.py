@@ -24,6 +24,16 @@ def test_labels_that_no_example_has_are_told(
     assert f"{data}: no example has 2 of the 3 labels: each of them counts as 0 in f1_macro" in caplog.text
 
 
+def test_progress_says_of_how_many_examples(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("unmask.io.progress.FIRST_SHOWN_S", 0.0)
+    model = save_task_model(tmp_path / "model", tiny_model, ColumnSettings(), labels=["a", "b"], max_length=32)
+    data = write_rows(tmp_path / "data.jsonl", {"text": "a man", "label": "b"}, {"text": "a dog", "label": "a"})
+    evaluate(model, data)
+    assert "evaluating: 100 % · 2 of 2 examples" in capsys.readouterr().err
+
+
 def test_the_threshold_of_the_model_comes_before_that_of_the_answers() -> None:
     task = open_task(TaskSettings(name="squad2"), ColumnSettings())
     score = task.score()

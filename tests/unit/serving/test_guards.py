@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any
 
 from starlette.testclient import TestClient
 
 from support.serving import app_of
+from unmask.serving.guards import failure_body
 from unmask.serving.settings import Limits
 
 
@@ -48,3 +50,24 @@ def test_a_compressed_body_is_named() -> None:
         refused = client.post("/embed", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
     assert refused.status_code == 415
     assert refused.json()["error"]["message"] == "the body is in the content-encoding 'gzip': send it as it is"
+
+
+def test_the_application_and_its_guards_write_failures_alike() -> None:
+    with TestClient(app_of({})) as client:
+        from_guards = client.post("/embed", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+        from_application = client.post("/embed", json={"inputs": "a"})
+    for answer in (from_guards, from_application):
+        error = answer.json()["error"]
+        expected = failure_body(answer.status_code, error["message"], error["code"], error["param"])
+        assert answer.content == expected
+        assert answer.headers["content-type"] == "application/json"
+
+
+def test_half_of_a_surrogate_pair_is_spelt_out_in_a_failure() -> None:
+    assert json.loads(failure_body(422, "\ud83d"))["error"]["message"] == r"\ud83d"
+    assert json.loads(failure_body(503, "é"))["error"] == {
+        "message": "é",
+        "type": "server_error",
+        "param": None,
+        "code": None,
+    }

@@ -37,7 +37,9 @@ from unmask.doctor.recipe.speed_probe import MEMORY_FOR_PROBE, SpeedProbe, measu
 from unmask.doctor.samples import FirstStep, decode_samples, describe_step
 from unmask.doctor.store.floors import StoreFloors
 from unmask.io.progress import human_bytes, human_count, human_duration
+from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.settings import EncoderSettings
+from unmask.objectives.base import ObjectiveModule
 from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute, choose_compute
@@ -80,7 +82,8 @@ def _examine(
     parameters = count_parameters(settings, sizes)
     num_parameters = sum(parameters.values())
     length, batch = material.length, material.usual_batch
-    num_moments = count_moments(bare_module(settings, sizes), settings.optimizer)
+    module = bare_module(settings, sizes)
+    num_moments = count_moments(module, settings.optimizer)
     flops = material.objective.operations(sizes, batch, length)
 
     micro_batch = settings.train.micro_batch_of(settings.train.batch_size)
@@ -106,7 +109,7 @@ def _examine(
         *check_settings(settings, plan),
         check_disk(needed, shutil.disk_usage(".").free),
     ]
-    tables = [parameters_table(parameters, sizes), plan_table(plan, settings, flops)]
+    tables = [parameters_table(parameters, sizes, module), plan_table(plan, settings, flops)]
     if probe is not None:
         findings.append(_check_probe(probe))
         tables.append(probe_table(probe, tokens_per_step, flops, compute))
@@ -185,13 +188,15 @@ def available_memory(compute: Compute) -> int:
 # ---- Tables
 
 
-def parameters_table(parameters: dict[str, int], sizes: EncoderSettings) -> FigureTable:
+def parameters_table(parameters: dict[str, int], sizes: EncoderSettings, module: ObjectiveModule) -> FigureTable:
     total = sum(parameters.values())
+    head = module.saved()[""].heads.get("masked_lm_head")
+    is_tied = isinstance(head, MaskedLMHead) and head.weight is None
     width, heads, inner = f"{sizes.hidden_size:,}", sizes.num_attention_heads, f"{sizes.intermediate_size:,}"
     about = {
         "embeddings": f"{sizes.vocab_size:,} entries of {sizes.embedding_size or sizes.hidden_size:,}, and positions",
         "blocks": f"{sizes.num_hidden_layers} of {width}, {heads} heads, feed-forward {inner}",
-        "heads": "used in pre-training; a decoder is the word embeddings",
+        "heads": f"used in pre-training{'; the decoder is the word embeddings' if is_tied else ''}",
     }
     further = "its blocks and its head, and embeddings that are not shared"
     if sizes.family.is_recurrent:

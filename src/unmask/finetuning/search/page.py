@@ -15,6 +15,7 @@ from unmask.io.progress import figures_in_a_line, human_number
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
 from unmask.reports.run_page import REPORT
+from unmask.tasks.rows import listed
 from unmask.training.run.environment import ENVIRONMENT, read_sessions
 
 Summary = Mapping[str, Any]
@@ -44,6 +45,7 @@ def write_trials_page(directory: Path, summary: Summary) -> Path:
         **_strips(summary),
         layers=_layers_curves(summary),
         best=_best(summary),
+        together=_together(summary),
         means=_means(summary),
         faults=[
             (row["trial"], str(row["error"] or row["degenerate"]))
@@ -152,6 +154,18 @@ def _best(summary: Summary) -> tuple[list[str], list[list[str]]]:
             ]
             rows.append([*row, human_number(together[split].get(name))] if together else row)
     return head, rows
+
+
+def _together(summary: Summary) -> str:
+    """Which runs an ensemble has, beside which one is the best; empty where there is none."""
+    if not (ensemble := summary.get("ensemble")):
+        return ""
+    of_trials = {row["trial"]: row["combination"] for row in summary["trials"]}
+    configurations = listed(list(dict.fromkeys(of_trials[member] for member in ensemble["members"])), 5)
+    return (
+        f"model/ is the best single run on dev, {summary['best_on_dev']['trial']}; ensemble/ is the "
+        f"{len(ensemble['members'])} runs with the best mean on dev together, those of {configurations}."
+    )
 
 
 def _means(summary: Summary) -> tuple[list[str], list[list[str]]]:

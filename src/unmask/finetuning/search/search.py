@@ -303,7 +303,11 @@ def _outcome(trial: Trial, directory: Path, failure: str | None) -> TrialOutcome
     for name in _SPENT:
         shutil.rmtree(place / name, ignore_errors=True)
     test, degenerate, floors = (results.get(name) for name in ("test", "degenerate", "floors"))
-    return replace(outcome, dev=results["dev"], test=test or {}, degenerate=degenerate, floors=floors)
+    chosen = ["thresholds"] if results.get("thresholds_chosen_on") == "dev" else []
+    chosen += ["temperature"] if "temperature" in results.get("calibration", {}) else []
+    return replace(
+        outcome, dev=results["dev"], test=test or {}, degenerate=degenerate, floors=floors, chosen_on_dev=tuple(chosen)
+    )
 
 
 def _log(directory: Path, line: str) -> None:

@@ -32,6 +32,7 @@ class TrialOutcome:
         degenerate: what is wrong if it gives every example the same answer; None if it does not.
         error: why it failed; None if it did not.
         floors: what its figures are to be compared with, as in results.json.
+        chosen_on_dev: what was chosen there after training, `thresholds` or `temperature`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class TrialOutcome:
     degenerate: str | None = None
     error: str | None = None
     floors: Mapping[str, Any] | None = None
+    chosen_on_dev: tuple[str, ...] = ()
 
 
 def summarise(outcomes: Sequence[TrialOutcome], metric: Metric, num_trials: int) -> dict[str, Any]:
@@ -68,6 +70,7 @@ def summarise(outcomes: Sequence[TrialOutcome], metric: Metric, num_trials: int)
             for name in dict.fromkeys(outcome.configuration for outcome in outcomes)
         ],
         "floors": (best.floors or {}).get(f"dev.{metric.name}", {}),
+        "chosen_on_dev": sorted({what for outcome in finished for what in outcome.chosen_on_dev}),
         "trials": [
             {
                 **_run(outcome),

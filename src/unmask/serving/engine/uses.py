@@ -184,8 +184,8 @@ class VectorUse:
         left_out = [first + second for first, second in zip(work.left_out[::2], work.left_out[1::2], strict=True)]
         return replace(work, left_out=left_out, answered=lambda vectors: list(compare_neighbours(texts, vectors)))
 
-    def read_cut(self, texts: Sequence[str], num_dimensions: int | None) -> Work:
-        """The reply is vectors of length 1, of their first dimensions alone where a number is given.
+    def read_cut(self, texts: Sequence[str], num_dimensions: int | None, normalise: bool) -> Work:
+        """The reply is vectors, of their first dimensions alone where a number is given; of length 1 if `normalise`.
 
         Raises:
             Refused: with the reply: they have fewer.
@@ -197,9 +197,10 @@ class VectorUse:
             if num_dimensions > vectors.shape[1]:
                 message = f"dimensions is {num_dimensions}, and the model's vectors have {vectors.shape[1]}"
                 raise Refused(422, message, param="dimensions")
-            return unit_length(vectors[:, :num_dimensions])
+            kept = vectors[:, :num_dimensions]
+            return unit_length(kept) if normalise else kept
 
-        return replace(self.read(texts, Reading(normalise=True)), answered=cut)
+        return replace(self.read(texts, Reading(normalise=normalise)), answered=cut)
 
     def compute(self, options: Reading, payloads: Sequence[InputSet]) -> list[NDArray[np.float32]]:
         model = replace(self.model, choice=choose_layers(options.layers, self.model))

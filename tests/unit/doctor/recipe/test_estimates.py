@@ -16,6 +16,7 @@ from unmask.doctor.recipe.estimates import (
     DECODED_AT_ONCE,
     MemoryEstimate,
     any_vocabulary,
+    bare_module,
     checkpoint_bytes,
     count_moments,
     count_parameters,
@@ -25,6 +26,7 @@ from unmask.doctor.recipe.estimates import (
     measure_saved_bytes,
     run_bytes,
 )
+from unmask.doctor.recipe.examination import parameters_table
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import new_encoder
@@ -155,6 +157,27 @@ def test_parameters_of_every_objective(name: str) -> None:
     counts = count_parameters(recipe_of(name), sizes_of(name))
     assert sum(counts.values()) == sum(parameter.numel() for parameter in module_of(name).parameters())
     assert ("generator" in counts) == (recipe_of(name).objective.name == "replaced_token")
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "is_tied"),
+    [
+        ("bert", {}, True),
+        ("masked words alone", {"architecture": "modernbert"}, True),
+        ("masked words alone", {"architecture": "modernbert", "tie_word_embeddings": False}, False),
+        ("electra", {"architecture": "electra"}, False),  # the decoder is the generator's
+    ],
+)
+def test_a_decoder_is_named_where_a_head_of_the_model_has_the_word_embeddings_as_one(
+    name: str, model: dict[str, Any], is_tied: bool
+) -> None:
+    recipe = recipe_of(name)
+    recipe = PretrainRecipe.model_validate({**recipe.model_dump(exclude_unset=True), "model": model})
+    sizes = recipe.model.resolve(100)
+    assert isinstance(sizes, EncoderSettings)
+    table = parameters_table(count_parameters(recipe, sizes), sizes, bare_module(recipe, sizes))
+    [heads] = [row for row in table.rows if row[0] == "heads"]
+    assert ("the decoder is the word embeddings" in heads[-1]) == is_tied
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("lstm", "two stages")])

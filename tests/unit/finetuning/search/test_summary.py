@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,21 @@ def test_of_test_the_figure_with_the_models_own_threshold_is_shown(tmp_path: Pat
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Mean f1 of its configuration on test" in page
     assert "<th>mean f1 on test</th>" in page
+
+
+@pytest.mark.parametrize(
+    ("results", "told"),
+    [
+        ({}, []),
+        ({"calibration": {"expected_calibration_error": 0.1}}, []),
+        ({"thresholds_chosen_on": "dev"}, ["Thresholds were chosen on dev"]),
+        ({"calibration": {"temperature": 1.4}}, ["A temperature was chosen on dev"]),
+    ],
+)
+def test_what_was_chosen_on_dev_is_told(tmp_path: Path, results: dict[str, Any], told: list[str]) -> None:
+    run_search(tmp_path / "out", new_recipe({"restarts": 2}), Pretended(lambda _: of_accuracy(0.8, **results)))
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert re.findall(r"(?:Thresholds were|A temperature was) chosen on dev", page) == told
 
 
 def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
