@@ -63,6 +63,7 @@ def test_the_bytes_are_those_of_one_machine(cluster: Cluster, machines: None, fo
     assert contents(folder / "whole") == contents(folder / "local")
 
 
+@pytest.mark.slow
 def test_a_lost_machine_costs_its_unfinished_shards_alone(
     cluster: Cluster, machines: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_without_any_machine_it_ends(folder: Path, monkeypatch: pytest.MonkeyPat
             prepare_on(other, folder, "idle")
 
 
+@pytest.mark.slow
 def test_where_ray_dies_on_this_machine_it_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ray_cluster(head_cpus=1) as alone:
         (raylet,) = alone.head_node.all_processes["raylet"]

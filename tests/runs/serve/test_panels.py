@@ -45,7 +45,7 @@ def serious(axe: Any, page: Any) -> list[tuple[str, ...]]:
     ]
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1100)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 390), pytest.param("dark", 1100, marks=pytest.mark.slow)])
 def test_every_panel_works(address: str, browser: Any, axe: Any, scheme: str, width: int) -> None:
     from playwright.sync_api import expect
 

@@ -74,7 +74,7 @@ def check(place: Path, task_models: Any) -> Any:
     return write
 
 
-@pytest.mark.parametrize("kind", ["classification", slow("regression"), "qa", slow("choice"), "tagging"])
+@pytest.mark.parametrize("kind", ["classification", slow("regression"), "qa", slow("choice"), slow("tagging")])
 def test_an_exported_model_answers_as_before(unmask: Command, task_models: Any, check: Any, kind: str) -> None:
     model, data = Path(shutil.copytree(task_models.runs / kind / "model", "tuned")), check(kind)
     (model / "README.md").write_text("---\nlicense: mit\n---\n", "utf-8")
@@ -142,7 +142,7 @@ def test_a_unit_of_many_rows_is_computed_in_parts(
     assert max(sizes) <= max(20, part.encoded.row_lengths.max())
 
 
-@pytest.mark.parametrize("family", ["bert", slow("roberta"), slow("electra"), "modernbert"])
+@pytest.mark.parametrize("family", [slow("bert"), slow("roberta"), slow("electra"), "modernbert"])
 def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str) -> None:
     model = save_masked_lm(Path("model"), family, TEXTS)
     Path("texts.txt").write_text("\n".join(TEXTS[:6]), "utf-8")
@@ -175,7 +175,7 @@ def test_an_exported_masked_model_answers_as_before(unmask: Command, family: str
         assert (refused.status_code, "the last layer alone" in refused.text) == (422, True)
 
 
-@pytest.mark.parametrize("layout", ["google", "no class named"])
+@pytest.mark.parametrize("layout", ["google", slow("no class named")])
 def test_a_model_without_the_usual_configuration_is_exported(unmask: Command, layout: str) -> None:
     if layout == "google":
         shutil.copytree(
@@ -198,7 +198,7 @@ def test_a_model_without_the_usual_configuration_is_exported(unmask: Command, la
         assert "Google's TensorFlow" in Path("onnx/README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("kind", ["encoder", "discriminator"])
+@pytest.mark.parametrize("kind", ["encoder", slow("discriminator")])
 def test_an_encoder_gives_the_same_features(unmask: Command, kind: str) -> None:
     of_one_layer = partial(save_bert, num_hidden_layers=1)  # each takes a second or two to be exported
     model = (of_one_layer if kind == "encoder" else save_discriminator)(Path("model"), TEXTS)
