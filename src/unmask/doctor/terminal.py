@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
 
 from rich.bar import Bar
 from rich.cells import cell_len
@@ -22,31 +21,27 @@ LEVEL_STYLES: dict[Level, str] = {"fault": "bold red", "warning": "yellow", "not
 SEGMENT_STYLES = ("blue", "magenta")
 
 
-def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
-    """Writes a diagnosis for people.
-
-    Args:
-        stream: standard output if left out; colours only on a terminal.
-    """
-    with _open_console(stream) as console:
+def print_diagnosis(diagnosis: Diagnosis) -> None:
+    """Writes a diagnosis for people to standard output; colours only on a terminal."""
+    with _open_console() as console:
         _print(console, diagnosis)
 
 
 def print_tables(tables: Iterable[FigureTable]) -> None:
-    """Writes tables alone, to standard output; see `print_diagnosis`."""
-    with _open_console(None) as console:
+    """Writes tables alone; see `print_diagnosis`."""
+    with _open_console() as console:
         for table in tables:
             _print_table(console, table)
 
 
 @contextmanager
-def _open_console(stream: TextIO | None) -> Iterator[Console]:
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+def _open_console() -> Iterator[Console]:
+    console = Console(highlight=False, markup=False, emoji=False)
     console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
     with console.capture() as captured:
         yield console
     lines = captured.get().splitlines()  # rich pads every line to the width
-    print("\n".join(line.rstrip() for line in lines), file=console.file)
+    print("\n".join(line.rstrip() for line in lines))
 
 
 def _print(console: Console, diagnosis: Diagnosis) -> None:

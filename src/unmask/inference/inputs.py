@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +21,6 @@ from unmask.tasks.tagging.files import USUAL_COLUMNS, looks_like_columns, read_h
 from unmask.tasks.tagging.rows import TaggingColumns
 from unmask.tasks.tagging.task import Tagging
 from unmask.tasks.text.text_task import TextTask
-
-logger = logging.getLogger("unmask")
 
 INPUT_FORMATS = (*(suffix.removeprefix(".") for suffix in LINE_FORMATS), "txt", "conll")
 """What `--format` may be; `txt` has one text per line, and `conll` one word, with its tag or without."""

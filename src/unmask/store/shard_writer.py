@@ -234,7 +234,7 @@ def remove_unfinished(directory: Path) -> int:
     return len(finished)
 
 
-def write_manifest(directory: Path, records: list[dict[str, Any]], description: dict[str, Any]) -> dict[str, Any]:
+def write_manifest(directory: Path, records: list[dict[str, Any]], description: dict[str, Any]) -> None:
     """Makes the store valid: writes the manifest from the shards' records, which are then removed.
 
     Args:
@@ -256,4 +256,3 @@ def write_manifest(directory: Path, records: list[dict[str, Any]], description: 
     manifest["sha256"] = manifest_checksum(manifest)
     write_json(directory / MANIFEST, manifest)
     remove_records(directory)
-    return manifest

@@ -80,9 +80,9 @@ def test_a_lost_machine_costs_its_unfinished_shards_alone(
 
     inodes: dict[Path, int] = {}
 
-    def look_first(directory: Path, *arguments: Any) -> Any:
+    def look_first(directory: Path, *arguments: Any) -> None:
         inodes.update((path, path.stat().st_ino) for path in directory.glob("shard-*.json"))
-        return write_manifest(directory, *arguments)
+        write_manifest(directory, *arguments)
 
     monkeypatch.setattr(ray_encoding, "write_shards_on_ray", lose_a_machine)
     monkeypatch.setattr(preparation, "write_manifest", look_first)

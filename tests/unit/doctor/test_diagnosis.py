@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from contextlib import redirect_stdout
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -48,7 +49,8 @@ DIAGNOSIS = Diagnosis(
 
 def terminal_of(diagnosis: Diagnosis) -> str:
     stream = io.StringIO()
-    print_diagnosis(diagnosis, stream)
+    with redirect_stdout(stream):
+        print_diagnosis(diagnosis)
     return stream.getvalue()
 
 

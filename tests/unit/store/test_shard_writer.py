@@ -152,9 +152,9 @@ def test_the_manifest_makes_the_store(tmp_path: Path) -> None:
         write_shard(tmp_path, 1, chunk(dropped=2)),
         write_shard(tmp_path, 2, chunk([[4], [5, 6]])),
     ]
-    manifest = write_manifest(tmp_path, records, {"vocab_size": 100})
+    write_manifest(tmp_path, records, {"vocab_size": 100})
     assert not list(tmp_path.glob("shard-*.json"))
-    assert json.loads((tmp_path / "manifest.json").read_text()) == manifest
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
     counts = {"documents": 3, "sentences": 4, "tokens": 6, "unknown_tokens": 1, "documents_without_tokens": 2}
     assert manifest.items() >= {**counts, "vocab_size": 100, "format_version": 1}.items()
     assert [shard["documents"] for shard in manifest["shards"]] == [2, 0, 1]

@@ -22,9 +22,7 @@ from unmask.doctor.recipe.estimates import each_stage
 from unmask.doctor.recipe.material import Material
 from unmask.io.progress import Progress
 from unmask.models.trained import TrainedModule
-from unmask.objectives.base import Objective
 from unmask.packing.loader import Position
-from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import Compute, keep_freed_memory
 from unmask.training.loop import Hooks, train
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
@@ -80,7 +78,7 @@ def measure_speed(
     most_sequences: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> SpeedProbe:
-    """Trains what a recipe trains for a moment, and shows progress; see `probe_speed`."""
+    """Trains what a recipe trains for a moment, and shows progress; see `measure_module`."""
     module = compute.place(material.module())
     if material.settings.train.recompute:
         recompute_blocks(module)
@@ -96,59 +94,33 @@ def measure_module(
     clock: Callable[[], float],
     doing: str,
 ) -> SpeedProbe:
-    """As `measure_speed`, of a module on the device, which need not be the recipe's; `doing` is said beside the bar."""
-    for _ in each_stage(module):
-        pass  # the last one takes longest
-    with Progress(doing, unit="steps") as progress:
-        return probe_speed(
-            material.settings,
-            module,
-            material.objective,
-            material.batches,
-            compute,
-            limit_s=limit_s,
-            most_sequences=most_sequences,
-            advance=progress.advance,
-            clock=clock,
-        )
-
-
-def probe_speed(
-    settings: PretrainRecipe,
-    module: TrainedModule,
-    objective: Objective,
-    batches: Callable[[int], Iterator[Batch]],
-    compute: Compute,
-    *,
-    limit_s: float,
-    most_sequences: int,
-    advance: Callable[[], None] = lambda: None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> SpeedProbe:
     """Trains `module` for a moment.
 
     Args:
-        module: on the device; its weights change.
-        batches: gives endless unprepared batches of a given number of sequences.
+        module: on the device; its weights change. It need not be the recipe's.
         limit_s: about how long its steps may take, planning left out; two steps of two sequences are always finished.
         most_sequences: in a micro-batch: as in the recipe, or fewer if they do not fit into memory.
+        doing: said beside the progress bar.
     """
     if compute.device.type == "cpu":
         keep_freed_memory()  # as a run does
-    timer = _Timer(settings, module, objective, compute, advance, clock)
-    sequences = min(most_sequences, 2)
-    timer.run(batches(sequences), 1)
-    if timer.steps_s[-1] < limit_s / 4:
-        timer.run(batches(sequences), 1)
-    while sequences < most_sequences:  # as many as leave time for some steps, one warm-up step per size
-        left_s = limit_s - sum(timer.steps_s)
-        fitting = int(sequences * left_s / ((FEWEST_STEPS + 1) * timer.steps_s[-1]))
-        if fitting <= sequences * 3 // 2:
-            break
-        sequences = min(most_sequences, fitting, sequences * 8)
-        timer.run(batches(sequences), 1)
-    warm_up = len(timer.steps_s)
-    timer.run(batches(sequences), MOST_STEPS, limit_s)
+    for _ in each_stage(module):
+        pass  # the last one takes longest
+    with Progress(doing, unit="steps") as progress:
+        timer = _Timer(material, module, compute, progress.advance, clock)
+        sequences = min(most_sequences, 2)
+        timer.run(sequences, 1)
+        if timer.steps_s[-1] < limit_s / 4:
+            timer.run(sequences, 1)
+        while sequences < most_sequences:  # as many as leave time for some steps, one warm-up step per size
+            left_s = limit_s - sum(timer.steps_s)
+            fitting = int(sequences * left_s / ((FEWEST_STEPS + 1) * timer.steps_s[-1]))
+            if fitting <= sequences * 3 // 2:
+                break
+            sequences = min(most_sequences, fitting, sequences * 8)
+            timer.run(sequences, 1)
+        warm_up = len(timer.steps_s)
+        timer.run(sequences, MOST_STEPS, limit_s)
     tokens, optimizer_s = timer.tokens[warm_up:], timer.optimizer_s[warm_up:]
     return SpeedProbe(
         sequences, statistics.median(tokens), tuple(timer.steps_s[warm_up:]), statistics.median(optimizer_s)
@@ -160,9 +132,8 @@ class _Timer:
 
     def __init__(
         self,
-        settings: PretrainRecipe,
+        material: Material,
         module: TrainedModule,
-        objective: Objective,
         compute: Compute,
         advance: Callable[[], None],
         clock: Callable[[], float],
@@ -171,6 +142,7 @@ class _Timer:
         self.optimizer_s: list[float] = []
         self.tokens: list[int] = []
         self._compute, self._advance, self._clock = compute, advance, clock
+        self._batches, settings, objective = material.batches, material.settings, material.objective
         optimizer = build_optimizer(module, settings.optimizer)
         optimizer.register_step_pre_hook(lambda *_: setattr(self, "_optimizer_began", self._now()))
         optimizer.register_step_post_hook(lambda *_: self.optimizer_s.append(self._now() - self._optimizer_began))
@@ -181,11 +153,12 @@ class _Timer:
         self._settings = settings.train.model_copy(update=endless)
         self._began = self._optimizer_began = 0.0
 
-    def run(self, batches: Iterator[Batch], num_steps: int, limit_s: float = float("inf")) -> None:
+    def run(self, sequences: int, num_steps: int, limit_s: float = float("inf")) -> None:
         """Trains for `num_steps` steps, or until all steps so far have taken `limit_s`; at least one step.
 
         The first batch is made before the clock starts, since a whole block of documents may be planned for it.
         """
+        batches = self._batches(sequences)
         steps = self._steps(chain([next(batches)], batches), num_steps, limit_s)
         self._began = self._now()
         train(self._learner, steps, self._optimizer, self._stepper, self._settings, TrainState(), Hooks(self._on_step))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Self
 
 from unmask.io.progress import human_duration, open_bars, write_line
 from unmask.training.run.log import HIDDEN, logging_messages
@@ -31,18 +31,17 @@ class TrialsDisplay:
         directory: of the search.
         num_trials: how many are to be run.
         parallel: how many at a time, at most.
-        stream: where to write; left out, the standard error of the moment.
 
     Attributes:
         num_ended: trials that have finished or failed; the caller counts them.
     """
 
-    def __init__(self, directory: Path, num_trials: int, parallel: int, *, stream: TextIO | None = None) -> None:
+    def __init__(self, directory: Path, num_trials: int, parallel: int) -> None:
         self.num_ended = 0
         self._directory = directory
         self._num_trials = num_trials
         self._parallel = parallel
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = sys.stderr
         self._bars: Bars | None = None
         self._running: dict[str, TaskID] = {}
 

@@ -21,8 +21,8 @@ from unmask.training.run.environment import ENVIRONMENT, read_sessions
 Summary = Mapping[str, Any]
 
 
-def write_trials_page(directory: Path, summary: Summary) -> Path:
-    """Writes the page of a search into its directory and returns its path.
+def write_trials_page(directory: Path, summary: Summary) -> None:
+    """Writes the page of a search into its directory.
 
     Args:
         summary: as `unmask.finetuning.search.summary.summarise` makes it, with `ensemble` added.
@@ -31,9 +31,8 @@ def write_trials_page(directory: Path, summary: Summary) -> Path:
         OutputError: the place cannot be written.
     """
     sessions = read_sessions(directory / ENVIRONMENT)
-    path = directory / REPORT
     write_page(
-        path,
+        directory / REPORT,
         "search.html",
         title=directory.name,
         above="a search",
@@ -58,7 +57,6 @@ def write_trials_page(directory: Path, summary: Summary) -> Path:
         ],
         number=human_number,
     )
-    return path
 
 
 def _tiles(summary: Summary) -> list[tuple[str, str]]:

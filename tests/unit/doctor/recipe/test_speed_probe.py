@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from support.sizes import small
 from unmask.batch import Batch
 from unmask.doctor.recipe import speed_probe
-from unmask.doctor.recipe.estimates import any_vocabulary
 from unmask.doctor.recipe.material import Material
-from unmask.doctor.recipe.speed_probe import MOST_STEPS, SpeedProbe, measure_speed, probe_speed
+from unmask.doctor.recipe.speed_probe import MOST_STEPS, SpeedProbe, measure_speed
 from unmask.doctor.recipe.synthetic_batches import random_batches
-from unmask.models.bert import BertEncoder
-from unmask.objectives.masked_lm import MaskedLM
-from unmask.objectives.settings import MaskedLMSettings
 from unmask.pretraining.start import open_start
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import choose_compute
 from unmask.training.recompute import blocks_of
 
-PACKING, TRAIN = {"max_length": 16, "short_sequence_prob": 0}, {"steps": 7, "batch_size": 64}
-SETTINGS = PretrainRecipe.model_validate({"corpus": [""], "packing": PACKING, "train": TRAIN})
-SIZES = small(vocab=60, width=8, layers=1, heads=1, inner=8, positions=16)
+
+def recipe(**train: Any) -> PretrainRecipe:
+    model = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1, "vocab_size": 60}
+    packing = {"max_length": 16, "short_sequence_prob": 0}
+    steps = {"steps": 7, "batch_size": 64, **train}
+    return PretrainRecipe.model_validate({"corpus": [""], "model": model, "packing": packing, "train": steps})
 
 
 class Work:
@@ -37,9 +36,6 @@ class Work:
         self.per_sequence = per_sequence
         self.sizes: list[int] = []
 
-    def batches(self, sequences: int) -> Iterator[Batch]:
-        return random_batches(SETTINGS, SIZES.vocab_size, sequences)
-
     def do(self, batch: Batch) -> None:
         self.now += self.per_sequence * batch.num_sequences
         self.sizes.append(batch.num_sequences)
@@ -47,32 +43,28 @@ class Work:
 
 def probe(work: Work, limit_s: float, most_sequences: int = 64) -> SpeedProbe:
     torch.manual_seed(0)
-    assert isinstance(SETTINGS.objective, MaskedLMSettings)
-    objective = MaskedLM(SETTINGS.objective, any_vocabulary(SIZES.vocab_size))
-    prepare = objective.prepare
+    material = Material.of(open_start(recipe()), None)
+    prepare = material.objective.prepare
 
     def work_and_prepare(batch: Batch) -> Batch:
         work.do(batch)
         return prepare(batch)
 
-    objective.prepare = work_and_prepare  # type: ignore[method-assign]
-    module = objective.build(BertEncoder(SIZES))
-    return probe_speed(
-        SETTINGS, module, objective, work.batches, choose_compute("cpu", "fp32"),
-        limit_s=limit_s, most_sequences=most_sequences, clock=lambda: work.now,
-    )  # fmt: skip
+    material.objective.prepare = work_and_prepare  # type: ignore[method-assign]
+    return measure_speed(material, choose_compute("cpu", "fp32"), limit_s, most_sequences, lambda: work.now)
 
 
 @pytest.mark.parametrize("limit_s", [60.0, 2.0])
-def test_planning_the_first_batch_does_not_count(limit_s: float) -> None:
+def test_planning_the_first_batch_does_not_count(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as time of a step nor as time that the steps may take."""
+    work = Work(per_sequence=0.001)
 
-    class Planned(Work):
-        def batches(self, sequences: int) -> Iterator[Batch]:
-            self.now += 3.0
-            yield from super().batches(sequences)
+    def planned(*given: Any) -> Iterator[Batch]:
+        work.now += 3.0
+        yield from random_batches(*given)
 
-    found = probe(Planned(per_sequence=0.001), limit_s=limit_s)
+    monkeypatch.setattr("unmask.doctor.recipe.material.random_batches", planned)
+    found = probe(work, limit_s=limit_s)
     assert len(found.steps_s) > 20
     assert found.sequences == 64
     assert found.steps_s == pytest.approx([0.064] * len(found.steps_s))
@@ -130,10 +122,7 @@ def test_the_optimizer_is_counted_once_whatever_the_batch() -> None:
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_blocks_are_computed_again_where_the_run_does_so(recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1, "vocab_size": 60}
-    train = TRAIN | {"recompute": recompute}
-    settings = PretrainRecipe.model_validate({"corpus": [""], "model": model, "packing": PACKING, "train": train})
     probed: list[nn.Module] = []
-    monkeypatch.setattr(speed_probe, "probe_speed", lambda settings, module, *_, **__: probed.append(module))
-    measure_speed(Material.of(open_start(settings), None), choose_compute("cpu", "fp32"), 1.0, 4)
+    monkeypatch.setattr(speed_probe, "measure_module", lambda module, *_: probed.append(module))
+    measure_speed(Material.of(open_start(recipe(recompute=recompute)), None), choose_compute("cpu", "fp32"), 1.0, 4)
     assert [isinstance(block.forward, partial) for block in blocks_of(probed[0])] == [recompute] * 2

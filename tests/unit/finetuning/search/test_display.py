@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ class Terminal(io.StringIO):
 
 
 def show_all(directory: Path, stream: io.StringIO) -> str:
-    with TrialsDisplay(directory, 3, 2, stream=stream) as display:
+    with redirect_stderr(stream), TrialsDisplay(directory, 3, 2) as display:
         display.show(["a_seed0", "a_seed1"], None)
         display.num_ended = 1
         display.log("a_seed0: accuracy 0.5 on dev")
