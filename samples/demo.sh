@@ -47,7 +47,7 @@ step 'From here on the sample encoder: a larger one of its kind, from 202 MB of 
     'unmask fill-mask samples/models/en "She opened the [MASK] and went into the house." --top-k 3'
 
 step 'Fine-tuning it to judge whether one sentence follows from another.' \
-    'unmask finetune finetune/snli init_from=samples/models/en data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=5e-4 train.epochs=4 --out runs/demo/finetuned'
+    'unmask finetune finetune/snli init_from=samples/models/en data.train=samples/tasks/snli/train.jsonl data.dev=samples/tasks/snli/dev.jsonl optimizer.learning_rate=5e-4 train.batch_size=16 train.epochs=3 --out runs/demo/finetuned'
 
 step 'How good is it, on examples it has not seen?' \
     'unmask evaluate runs/demo/finetuned/model --task snli --data samples/tasks/snli/dev.jsonl'
@@ -56,7 +56,7 @@ step 'What does it say about a pair of our own?' \
     'echo '\''{"text_a": "Two dogs run along the beach.", "text_b": "The animals are outdoors."}'\'' | unmask predict runs/demo/finetuned/model -'
 
 step 'Another kind of task: the names in tweets, twice with other heads and orders; the two then answer together.' \
-    'unmask finetune finetune/wnut17 init_from=samples/models/en data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=4e-4 train.batch_size=4 train.epochs=4 search.restarts=2 search.parallel=2 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
+    'unmask finetune finetune/wnut17 init_from=samples/models/en data.train=samples/tasks/wnut17/train.conll data.dev=samples/tasks/wnut17/dev.conll optimizer.learning_rate=4e-4 train.batch_size=4 train.epochs=3 search.restarts=2 search.parallel=2 search.ensemble=true --out runs/demo/names 2>&1 | tail -n 4'
 
 step 'Which names do they find?' \
     'echo '\''{"text": "Off to Paris with Anna tomorrow !"}'\'' | unmask predict runs/demo/names/ensemble -'

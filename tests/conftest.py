@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -17,8 +18,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # transformers is a reference here: it must never look for anything on the network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# What tests write is small, much, and flushed to the disk as a user's would be: it goes where flushing costs nothing,
+# if 8 GB are free there (a whole run holds some 2 GB at once).
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 8e9:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 # The same examples in every run, and no deadline: on a busy machine a slow example says nothing.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("slow", settings.get_profile("repeatable"), max_examples=200)
 settings.load_profile("repeatable")
 
 REPOSITORY = Path(__file__).parent.parent
@@ -26,6 +34,11 @@ REPOSITORY = Path(__file__).parent.parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run the tests marked slow as well")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--run-slow"):
+        settings.load_profile("slow")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [
         *("unmask.cli.main", "unmask.cli.training", "unmask.pretraining.run", "unmask.finetuning.run"),
-        *("unmask.reports.run_page", "unmask.objectives.masked_lm", "torch._dynamo", "torch.utils.tensorboard"),
+        *("unmask.reports.run_page", "unmask.objectives.masked_lm", "torch.utils.tensorboard"),
     ]
 )
 

@@ -19,7 +19,7 @@ from unmask.store.preparation import prepare
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_learning_rate_of_a_hundred_times(recipe: str, store: Path, tmp_path: Path, seed: int) -> None:
     words = [f"store={store}", "optimizer.learning_rate=0.3", f"seed={seed}"]
     pretrain(recipe, words, out=tmp_path / "run")

@@ -183,6 +183,7 @@ def test_a_lost_machine_costs_no_trial_and_no_byte(
     assert "resumed from step 6" in (trial("lost", 1) / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_stopped_there_and_resumed_here(
     cluster: Cluster, folder: Path, whole: dict[str, bytes], runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

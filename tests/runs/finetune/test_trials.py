@@ -197,6 +197,7 @@ def test_a_search_is_not_resumed_on_other_examples(recipe: str, words: list[str]
     assert (out / "summary.json").is_file()
 
 
+@pytest.mark.slow
 def test_side_by_side_stopped_and_resumed_is_as_one_after_another(
     tmp_path: Path, recipe: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

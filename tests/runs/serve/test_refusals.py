@@ -199,7 +199,14 @@ def test_a_long_passage_is_read_in_windows(client: TestClient) -> None:
     assert passage[answer["start"] : answer["end"]] == answer["answer"]
 
 
-@pytest.mark.parametrize("text", ["a ", "\u0301", "\u200b "], ids=["300,000 tokens", "none", "words without any"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a ", id="300,000 tokens", marks=pytest.mark.slow),
+        pytest.param("\u0301", id="none"),
+        pytest.param("\u200b ", id="words without any"),
+    ],
+)
 def test_many_characters_are_answered_or_refused(text: str, client: TestClient) -> None:
     """More words than a request may have tokens."""
     text = (text * 600_000)[:600_000]

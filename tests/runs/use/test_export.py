@@ -271,7 +271,7 @@ def test_int8_is_served(unmask: Command, task_models: Any, check: Any) -> None:
     assert (code, "leave --precision out" in errors) == (2, True)
 
 
-@pytest.mark.parametrize("name", ["tagging", "qa", "choice"])
+@pytest.mark.parametrize("name", ["tagging", "qa", slow("choice")])
 def test_int8_answers_each_row_by_itself(unmask: Command, task_models: Any, check: Any, name: str) -> None:
     words = ("export", task_models.runs / name, "--check", check(name), "--out", "small", "--format", "onnx-int8")
     assert unmask(*words, "--max-loss", 100).code == 0

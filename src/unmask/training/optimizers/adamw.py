@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from unmask.training.optimizers.base import Optimizer
 from unmask.training.sharding import local
 
 _MANY_STEPS = 2.0**24
@@ -36,7 +37,7 @@ class OnDevice(NamedTuple):
     rates: list[Tensor]
 
 
-class AdamW(torch.optim.Optimizer):
+class AdamW(Optimizer):
     """The optimizer; its state has the names of `torch.optim.AdamW`'s.
 
     Args:

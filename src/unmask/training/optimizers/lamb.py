@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.training.optimizers.base import Optimizer
+
 NUM_MATRICES = {"query_key_value.weight": 3}
 """How many matrices of one shape are stacked in a parameter, by the ending of its name; all others hold one."""
 
@@ -27,7 +29,7 @@ def fused_matrices(module: nn.Module) -> dict[Tensor, int]:
     }
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(Optimizer):
     """Adam's update of each matrix, decay included, scaled to the norm of the matrix.
 
     update = m / (sqrt(v) + epsilon) + weight_decay * parameter, m and v corrected for their start from 0;

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from unmask.errors import SettingsError
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.optimizers.adamw import AdamW, OnDevice
+from unmask.training.optimizers.base import Optimizer
 
 _GATES = ("weight_ih", "weight_hh", "input_weight", "hidden_weight")
 """Name prefixes of the matrices that hold an LSTM's four gates: PyTorch's, and those of `ProjectedLstm`."""
@@ -83,7 +84,7 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     return values.mT if is_tall else values
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(Optimizer):
     """Nesterov momentum, orthogonalised; with the keys and the state of `torch.optim.Muon`.
 
     Args:
@@ -146,7 +147,7 @@ class Muon(torch.optim.Optimizer):
         return gradients.lerp(averages, momentum)
 
 
-class MuonWithAdamW(torch.optim.Optimizer):
+class MuonWithAdamW(Optimizer):
     """Two optimizers that step, save and restore as one.
 
     Attributes:

@@ -107,6 +107,7 @@ def test_one_that_fails_or_is_killed_leaves_the_others_alone(
     assert not {"a bar", "a message"}.intersection(lines)
 
 
+@pytest.mark.slow
 def test_the_signal_that_killed_a_process_is_reported_whichever_thread_has_waited_for_it(
     tmp_path: Path, runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
