@@ -25,6 +25,7 @@ from unmask import __version__
 from unmask.cli import evaluating, glue, left_to_right, serving, text, training, use
 from unmask.cli.options import is_one_of_several
 from unmask.errors import AnotherRank, Interrupted, RankLost, UnmaskError
+from unmask.io.cores import quota_of_cores
 
 app = typer.Typer(
     help="Raw text to a pre-trained BERT-family encoder, to fine-tuned models, to measured results.",
@@ -68,6 +69,9 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "passive"
         os.environ.setdefault("GOMP_SPINCOUNT", "5000" if sys.argv[1:2] == ["serve"] else "1000")
+    # They are as many as there are cores, of which a container's quota may be a few.
+    if (cores := quota_of_cores()) is not None and cores < (os.cpu_count() or 1):
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores))
     # oneDNN caches what it made for the last thousand shapes, and most shapes of a run return within half as many.
     # Those of requests return seldom, each holds megabytes, and in fp32 it is soon made again.
     in_bf16 = "--precision=bf16" in sys.argv or ("--precision", "bf16") in pairwise(sys.argv)

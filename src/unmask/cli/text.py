@@ -135,7 +135,7 @@ def prepare_command(
 ) -> None:
     """Tokenize text once, into a store that every pre-training run reads; a .yaml is a mixture of corpora."""
     from unmask.corpus.statistics import format_statistics
-    from unmask.io.processes import count_cores
+    from unmask.io.cores import count_cores
     from unmask.io.progress import human_bytes
     from unmask.recipe.loading import read_corpus_options
     from unmask.store.preparation import describe_annotations, prepare

@@ -29,7 +29,7 @@ def pretrain_command(
     if not is_one_of_several():
         # Refuses a wrong setting before the seconds that torch takes to import.
         load_pretrain_recipe(recipe, overrides or [])
-    from unmask.io.processes import count_cores
+    from unmask.io.cores import count_cores
     from unmask.pretraining.run import pretrain
     from unmask.training.distributed import joined_ranks
 

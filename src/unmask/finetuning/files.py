@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 from unmask.io.input_files import InputFiles
-from unmask.io.writing import sha256
+from unmask.io.writing import is_litter, sha256
 from unmask.tasks.base import Example
 from unmask.tasks.rows import alike
 from unmask.tasks.settings import DataSettings
@@ -89,6 +89,6 @@ def _fingerprint(path: Path) -> str:
     """The SHA-256 of a file; of a folder, that of the names and fingerprints of all its files."""
     if not path.is_dir():
         return sha256(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
+    files = sorted(file for file in path.rglob("*") if file.is_file() and not is_litter(file.name))
     sums = "".join(f"{file.relative_to(path)}\0{sha256(file)}\n" for file in files)
     return hashlib.sha256(sums.encode("utf-8", "surrogateescape")).hexdigest()

@@ -281,7 +281,7 @@ def _write_results(
         save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
     write_json(directory / RESULTS, results)
     if (directory / "features").exists():
-        rmtree(directory / "features")
+        rmtree(directory / "features", ignore_errors=True)  # a network file system keeps what is still open
 
 
 def _floors(

@@ -1,4 +1,4 @@
-"""Worker processes, which leave signals to their parent and end with it; and how many there are cores for."""
+"""Worker processes, which leave signals to their parent and end with it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 Value = TypeVar("Value")
-
-
-def count_cores() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerProcess:
@@ -77,6 +73,7 @@ class WorkerProcess:
 @contextmanager
 def signals_held_back(*numbers: signal.Signals) -> Iterator[None]:
     """Blocks signals for processes started meanwhile, in which they stay blocked."""
+    resource_tracker.ensure_running()  # which the first process would start, and with it unblock Ctrl-C and SIGTERM
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield

@@ -96,7 +96,7 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
                 except BaseException:
                     os.replace(replaced, path)
                     raise
-                shutil.rmtree(replaced)
+                shutil.rmtree(replaced, ignore_errors=True)  # a network file system keeps what others have open
             else:
                 os.replace(unfinished, path)
             _flush_entries(path.parent)
@@ -168,12 +168,17 @@ def is_held(directory: Path) -> bool:
         return True
 
 
+def is_litter(name: str) -> bool:
+    """Whether a file is one that file managers and network file systems leave in folders: of no use to anybody."""
+    return name in (".DS_Store", "Thumbs.db", "desktop.ini") or name.startswith(("._", ".nfs"))
+
+
 def refuse_existing(path: Path, overwrite: bool, instead: str = "choose another name, or pass --overwrite") -> None:
     """Raises OutputError if `path` holds anything and `overwrite` is False; an empty directory counts as nothing."""
     with as_output_error(path):
         if overwrite or not path.exists():
             return
-        if path.is_dir() and not any(path.iterdir()):
+        if path.is_dir() and all(is_litter(entry.name) for entry in path.iterdir()):
             return
     raise OutputError(f"{path} exists already and would be overwritten: {instead}")
 
@@ -189,7 +194,7 @@ def refuse_foreign(path: Path, own: Sequence[str], kind: str, mark: str | None =
     with as_output_error(path):
         if not path.exists():
             return
-        entries = sorted(path.iterdir())
+        entries = sorted(entry for entry in path.iterdir() if not is_litter(entry.name))
     advice = "so nothing in it is touched: choose another name, or move it away"
     foreign = [entry.name for entry in entries if not any(entry.match(pattern) for pattern in own)]
     if foreign:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import resource
 import signal
@@ -28,7 +29,7 @@ def started(model: Path, most_files: int | None = None) -> tuple[subprocess.Pope
     words = [sys.executable, "-m", "unmask", "serve", f"m={model}", "--port", "0"]
     if most_files is not None:
         words = ["sh", "-c", f'ulimit -n {most_files}; exec "$@"', "sh", *words]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stderr is not None
     line = process.stderr.readline()
     found = re.match(r"(http://127\.0\.0\.1:\d+) answers for m; ", line)
@@ -94,7 +95,7 @@ def test_a_request_under_way_is_answered_at_the_end(model_directories: dict[str,
                 not in urllib.request.urlopen(metrics, timeout=30).read()
             ):
                 time.sleep(0.01)
-            process.send_signal(signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGTERM)  # to all processes at once, as a terminal sends Ctrl-C
             assert connection.recv(12) == b"HTTP/1.1 200"
     finally:
         process.terminate()

@@ -32,6 +32,35 @@ def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(given: str
     assert finished.stdout.split() == ["unmask", "0.1.0", *expected]
 
 
+IN_A_CONTAINER = """
+import os, sys
+from pathlib import Path
+from unmask.cli.main import main
+from unmask.io import cores
+
+cores.QUOTA = Path(sys.argv[1])
+sys.argv = ["unmask", "--version"]
+try:
+    main()
+finally:
+    print(os.environ.get("OMP_NUM_THREADS"))
+"""
+
+
+@pytest.mark.parametrize(("quota", "given", "threads"), [
+    ("50000 100000", {}, "1"), ("50000 100000", {"OMP_NUM_THREADS": "3"}, "3"), ("max 100000", {}, "None"),
+])  # fmt: skip
+def test_threads_are_as_many_as_a_container_may_run(
+    quota: str, given: dict[str, str], threads: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | given
+    command = [sys.executable, "-c", IN_A_CONTAINER, str(tmp_path / "cpu.max")]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split()[-1] == threads
+
+
 CACHE = """
 import os
 from unmask.cli.main import main

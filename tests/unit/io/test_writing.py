@@ -189,13 +189,16 @@ def test_what_exists_is_refused(tmp_path: Path) -> None:
             pytest.fail("was opened")
         refuse_existing(tmp_path / name, overwrite=True)
     refuse_existing(tmp_path / "empty", overwrite=False)
+    (tmp_path / "empty" / ".DS_Store").touch()
+    refuse_existing(tmp_path / "empty", overwrite=False)
     refuse_existing(tmp_path / "missing", overwrite=False)
     with pytest.raises(OutputError, match="name too long"):
         refuse_existing(tmp_path / ("x" * 300), overwrite=False)
 
 
 def test_anything_foreign_is_named(tmp_path: Path) -> None:
-    (tmp_path / "part-1.bin").touch()
+    for name in ("part-1.bin", ".DS_Store", "._part-1.bin", ".nfs0001"):
+        (tmp_path / name).touch()
     own = ("part-*.bin", "index")
     refuse_foreign(tmp_path, own, "a thing")
     refuse_foreign(tmp_path / "missing", own, "a thing")

@@ -10,7 +10,7 @@ import torch
 
 from unmask.doctor.recipe.material import Material
 from unmask.doctor.recipe.speed_probe import measure_module
-from unmask.io.processes import count_cores
+from unmask.io.cores import count_cores
 from unmask.objectives.base import fresh_module
 from unmask.training.device import Compute
 

@@ -141,7 +141,8 @@ def pack_weights(module: nn.Module) -> None:
 
 def _packs(dtype: torch.dtype) -> bool:
     if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        return has_onednn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return dtype == torch.float32 and _onednn_beats_mkl()
 
 
