@@ -34,10 +34,9 @@ class WorkerProcess:
         self._executor = ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(initializer, arguments, named)
         )
-        before = multiprocessing.active_children()
         with signals_held_back(signal.SIGINT, signal.SIGTERM):
             self._executor.submit(os.getpid)  # starts the process
-        (self.process,) = set(multiprocessing.active_children()).difference(before)
+        (self.process,) = self._executor._processes.values()
         # Now the process alone can write to the pipe of answers. If it is killed in the middle of an answer, the pool's
         # thread gets to the end of the pipe; it would wait for the rest for ever.
         self._executor._result_queue._writer.close()  # type: ignore[attr-defined]  # a SimpleQueue of multiprocessing

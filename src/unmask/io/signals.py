@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
@@ -46,3 +48,20 @@ class Interruption:
             self.signal_number = number
         if is_second or self._at_once:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """A block that waits within a library, where Python handles no signals: Ctrl-C and SIGTERM end the process at once.
+
+    Nothing has been written by then.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -12,8 +12,7 @@ two and four end with the same weights, bit for bit. Nothing is pickled: what is
 from __future__ import annotations
 
 import json
-import signal
-import threading
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +27,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unmask.errors import AnotherRank, OutputError, RankLost, UnmaskError, UserError
+from unmask.errors import AnotherRank, OutputError, RankLost, SettingsError, UnmaskError, UserError
+from unmask.io.signals import ended_by_signals
 from unmask.io.writing import as_output_error
 from unmask.training.temporary import temporary_directory
 
@@ -351,10 +351,16 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
 
     Raises:
         UserError: the first process cannot be reached.
+        SettingsError: a process that a script has started runs the script again.
     """
     if environment.get("WORLD_SIZE", "1") == "1" or "RANK" not in environment:
         yield ALONE
         return
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as `multiprocessing` itself finds out
+        raise SettingsError(
+            "a process that this script has started runs it from the beginning: put what it does under "
+            '`if __name__ == "__main__":`'
+        )
     try:
         rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
         local_rank = int(environment.get("LOCAL_RANK", rank))
@@ -364,7 +370,7 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
         ) from error
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        with _ended_by_signals():
+        with ended_by_signals():
             store, *_ = next(dist.rendezvous("env://", rank, size, timeout=_MEETING_TIMEOUT))  # type: ignore[attr-defined]
             # What an attempt that failed has left there would be taken for this one's.
             attempt = f"attempt-{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}"
@@ -380,20 +386,3 @@ def joined_ranks(environment: Mapping[str, str]) -> Iterator[Ranks]:
         yield Ranks(rank, size, local_rank)
     finally:
         dist.destroy_process_group()
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """A block that waits within PyTorch, where Python handles no signals: Ctrl-C and SIGTERM end the process at once.
-
-    Nothing has been written by then.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

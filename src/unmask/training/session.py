@@ -260,7 +260,7 @@ class Session:
             is_last = state.is_over(settings)
             if is_last:
                 self.log_rest(state)  # where it ends early
-            elif time.monotonic() > self.reported + _SECONDS_BETWEEN_REPORTS:
+            elif ranks.from_first(time.monotonic() > self.reported + _SECONDS_BETWEEN_REPORTS):  # clocks differ
                 self._draw_report()
         signal_number = next(filter(None, ranks.gather(self.context.interruption.signal_number)), None)
         is_stopped = signal_number is not None

@@ -26,7 +26,7 @@ from support.hosts import linked_hosts, on_hosts
 from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, wait_for, wait_until
 from support.runs import pretrain_without_report, stop_at
 from unmask.errors import OutputError
-from unmask.training import distributed
+from unmask.training import distributed, session
 from unmask.training.run import checkpoint
 from unmask.training.run.environment import read_sessions
 from unmask.training.run.log import read_metrics
@@ -236,6 +236,16 @@ def test_a_process_that_hangs_ends_the_run_within_its_timeout(pretrain_words: li
     assert first.exit_code == 2
     assert "another process has ended, or has not answered for 3 s" in first.errors
     assert "--max-restarts" in first.errors
+
+
+def finds_that_a_report_is_due() -> None:
+    """By its own clock, at every evaluation."""
+    session._SECONDS_BETWEEN_REPORTS = -1
+
+
+def test_processes_whose_clocks_differ_draw_the_same_reports(pretrain_words: list[str], tmp_path: Path) -> None:
+    words = [*pretrain_words[:-1], steps(6), "train.eval_every=2", "--out", str(tmp_path / "run")]
+    all_well(wait_for(start_ranks([words] * 2, {1: finds_that_a_report_is_due})))
 
 
 def told_to_stop_while_ending() -> None:

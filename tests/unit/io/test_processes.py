@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
@@ -24,6 +25,16 @@ def die_in_the_middle_of_the_answer() -> None:
         frame = frame.f_back
     os.write(frame.f_locals["result_queue"]._writer.fileno(), (1 << 20).to_bytes(4, "big") + b"x")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_several_threads_may_each_have_one() -> None:
+    with ThreadPoolExecutor(2) as threads:
+        processes = list(threads.map(lambda _: WorkerProcess(os.getpid), range(4)))
+    assert sorted(each.submit(os.getpid).result(30) for each in processes) == sorted(
+        each.process.pid or 0 for each in processes
+    )
+    for process in processes:
+        process.close()
 
 
 def test_a_process_that_is_killed_while_it_answers_is_noticed() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 
 import pytest
 
-from unmask.errors import UserError
+from unmask.errors import SettingsError, UserError
 from unmask.training.distributed import joined_ranks
 
 
@@ -22,3 +23,10 @@ def test_a_port_that_another_program_has_is_told(monkeypatch: pytest.MonkeyPatch
         told = rf"cannot join the others at 127\.0\.0\.1:{port} .*: another program has this port: take another one"
         with pytest.raises(UserError, match=told), joined_ranks(os.environ):
             pass
+
+
+def test_a_script_that_its_own_processes_run_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While `multiprocessing` imports it there, as it notes itself."""
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(SettingsError, match="__main__"), joined_ranks({"RANK": "0", "WORLD_SIZE": "2"}):
+        pass

@@ -59,7 +59,11 @@ class RayMachines:
         self._unseen: dict[str, tuple[Ended, float]] = {}  # trials, and until when their results are waited for
         self._driver = _Driver(Path.cwd(), sha256(runs.directory / ENVIRONMENT), installed_versions())
         self._cluster = RayProcess(address, "search.ray=")
-        on_gpu = device == "cuda" or (device == "auto" and self._cluster.count({"GPU": 1}) > 0)
+        try:
+            on_gpu = device == "cuda" or (device == "auto" and self._cluster.count({"GPU": 1}) > 0)
+        except BaseException:
+            self._cluster.close()
+            raise
         self._need = {"CPU": 1.0, "GPU": 1 / parallel} if on_gpu else {"CPU": float(runs.num_threads)}
 
     def capacity(self) -> int:

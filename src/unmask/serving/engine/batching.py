@@ -159,8 +159,9 @@ class Batcher:
             self._answer(batch)
             took, tokens = self._took, sum(job.work.tokens for job in batch)
             # A short text with the server to itself takes nearly as long as many, and what fails no time at all.
-            if tokens and others_wait and all(job.is_computed for job in batch):
-                self._rate += (tokens / max(took, 1e-6) - self._rate) * (0.2 if self._rate else 1.0)
+            rate = tokens / max(took, 1e-6)
+            if tokens and (others_wait or 0 < self._rate < rate) and all(job.is_computed for job in batch):
+                self._rate += (rate - self._rate) * (0.2 if self._rate else 1.0)
             self._metrics.computed(len(batch), tokens, took)
             if started - given_back >= GIVEN_BACK_EVERY_S:
                 give_freed_memory_back()

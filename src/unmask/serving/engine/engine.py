@@ -20,7 +20,10 @@ _SMALL = 2000
 """Characters of what is read where it arrives, if its model is loaded: handing it to a thread would take longer."""
 
 _READ_AT_ONCE = 4
-"""All else: a long text, or one whose model is loaded first, keeps nobody waiting; each takes up to a gigabyte."""
+"""Longer texts, each of which takes up to a gigabyte."""
+
+_LOADED_AT_ONCE = 2
+"""What is first asked of a model: nobody else waits while it is loaded."""
 
 _CHARACTERS_A_TOKEN = 4
 """A request of so many for each token that may wait is refused unread: reading a text costs more than keeping it."""
@@ -47,6 +50,7 @@ class Engine:
         self.batcher = Batcher(self.limits, self.metrics, shares)
         self.metrics.queue_size = lambda: self.batcher.queue_size
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "unmask-reading")
+        self._loaders = ThreadPoolExecutor(_LOADED_AT_ONCE, "unmask-loading")
 
     def ask(self, ask: Ask) -> Future[Reply]:
         reply: Future[Reply] = Future()
@@ -60,7 +64,7 @@ class Engine:
         else:
             waiting = [ask]
             reply.add_done_callback(lambda _: waiting.clear())  # what nobody waits for takes no memory until its turn
-            self._readers.submit(self._read_next, waiting, reply)
+            (self._readers if is_loaded else self._loaders).submit(self._read_next, waiting, reply)
         return reply
 
     def _read_next(self, waiting: list[Ask], reply: Future[Reply]) -> None:

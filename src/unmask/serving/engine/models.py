@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from unmask.serving.engine.uses import GenerationUse, LikelihoodUse, MaskUse, Ta
 from unmask.tasks.kinds import FACTS, labelling_endpoints
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
+from unmask.training.temporary import temporary_directory
 
 MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
 """How many of a run's are kept in memory, to show how a word is learnt, and how much they may take."""
@@ -102,8 +102,8 @@ class ServedModel:
         found = {}
         for step in self.steps:
             try:
-                with tempfile.TemporaryDirectory() as place:
-                    model = save_checkpoint_model(self.directory.parent, Path(place) / "model", step)
+                with temporary_directory("unmask-checkpoint", step) as place:
+                    model = save_checkpoint_model(self.directory.parent, place / "model", step)
                     found[step] = MaskUse(model, self.precision, self.masks.filler.tokenizer)  # a run has one tokenizer
             except UserError as error:
                 logger.warning("%s: the checkpoint of step %s is left out: %s", self.name, step, error)

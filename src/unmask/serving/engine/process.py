@@ -7,6 +7,7 @@ what clients send is plain text and numbers in them.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import itertools
 import multiprocessing
@@ -56,19 +57,20 @@ class EngineProcess:
         try:
             with signals_held_back(signal.SIGINT, signal.SIGTERM):  # which are for this process alone
                 self._process.start()
+            # Where nobody comes to close it, Python would end it by SIGTERM, which it does not take, and wait for it.
+            atexit.register(self._process.kill)
             its.close()
             opened = self._connection.recv()
+            if isinstance(opened, Exception):
+                raise opened
+            self.models: Mapping[str, ModelFacts] = opened
+            self._receiver = threading.Thread(target=self._receive, name="unmask-replies", daemon=True)
+            self._receiver.start()
         except EOFError:
             raise EngineLost(self._how_it_ended()) from None
-        except BaseException:  # Ctrl-C
+        except BaseException:  # what it says, Ctrl-C, no thread to be had
             self.close()
             raise
-        if isinstance(opened, Exception):
-            self._process.join()
-            raise opened
-        self.models: Mapping[str, ModelFacts] = opened
-        self._receiver = threading.Thread(target=self._receive, name="unmask-replies", daemon=True)
-        self._receiver.start()
 
     @property
     def pid(self) -> int | None:
@@ -100,6 +102,7 @@ class EngineProcess:
         if self._process.pid is not None:
             self._process.kill()
             self._process.join()
+            atexit.unregister(self._process.kill)
         self._fail_all()
 
     def _send(self, asked: Ask | None) -> Future[Any]:
@@ -155,6 +158,9 @@ def _run(connection: Connection, words: Sequence[str], precision: str, limits: L
     """In the process: loads the models, then answers until the other side is gone."""
     from unmask.serving.engine.engine import Engine
     from unmask.serving.engine.models import default_models, open_models
+    from unmask.tokenization.kinds.word_characters import WordTokenizer
+
+    WordTokenizer.forgets_after_s = 2 * limits.timeout_s  # nothing is under way for longer
 
     # In bf16 a batch takes so little time that reading and answering its requests needs a core meanwhile.
     shares = precision == "bf16" and "OMP_NUM_THREADS" not in os.environ

@@ -8,8 +8,9 @@ English.) Each word is composed (NFC), and lowercased if requested.
 A language model predicts the most frequent words, the output vocabulary. Its input is not limited to them: other words
 are still read by their bytes. Where words must have integer ids, as in every task, a word outside the vocabulary gets
 the next free id when it first occurs, and its characters are added to `WordTokenizer.table`; the encoder that was given
-that table (`ElmoEncoder.set_words`) finds them there. Such ids live as long as the object: they are not saved, and
-differ between processes; a store holds `<UNK>` in their place, beside the bytes.
+that table (`ElmoEncoder.set_words`) finds them there. Such ids live as long as the object, but in a server, which reads
+new words without end; they are not saved, and differ between processes. A store holds `<UNK>` in their place, beside
+the bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -47,10 +49,12 @@ every id, since 0 is the padding of sequences, which does not exist here."""
 MAX_CHARACTERS = 50
 
 _FIRST_ROWS = 1024
+_MANY = 100_000
+"""Words outside the vocabulary, before any is forgotten."""
 
 
 class CharacterTable:
-    """The characters of words by id, (words, characters); it grows."""
+    """The characters of words by id, (words, characters)."""
 
     def __init__(self, max_characters: int) -> None:
         self._rows = np.full((_FIRST_ROWS, max_characters), PADDING, dtype=np.uint16)
@@ -68,12 +72,14 @@ class CharacterTable:
         assert ids.size == 0 or int(ids.max()) < self._length, "a word that the tokenizer has not met"
         return self._rows[ids]
 
-    def append(self, characters: Sequence[int]) -> None:
-        """Adds a word, given as characters that include the marks of its beginning and end."""
-        if self._length == len(self._rows):
+    def put(self, index: int, characters: Sequence[int]) -> None:
+        """Adds a word under the next id, or puts it in the place of another; its characters include the marks of its
+        beginning and end."""
+        if index == len(self._rows):
             self._rows = np.concatenate([self._rows, np.full_like(self._rows, PADDING)])
-        self._rows[self._length, : len(characters)] = characters
-        self._length += 1
+        self._rows[index] = PADDING
+        self._rows[index, : len(characters)] = characters
+        self._length = max(self._length, index + 1)
 
 
 class WordTokenizer:
@@ -89,8 +95,11 @@ class WordTokenizer:
         max_characters: of a word, including the marks of its beginning and end; longer words are cut.
         lowercase: whether words are lowercased.
         table: ids to characters.
+        forgets_after_s: after how long at least the id of a word outside the vocabulary may be given to another, if it
+            has not been asked for since; None: never.
     """
 
+    forgets_after_s: float | None = None
     reads_words: Literal[True] = True
     kind = "word"
     segmenter = "none"
@@ -137,8 +146,11 @@ class WordTokenizer:
         self.template = TextTemplate(single, (*single, first_of_b, Piece("B", (), 1), last_of_b))
         self._met = list(words)
         self.table = CharacterTable(max_characters)
-        for word in words:
-            self.table.append(self._characters(word))
+        for index, word in enumerate(words):
+            self.table.put(index, self._characters(word))
+        self._fading: dict[str, int] = {}  # words outside the vocabulary that have not been asked for of late
+        self._free: list[int] = []
+        self._looked_through = time.monotonic()
 
     def _characters(self, word: str) -> list[int]:
         if word in (BEGIN, END):
@@ -193,11 +205,30 @@ class WordTokenizer:
             with _MEETING:
                 index = self._ids.get(word)
                 if index is None:
-                    index = len(self._met)
-                    self._met.append(word)
-                    self.table.append(self._characters(word))
-                    self._ids[word] = index
+                    self._forget()
+                    index = self._fading.pop(word, None)
+                    self._ids[word] = index = self._new_id(word) if index is None else index
         return index
+
+    def _new_id(self, word: str) -> int:
+        if self._free:
+            index = self._free.pop()
+            self._met[index] = word
+        else:
+            index = len(self._met)
+            self._met.append(word)
+        self.table.put(index, self._characters(word))
+        return index
+
+    def _forget(self) -> None:
+        """Where there are many words, frees the ids of those that were not asked for since the time before the last."""
+        now, num_met = time.monotonic(), len(self._ids) - self.vocab_size
+        if self.forgets_after_s is None or num_met < _MANY or now - self._looked_through < self.forgets_after_s:
+            return
+        self._free += self._fading.values()
+        self._fading = {word: index for word, index in self._ids.items() if index >= self.vocab_size}
+        self._ids = {word: index for word, index in self._ids.items() if index < self.vocab_size}
+        self._looked_through = now
 
     def encode_batch(self, texts: Sequence[str], *, specials_in_text: bool = False) -> list[list[int]]:
         """Encodes texts, without adding special words; new words get new ids.

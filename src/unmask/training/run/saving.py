@@ -43,7 +43,12 @@ class CheckpointWriter:
     ) -> None:
         if isinstance(error, KeyboardInterrupt):
             self._is_given_up.set()
-        self._thread.shutdown()
+        try:
+            self._thread.shutdown()
+        except KeyboardInterrupt:
+            self._is_given_up.set()
+            self._thread.shutdown()
+            raise
         if error is None:  # else that is what is reported
             self.wait()
 

@@ -194,7 +194,19 @@ def test_who_has_the_server_alone_does_not_slow_what_is_expected_of_it(tokens: i
     for _ in range(100):
         assert asyncio.run(compute(batcher, use.work(1, tokens))) == 2
     asyncio.run(press(use, batcher, 1, 0))
-    assert batcher._rate == rate > 0
+    assert batcher._rate >= rate > 0
+
+
+def test_one_slow_batch_turns_nobody_away_for_long() -> None:
+    """What one request at a time takes shows that it is over."""
+    use, num_tokens = Doubling(), 10**6
+
+    async def ask(batcher: Batcher) -> list[Any]:
+        batcher._rate = 1.0
+        await compute(batcher, use.work(1, num_tokens))
+        return await behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(2, num_tokens // 100))])
+
+    assert asyncio.run(ask(Batcher(Limits(queue_tokens=10**7, timeout_s=30), BatchMetrics()))) == [4]
 
 
 def test_what_is_being_computed_for_long_counts_as_what_waits() -> None:

@@ -54,12 +54,17 @@ class Model:
 
     def __init__(self) -> None:
         self.upper, self._late = Upper(), Upper()
+        self.may_load = threading.Event()
+        self.may_load.set()
 
     def facts(self) -> ModelFacts:
         return ModelFacts("m", ("upper",), [], {})
 
     def use(self, name: str) -> Upper:
-        return self.upper if name == "upper" else self._late
+        if name == "upper":
+            return self.upper
+        assert self.may_load.wait(10)
+        return self._late
 
 
 @pytest.fixture
@@ -90,7 +95,17 @@ def test_what_takes_long_to_read_is_read_by_others(engine: Engine, model: Model)
     asked(engine, "word", "late")
     here, *others = model.upper.readers + model._late.readers
     assert here == threading.current_thread().name
-    assert [name.partition("_")[0] for name in others] == ["unmask-reading"] * 2
+    assert [name.partition("_")[0] for name in others] == ["unmask-reading", "unmask-loading"]
+
+
+def test_what_is_loaded_keeps_no_other_text_waiting(engine: Engine, model: Model) -> None:
+    asked(engine, "word")
+    model.may_load.clear()
+    late = [engine.ask(Ask("m", "late", ("word",))) for _ in range(8)]
+    assert asked(engine, "w" * 2500).tokens == 2500
+    assert not any(each.done() for each in late)
+    model.may_load.set()
+    assert [each.result(10).result for each in late] == ["WORD!"] * 8
 
 
 @pytest.mark.parametrize(
@@ -129,7 +144,7 @@ def test_what_is_computed_ends_where_nobody_waits(engine: Engine, model: Model) 
 def test_what_nobody_waits_for_takes_no_memory_until_it_is_read(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_readers", SimpleNamespace(submit=lambda *_: None, shutdown=lambda **_: None))
+    monkeypatch.setattr(engine, "_loaders", SimpleNamespace(submit=lambda *_: None, shutdown=lambda **_: None))
     ask = Ask("m", "late", ("text",))
     there = weakref.ref(ask)
     reply = engine.ask(ask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -106,6 +107,33 @@ def test_what_is_given_up_waits_no_longer(engine: EngineProcess) -> None:
 def test_a_model_that_does_not_load(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nowhere: no such directory"):
         EngineProcess([str(tmp_path / "nowhere")], "fp32", Limits())
+
+
+def test_no_process_is_left_where_one_cannot_be_used(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_another(thread: threading.Thread) -> None:
+        if thread.name == "unmask-replies":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_another)
+    before = multiprocessing.active_children()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        EngineProcess([f"m={tiny_model}"], "fp32", Limits())
+    assert multiprocessing.active_children() == before
+
+
+def test_a_program_that_closes_none_ends(tiny_model: Path) -> None:
+    script = """
+import sys
+from unmask.serving.engine.process import EngineProcess
+from unmask.serving.settings import Limits
+if __name__ == "__main__":
+    engine = EngineProcess(sys.argv[1:], "fp32", Limits())
+"""
+    done = subprocess.run([sys.executable, "-c", script, f"m={tiny_model}"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_nobody_waits_for_a_process_that_has_ended(tiny_model: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.tokenization.comparison.report import report_tokenizers
+from unmask.tokenization.kinds import word_characters
 from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer, load_word_tokenizer
 from unmask.tokenization.learning.extension import extend_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
@@ -98,6 +99,29 @@ def test_words_met_in_several_threads_have_ids_and_characters_of_their_own() -> 
         alone = new_tokenizer()
         own = alone.encode_batch([text])[0]
         assert np.array_equal(tokenizer.table[np.array(ids)], alone.table[np.array(own)])
+
+
+def test_a_server_forgets_words_that_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(word_characters, "_MANY", 4)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    tokenizer = new_tokenizer()
+    tokenizer.forgets_after_s = 60
+    kept = "the often"
+    for number in range(100):
+        now += 20
+        texts = [kept, " ".join(f"w{number}x{place}" for place in range(3))]
+        for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+            alone = new_tokenizer()
+            [own] = alone.encode_batch([text])
+            assert tokenizer.decode(ids) == text
+            assert np.array_equal(tokenizer.table[np.array(ids)], alone.table[np.array(own)])
+    assert tokenizer.encode_batch([kept]) == [[3, 6]], "whoever is asked for keeps its id"
+    assert len(tokenizer.table) < 40
+    recent = tokenizer.encode_batch([texts[1]])
+    now += 59
+    tokenizer.encode_batch(["another four words are read"])
+    assert tokenizer.tokens(recent[0]) == texts[1].split()
 
 
 def test_inputs_stand_between_marks() -> None:
