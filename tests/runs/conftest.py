@@ -89,8 +89,8 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """The report of a run has tests of its own and takes longer than these runs."""
-    for kind in ("pretraining", "finetuning"):
-        monkeypatch.setattr(f"unmask.{kind}.run.write_report", lambda *_, **__: None)
+    for module in ("pretraining.run", "finetuning.run", "finetuning.search.search"):
+        monkeypatch.setattr(f"unmask.{module}.write_report", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -22,10 +22,13 @@ logger = logging.getLogger("unmask")
 _WHY = {"data.train": "its figures say less about new text", "data.dev": "what is chosen on dev flatters its figures"}
 
 
-def check_files(directory: Path, data: DataSettings) -> None:
-    """`check_unchanged` of a fine-tuning run's files."""
+def check_files(directory: Path, data: DataSettings, models: Mapping[str, Path] = {}) -> None:
+    """`check_unchanged` of a fine-tuning run's files, and of the models that the runs of a search begin from, by their
+    keys in the recipe; a single run has its weights in its checkpoints."""
     files = _files(data)
-    check_unchanged(directory, {name: _fingerprint(path) for name, path in files.items()}, files)
+    found = {name: _fingerprint(path) for name, path in files.items()}
+    found |= {name: _fingerprint(path, but=".md") for name, path in models.items()}  # cards may change
+    check_unchanged(directory, found, {**files, **models})
 
 
 def shared_files(data: DataSettings) -> Iterator[str]:
@@ -85,10 +88,12 @@ def _files(data: DataSettings) -> dict[str, Path]:
     }
 
 
-def _fingerprint(path: Path) -> str:
-    """The SHA-256 of a file; of a folder, that of the names and fingerprints of all its files."""
+def _fingerprint(path: Path, but: str | None = None) -> str:
+    """The SHA-256 of a file; of a folder, that of the names and fingerprints of all its files, without an ending."""
     if not path.is_dir():
         return sha256(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file() and not is_litter(file.name))
+    files = sorted(
+        file for file in path.rglob("*") if file.is_file() and not is_litter(file.name) and file.suffix != but
+    )
     sums = "".join(f"{file.relative_to(path)}\0{sha256(file)}\n" for file in files)
     return hashlib.sha256(sums.encode("utf-8", "surrogateescape")).hexdigest()

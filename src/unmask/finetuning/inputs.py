@@ -172,7 +172,7 @@ def open_inputs(
         if saved.data != start.data:
             raise CheckpointError(
                 f"{directory}: {train} gives other examples than when this run was begun: restore the file, or "
-                "start again with --overwrite"
+                f"the tokenizer of {settings.init_from}, or start again with --overwrite"
             )
         start = saved
     trained = settings.task.max_length if settings.from_scratch else source.trained_length

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from unmask.finetuning.files import check_files, shared_files
 from unmask.finetuning.fitting import fit_to_models
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.measuring import Measurement
-from unmask.finetuning.search.search import run_trials
+from unmask.finetuning.search.search import bases_of, run_trials
 from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.io.paths import RESULTS, SAMPLES
 from unmask.io.progress import figures_in_a_line, human_count
@@ -46,6 +46,7 @@ from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute, log_compute
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
+from unmask.training.run.checkpoint import load_weights
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.run.model_place import replacing_model, writing_what_is_missing
@@ -114,7 +115,7 @@ def finetune(
             resume=resume,
             overwrite=overwrite,
             run=finetune_settings,
-            check=lambda trial: _check(trial, Path(out)),
+            check=lambda trial: _check(trial, Path(out), bases_of(settings)),
         )
     return finetune_settings(
         settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks, source=sources[0]
@@ -161,11 +162,16 @@ def finetune_settings(
     return directory / "model"
 
 
-def _check(settings: FinetuneRecipe, directory: Path) -> None:
-    """Refuses a trial whose run could not begin."""
+def _check(settings: FinetuneRecipe, directory: Path, bases: Mapping[str, Path]) -> None:
+    """Refuses a trial whose run could not begin, and one from another model than the trials that have ended.
+
+    Args:
+        directory: the search's.
+        bases: the models that its trials begin from, by their keys in the recipe.
+    """
     compute = choose_compute(settings.device, settings.precision)
     with compute.keeping_random_state():
-        _open(settings, directory, compute)
+        _open(settings, directory, compute, bases=bases)
 
 
 def _fingerprints(run: TaskInputs) -> tuple[str, dict[str, int]]:
@@ -174,12 +180,17 @@ def _fingerprints(run: TaskInputs) -> tuple[str, dict[str, int]]:
 
 
 def _open(
-    settings: FinetuneRecipe, directory: Path, compute: Compute, ranks: Ranks = ALONE, source: ModelSource | None = None
+    settings: FinetuneRecipe,
+    directory: Path,
+    compute: Compute,
+    ranks: Ranks = ALONE,
+    source: ModelSource | None = None,
+    bases: Mapping[str, Path] = {},
 ) -> TaskInputs:
     """The inputs of a run, with its module on the device; a metric that the task does not have is refused now, not at
     the first evaluation."""
     run = open_inputs(settings, directory, Share(ranks.rank, ranks.size), source)
-    check_files(directory, settings.data)
+    check_files(directory, settings.data, bases)
     for warning in shared_files(settings.data):
         logger.warning("%s", warning)
     # Some figures have names that only examples show, such as a tag's.
@@ -196,6 +207,8 @@ def _train(
 ) -> None:
     task, module = run.task, run.module
     if settings.task.tagging_head == "bilstm":
+        if run.checkpoint is not None:  # whose encoder is this run's, whatever `init_from` holds by now
+            load_weights(run.checkpoint, module)
         run = add_features(settings.task.feature_layers, run, directory / "features", compute.device)
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
     labels = f"; labels {listed(task.labels, 20)}" if task.labels else ""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from support.commands import Command
 from support.files import write_rows
@@ -274,6 +275,28 @@ def test_a_bilstm_on_frozen_features(
     scored = measured(unmask, "--predictions", run / "said.jsonl", "--data", "tagging-dev.jsonl", "--task", "tagging")
     assert scored == figures
     assert "tagging" in unmask("info", run).output
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_bilstm_goes_on_with_the_encoder_that_it_began_with(
+    unmask: Command, place: Path, task_models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its features are computed anew at a resume."""
+    begun = place / "begun"
+    shutil.copytree(task_models.base, begun)
+    (place / "tagging.jsonl").write_text(task_models.examples["tagging"], "utf-8")
+    words = task_models.words("tagging", "tagging.jsonl", "data.dev=tagging.jsonl", *LONGER, *FAST)
+    words = [f"init_from={begun}" if word.startswith("init_from=") else word for word in words]
+    words += ["task.tagging_head=bilstm", "freeze_layers=all"]
+    assert unmask("finetune", "finetune/tagging", *words, "--out", "whole").code == 0
+    with monkeypatch.context() as patched:
+        stop_at(patched, 7)
+        assert unmask("finetune", "finetune/tagging", *words, "--out", "halves").code == 143
+    weights = load_file(begun / "model.safetensors")
+    save_file({name: 2 * weight for name, weight in weights.items()}, begun / "model.safetensors")
+    assert unmask("finetune", "finetune/tagging", *words, "--out", "halves", "--resume").code == 0
+    assert_same_weights(place / "whole" / "model", place / "halves" / "model")
+    assert rows_of(place / "whole") == rows_of(place / "halves")
 
 
 @pytest.mark.usefixtures("without_report")

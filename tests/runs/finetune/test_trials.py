@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from support.files import write, write_rows
 from support.runs import assert_same_weights, rows_of
@@ -179,14 +180,41 @@ def test_trials_that_were_run_one_by_one_become_a_search(recipe: str, words: lis
         finetune(recipe, [*words, "search.restarts=2"], out=tmp_path / "other", resume=True)
 
 
-def test_a_search_is_not_resumed_on_other_examples(recipe: str, words: list[str], tmp_path: Path) -> None:
-    given, out = [*words, "search.restarts=2"], tmp_path / "out"
+def test_a_search_is_not_resumed_from_another_model(recipe: str, words: list[str], base: Path, tmp_path: Path) -> None:
+    begun, out = tmp_path / "begun", tmp_path / "out"
+    shutil.copytree(base, begun)
+    given = [f"init_from={begun}", *words[1:]]
+    finetune(recipe, [*given, "search.restarts=2"], out=out)
+    (begun / "README.md").write_text("a card\n")
+    finetune(recipe, [*given, "search.restarts=3"], out=out, resume=True)
+    weights = load_file(begun / "model.safetensors")
+    save_file({name: 2 * weight for name, weight in weights.items()}, begun / "model.safetensors")
+    told = rf"init_from={begun} holds something else than when this run was begun"
+    with pytest.raises(CheckpointError, match=told):
+        finetune(recipe, [*given, "search.restarts=4"], out=out, resume=True)
+    assert len(list((out / "trials").iterdir())) == 3
+
+
+def test_a_run_of_other_settings_is_no_trial(recipe: str, words: list[str], tmp_path: Path) -> None:
+    place = tmp_path / "out" / "trials" / "lr0.003_batch8_epochs3_seed1"
+    finetune(recipe, [*words, "seed=1", "optimizer.weight_decay=0.5", "train.log_every=7"], out=place)
+    told = r"seed1 was made with other settings than those of this search: optimizer\.weight_decay=0\.5 \(here it is"
+    with pytest.raises(SettingsError, match=told):
+        finetune(recipe, [*words, "search.restarts=2"], out=tmp_path / "out", resume=True)
+
+
+def test_a_search_is_not_resumed_on_other_examples(
+    recipe: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, out, reported = [*words, "search.restarts=2"], tmp_path / "out", list[Path]()
+    monkeypatch.setattr("unmask.finetuning.search.search.write_report", reported.append)
     finetune(recipe, given, out=out)
     done, other = sorted((out / "trials").iterdir())
     shutil.rmtree(other)
     (done / "checkpoints").mkdir()  # as if it had been killed before they were deleted
     finetune(recipe, given, out=out, resume=True)
     assert not (done / "checkpoints").exists()
+    assert done in reported, "it had been killed before its report, too"
     shutil.rmtree(other)
     dev = tmp_path / "dev.jsonl"
     dev.write_text(dev.read_text().replace("good", "bad", 1))

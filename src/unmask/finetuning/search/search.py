@@ -34,7 +34,7 @@ from unmask.finetuning.search.display import hiding_warnings, showing_warnings
 from unmask.finetuning.search.page import write_trials_page
 from unmask.finetuning.search.parallel import run_side_by_side
 from unmask.finetuning.search.summary import TrialOutcome, best_run, describe, finite, runs_of_best_point, summarise
-from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_results
+from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_results, refuse_other_settings
 from unmask.inference.ensemble import check_tokenizers, keep_chosen, write_ensemble
 from unmask.inference.evaluation import evaluate
 from unmask.inference.example_sets import encode_sets
@@ -45,6 +45,7 @@ from unmask.io.ray_process import RayProcess
 from unmask.io.writing import alone_in, refuse_foreign, write_json, writing_directory
 from unmask.models.hub.files import CONFIG
 from unmask.recipe.tree import FinetuneRecipe
+from unmask.reports.run_page import REPORT, write_report
 from unmask.tasks.base import ExampleCounts, Score
 from unmask.tasks.qa.task import QaTask
 from unmask.tasks.rows import listed
@@ -97,6 +98,8 @@ def run_trials(
     trials = plan_trials(settings)
     with opening_run(directory, settings, resume=resume, overwrite=overwrite, keeps=(TRIALS,)) as changes:
         _refuse_to_leave_out(directory, trials)
+        for trial in trials:
+            refuse_other_settings(trial, directory / TRIALS / trial.name)
         for change in changes.lines:
             _log(directory, change)
         check_files(directory / MODEL, CONFIG, keeps_card=True)  # those of a resumed search are replaced at its end
@@ -181,6 +184,15 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
             single = build_settings(FinetuneRecipe, values, f"search, {name}")
             trials.append(Trial(name, configuration, point, given | {"seed": seed}, single))
     return trials
+
+
+def bases_of(settings: FinetuneRecipe) -> dict[str, Path]:
+    """The models whose weights the trials of a search begin from, by their keys in the recipe."""
+    if settings.from_scratch:
+        return {}
+    key = "search.checkpoints" if settings.search.checkpoints else "init_from"
+    found = [model_directory(path) for path in _checkpoints(settings)]
+    return {key + (f"[{number}]" if len(found) > 1 else ""): path for number, path in enumerate(found)}
 
 
 def _checkpoints(settings: FinetuneRecipe) -> list[str]:
@@ -300,6 +312,9 @@ def _outcome(trial: Trial, directory: Path, failure: str | None) -> TrialOutcome
     place = directory / TRIALS / trial.name
     results = read_results(place)
     assert results is not None, f"{place} has no {RESULTS}"
+    is_reported = (place / REPORT).is_file() and os.path.getmtime(place / REPORT) >= os.path.getmtime(place / RESULTS)
+    if (place / CHECKPOINTS).exists() and not is_reported:  # it was killed between the two
+        write_report(place)
     for name in _SPENT:
         shutil.rmtree(place / name, ignore_errors=True)
     test, degenerate, floors = (results.get(name) for name in ("test", "degenerate", "floors"))

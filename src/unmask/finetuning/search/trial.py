@@ -22,11 +22,13 @@ from typing import Any, Protocol
 
 import torch
 
-from unmask.errors import InputError, Interrupted, OutputError, UserError
+from unmask.config import build_settings, changed_keys, read_settings_file
+from unmask.errors import InputError, Interrupted, OutputError, SettingsError, UserError
 from unmask.io.json_text import read_object
-from unmask.io.paths import MODEL, RESULTS, TRIALS
+from unmask.io.paths import MODEL, RECIPE, RESULTS, TRIALS
 from unmask.io.processes import WorkerProcess
 from unmask.recipe.tree import FinetuneRecipe
+from unmask.training.run.directory import RESUMABLE_KEYS
 
 
 class RunOne(Protocol):
@@ -128,6 +130,22 @@ def read_results(place: Path) -> dict[str, Any] | None:
         return None
     is_whole = "dev" in results and (place / MODEL / "config.json").is_file()
     return results if is_whole else None
+
+
+def refuse_other_settings(trial: Trial, place: Path) -> None:
+    """Raises SettingsError where a finished run has the name of a trial, but not its settings; one that is resumed is
+    compared as it begins."""
+    saved = place / RECIPE
+    if read_results(place) is None or not saved.is_file():
+        return
+    before = build_settings(FinetuneRecipe, read_settings_file(saved), str(saved))
+    changed = changed_keys(before, trial.settings).items()
+    other = [f"{key}={then} (here it is {now})" for key, (then, now) in changed if key not in RESUMABLE_KEYS]
+    if other:
+        raise SettingsError(
+            f"{place} was made with other settings than those of this search: {', '.join(other)}. Give the same "
+            "settings, move it away, or give another --out"
+        )
 
 
 class TrialProcess:

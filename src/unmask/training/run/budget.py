@@ -31,12 +31,15 @@ def check_budget(directory: Path, before: Any, recipe: Any, checkpoint: Checkpoi
 def budget_change(before: Any, recipe: Any, checkpoint: Checkpoint) -> dict[str, Any] | None:
     """A change of the budget, as `environment.budget_changes` reads it; None where all steps so far were those of the
     new one too, as in a warm-up of so many steps: the next step is the same under both, and shares of the budget have
-    not decided on any before it, as those of a warm-up or an earlier phase or stage do."""
+    not decided on any before it, as those of a warm-up or an earlier phase or stage do, or an evaluation at its end."""
     warmup_end, stage = checkpoint.state.get("warmup_end"), checkpoint.state.get("stage")
     schedule = Schedule(recipe.schedule, warmup_end, None if stage is None else Stage(**stage))
     was, now = (schedule.factor(checkpoint.done, each.train) for each in (before, recipe))
     former, course = (_course(each, checkpoint) for each in (before, recipe))
     follows_shares = bool(recipe.schedule.warmup_ratio) or course[0] > 0
+    # The end of the former budget was evaluated, which patience counts.
+    every, evaluated = recipe.train.eval_every, checkpoint.state.get("evaluated_step")
+    follows_shares |= recipe.train.patience is not None and bool(every and evaluated and evaluated % every)
     if math.isclose(was, now) and former == course and not follows_shares:
         return None
     return {"step": checkpoint.step, "was": _budget_of(before), "now": _budget_of(recipe)}

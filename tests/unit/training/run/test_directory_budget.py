@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from torch import nn
 
 from support.checkpoints import save_checkpoint
 from unmask.errors import InputError
-from unmask.recipe.tree import PretrainRecipe
+from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
 from unmask.training.optimizers.optimizer import Schedule, build_optimizer
+from unmask.training.run.budget import budget_change
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.environment import ENVIRONMENT, budget_changes, read_sessions
 from unmask.training.settings import OptimizerSettings
@@ -59,6 +61,27 @@ def test_a_larger_budget_is_told_where_the_rates_were_not_those_of_one_run(
     )
     assert warnings == [told] * is_changed
     assert budget_changes(read_sessions(tmp_path / "run" / ENVIRONMENT)) == [change] * is_changed
+
+
+@pytest.mark.parametrize(("evaluated", "patience", "is_changed"), [(14, 2, True), (10, 2, False), (14, None, False)])
+def test_an_evaluation_at_the_former_end_is_one_that_patience_counts(
+    evaluated: int, patience: int | None, is_changed: bool
+) -> None:
+    """It has none there under the new budget."""
+    before, after = (
+        FinetuneRecipe.model_validate(
+            {
+                "init_from": "a-model",
+                "task": {"name": "classification"},
+                "data": {"train": "a-file", "dev": "another"},
+                "train": {"steps": steps, "eval_every": 5, "patience": patience},
+                "schedule": {"name": "constant"},
+            }
+        )
+        for steps in (14, 100)
+    )
+    checkpoint: Any = SimpleNamespace(state={"evaluated_step": evaluated}, done=TrainState(step=14).done, step=14)
+    assert (budget_change(before, after, checkpoint) is not None) == is_changed
 
 
 def test_another_kind_of_budget_is_another_budget_only_if_the_rates_differ(tmp_path: Path) -> None:
