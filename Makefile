@@ -3,7 +3,7 @@
 #   make setup    a virtual environment in .venv with the exact versions of constraints.txt
 #   make check    format, lint, types
 #   make test     the tests; `make test ARGS="tests/unit -k packing"` passes options on to pytest
-#   make demo     the main job on samples/, in two and a half to five minutes on two cores, into runs/demo
+#   make demo     the main job on samples/, in two to five minutes on two cores, into runs/demo
 #   make clean    removes .venv, caches and runs/demo; other runs are yours and stay
 #
 # PYTHON=python3.12 chooses the interpreter. pip's own variables choose where packages come from, for example

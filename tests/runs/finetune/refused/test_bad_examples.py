@@ -198,7 +198,7 @@ def test_a_run_outlives_bad_examples(unmask: Command, place: Path, task_models: 
     assert tree_of(place / "run") == before
     refused = unmask("finetune", "finetune/qa", *others, "--out", "run", "--resume")
     check_last_error(refused, "run was begun with other settings: data.train=bad.jsonl (it was t.jsonl), data.dev=")
-    other = "run: t.jsonl gives other examples than when this run was begun: restore the file, or start"
+    other = "run: t.jsonl gives other examples than when this run was begun: restore the file, or the tokenizer of "
     for content, told in ((bad, "t.jsonl: 2 answers are not in the passage"), (lines(question()), other)):
         write_files({"t.jsonl": content})
         check_last_error(unmask("finetune", "finetune/qa", *words, "--out", "run", "--resume"), told)
