@@ -70,7 +70,7 @@ def main() -> None:
         os.environ["OMP_WAIT_POLICY"] = "passive"
         os.environ.setdefault("GOMP_SPINCOUNT", "5000" if sys.argv[1:2] == ["serve"] else "1000")
     # They are as many as there are cores, of which a container's quota may be a few.
-    if (cores := quota_of_cores()) is not None and cores < (os.cpu_count() or 1):
+    if (cores := quota_of_cores()) is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(cores))
     # oneDNN caches what it made for the last thousand shapes, and most shapes of a run return within half as many.
     # Those of requests return seldom, each holds megabytes, and in fp32 it is soon made again.

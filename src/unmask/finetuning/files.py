@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 from unmask.io.input_files import InputFiles
 from unmask.io.writing import is_litter, sha256
@@ -22,13 +23,25 @@ logger = logging.getLogger("unmask")
 _WHY = {"data.train": "its figures say less about new text", "data.dev": "what is chosen on dev flatters its figures"}
 
 
-def check_files(directory: Path, data: DataSettings, models: Mapping[str, Path] = {}) -> None:
-    """`check_unchanged` of a fine-tuning run's files, and of the models that the runs of a search begin from, by their
-    keys in the recipe; a single run has its weights in its checkpoints."""
+class Base(NamedTuple):
+    """A model that the runs of a search begin from, and the fingerprint of its weights."""
+
+    place: Path
+    weights: str
+
+
+def look_at_bases(places: Mapping[str, Path]) -> dict[str, Base]:
+    """The models in some directories, by the keys that name them in the recipe."""
+    return {name: Base(place, _fingerprint_of(_weights_in(place), place)) for name, place in places.items()}
+
+
+def check_files(directory: Path, data: DataSettings, bases: Mapping[str, Base] = {}) -> None:
+    """`check_unchanged` of a fine-tuning run's files, and of the models that the runs of a search begin from; a single
+    run has its weights in its checkpoints."""
     files = _files(data)
     found = {name: _fingerprint(path) for name, path in files.items()}
-    found |= {name: _fingerprint(path, but=".md") for name, path in models.items()}  # cards may change
-    check_unchanged(directory, found, {**files, **models})
+    found |= {name: base.weights for name, base in bases.items()}
+    check_unchanged(directory, found, files | {name: base.place for name, base in bases.items()})
 
 
 def shared_files(data: DataSettings) -> Iterator[str]:
@@ -88,12 +101,20 @@ def _files(data: DataSettings) -> dict[str, Path]:
     }
 
 
-def _fingerprint(path: Path, but: str | None = None) -> str:
-    """The SHA-256 of a file; of a folder, that of the names and fingerprints of all its files, without an ending."""
+def _fingerprint(path: Path) -> str:
+    """The SHA-256 of a file; of a folder, that of the names and fingerprints of all its files."""
     if not path.is_dir():
         return sha256(path)
-    files = sorted(
-        file for file in path.rglob("*") if file.is_file() and not is_litter(file.name) and file.suffix != but
-    )
-    sums = "".join(f"{file.relative_to(path)}\0{sha256(file)}\n" for file in files)
+    return _fingerprint_of((file for file in path.rglob("*") if file.is_file() and not is_litter(file.name)), path)
+
+
+def _fingerprint_of(files: Iterable[Path], folder: Path) -> str:
+    sums = "".join(f"{file.relative_to(folder)}\0{sha256(file)}\n" for file in sorted(files))
     return hashlib.sha256(sums.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _weights_in(directory: Path) -> list[Path]:
+    """A model's files of weights: those of `transformers`, else whatever else there is, as TensorFlow's."""
+    return list(directory.glob("*.safetensors")) or [
+        file for file in directory.iterdir() if file.suffix in (".bin", ".hdf5") or ".ckpt" in file.name
+    ]

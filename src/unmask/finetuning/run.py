@@ -18,7 +18,7 @@ from typing import Any
 
 from unmask.config import Overrides
 from unmask.errors import SettingsError
-from unmask.finetuning.files import check_files, shared_files
+from unmask.finetuning.files import Base, check_files, look_at_bases, shared_files
 from unmask.finetuning.fitting import fit_to_models
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.measuring import Measurement
@@ -46,7 +46,7 @@ from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute, log_compute
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.run.best import choose_metric
-from unmask.training.run.checkpoint import load_weights
+from unmask.training.run.checkpoint import load_weights, refusing_another_model
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
 from unmask.training.run.model_place import replacing_model, writing_what_is_missing
@@ -115,7 +115,7 @@ def finetune(
             resume=resume,
             overwrite=overwrite,
             run=finetune_settings,
-            check=lambda trial: _check(trial, Path(out), bases_of(settings)),
+            check=partial(_check, directory=Path(out), bases=look_at_bases(bases_of(settings))),
         )
     return finetune_settings(
         settings, Path(out), recipe=recipe, resume=resume, overwrite=overwrite, ranks=ranks, source=sources[0]
@@ -162,7 +162,7 @@ def finetune_settings(
     return directory / "model"
 
 
-def _check(settings: FinetuneRecipe, directory: Path, bases: Mapping[str, Path]) -> None:
+def _check(settings: FinetuneRecipe, directory: Path, bases: Mapping[str, Base]) -> None:
     """Refuses a trial whose run could not begin, and one from another model than the trials that have ended.
 
     Args:
@@ -185,7 +185,7 @@ def _open(
     compute: Compute,
     ranks: Ranks = ALONE,
     source: ModelSource | None = None,
-    bases: Mapping[str, Path] = {},
+    bases: Mapping[str, Base] = {},
 ) -> TaskInputs:
     """The inputs of a run, with its module on the device; a metric that the task does not have is refused now, not at
     the first evaluation."""
@@ -208,7 +208,8 @@ def _train(
     task, module = run.task, run.module
     if settings.task.tagging_head == "bilstm":
         if run.checkpoint is not None:  # whose encoder is this run's, whatever `init_from` holds by now
-            load_weights(run.checkpoint, module)
+            with refusing_another_model(run.checkpoint):
+                load_weights(run.checkpoint, module)
         run = add_features(settings.task.feature_layers, run, directory / "features", compute.device)
     origin = f"the sizes of {settings.init_from}, random weights" if settings.from_scratch else settings.init_from
     labels = f"; labels {listed(task.labels, 20)}" if task.labels else ""

@@ -12,14 +12,19 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 def count_cores() -> int:
     """The cores that this process may run on, or as many as its quota of their time is worth, if these are fewer."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, quota_of_cores() or cores)
+    return quota_of_cores() or _allowed()
 
 
 def quota_of_cores() -> int | None:
-    """How many cores a container's quota is worth, rounded up; None: there is no quota."""
+    """How many cores a container's quota is worth, rounded up; None: it is worth all that the process may run on, or
+    there is none."""
     try:
         most, period = QUOTA.read_text(encoding="ascii").split()
     except OSError:
         return None
-    return None if most == "max" else math.ceil(int(most) / int(period))
+    worth = _allowed() if most == "max" else math.ceil(int(most) / int(period))
+    return worth if worth < _allowed() else None
+
+
+def _allowed() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

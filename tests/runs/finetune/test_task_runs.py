@@ -297,6 +297,12 @@ def test_a_bilstm_goes_on_with_the_encoder_that_it_began_with(
     assert unmask("finetune", "finetune/tagging", *words, "--out", "halves", "--resume").code == 0
     assert_same_weights(place / "whole" / "model", place / "halves" / "model")
     assert rows_of(place / "whole") == rows_of(place / "halves")
+    config = read_json(begun / "config.json")
+    (begun / "config.json").write_text(json.dumps(config | {"num_hidden_layers": config["num_hidden_layers"] - 1}))
+    fewer = {name: weight for name, weight in weights.items() if ".layer.1." not in name}
+    save_file(fewer, begun / "model.safetensors")
+    code, _, errors = unmask("finetune", "finetune/tagging", *words, "--out", "halves", "--resume")
+    assert (code, "does not fit this run's model" in errors) == (2, True)
 
 
 @pytest.mark.usefixtures("without_report")

@@ -12,7 +12,13 @@ from unmask.io.cores import count_cores, quota_of_cores
 
 @pytest.mark.parametrize(
     ("quota", "worth", "count"),
-    [("max 100000", None, 8), ("200000 100000", 2, 2), ("150000 100000", 2, 2), ("5000 100000", 1, 1), ("9 1", 9, 8)],
+    [
+        ("max 100000", None, 8),
+        ("200000 100000", 2, 2),
+        ("150000 100000", 2, 2),
+        ("5000 100000", 1, 1),
+        ("9 1", None, 8),
+    ],
 )
 def test_a_quota(quota: str, worth: int | None, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "QUOTA", tmp_path / "cpu.max")

@@ -140,7 +140,11 @@ def refuse_other_settings(trial: Trial, place: Path) -> None:
         return
     before = build_settings(FinetuneRecipe, read_settings_file(saved), str(saved))
     changed = changed_keys(before, trial.settings).items()
-    other = [f"{key}={then} (here it is {now})" for key, (then, now) in changed if key not in RESUMABLE_KEYS]
+    other = [
+        f"{key}={then} (here it is {now})"
+        for key, (then, now) in changed
+        if key not in RESUMABLE_KEYS and os.path.realpath(str(then)) != os.path.realpath(str(now))  # one place
+    ]
     if other:
         raise SettingsError(
             f"{place} was made with other settings than those of this search: {', '.join(other)}. Give the same "

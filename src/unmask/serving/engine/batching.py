@@ -160,7 +160,8 @@ class Batcher:
             took, tokens = self._took, sum(job.work.tokens for job in batch)
             # A short text with the server to itself takes nearly as long as many, and what fails no time at all.
             rate = tokens / max(took, 1e-6)
-            if tokens and (others_wait or 0 < self._rate < rate) and all(job.is_computed for job in batch):
+            was_thought_long = 0 < self._rate < min(rate, tokens)  # over a second, in which others are turned away
+            if tokens and (others_wait or was_thought_long) and all(job.is_computed for job in batch):
                 self._rate += (rate - self._rate) * (0.2 if self._rate else 1.0)
             self._metrics.computed(len(batch), tokens, took)
             if started - given_back >= GIVEN_BACK_EVERY_S:

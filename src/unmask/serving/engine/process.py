@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from unmask.errors import UserError
+from unmask.io.cores import quota_of_cores
 from unmask.io.processes import signals_held_back
 from unmask.serving.engine.asks import Answers, Ask, Fault, ModelFacts, Refused, Reply, end
 from unmask.serving.settings import Limits
@@ -163,7 +164,8 @@ def _run(connection: Connection, words: Sequence[str], precision: str, limits: L
     WordTokenizer.forgets_after_s = 2 * limits.timeout_s  # nothing is under way for longer
 
     # In bf16 a batch takes so little time that reading and answering its requests needs a core meanwhile.
-    shares = precision == "bf16" and "OMP_NUM_THREADS" not in os.environ
+    given = os.environ.get("OMP_NUM_THREADS")
+    shares = precision == "bf16" and given in (None, str(quota_of_cores()))  # which `main` sets
     try:
         engine = Engine(open_models(words or default_models(), precision), limits, shares=shares)
     except (UserError, OSError, MemoryError) as error:

@@ -22,7 +22,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -237,7 +237,7 @@ def restore(
         CheckpointError: the checkpoint is of another model.
     """
     saved = copy.deepcopy(checkpoint.state)
-    try:
+    with refusing_another_model(checkpoint):
         load_weights(checkpoint, module)
         load_optimizer(checkpoint, optimizer)
         _restore_random(load_file(checkpoint.directory / RANDOM))
@@ -248,9 +248,16 @@ def restore(
         if "best" in saved:
             weights = _under_every_name(_load_copy(checkpoint.directory / BEST), module)
             state.best = Best(**saved["best"], weights=weights)
+    return state
+
+
+@contextmanager
+def refusing_another_model(checkpoint: Checkpoint) -> Iterator[None]:
+    """A block that reads a checkpoint into a model, and raises CheckpointError where it is another's."""
+    try:
+        yield
     except (RuntimeError, ValueError, KeyError, TypeError, FileNotFoundError, SafetensorError) as error:
         raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
-    return state
 
 
 def remove_later(checkpoints: Path, step: int) -> None:
