@@ -20,9 +20,9 @@ def quota_of_cores() -> int | None:
     there is none."""
     try:
         most, period = QUOTA.read_text(encoding="ascii").split()
-    except OSError:
+        worth = _allowed() if most == "max" else math.ceil(int(most) / int(period))
+    except (OSError, ValueError):
         return None
-    worth = _allowed() if most == "max" else math.ceil(int(most) / int(period))
     return worth if worth < _allowed() else None
 
 

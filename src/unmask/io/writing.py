@@ -1,16 +1,20 @@
 """Writing without ever leaving anything half-written: files and directories appear complete or not at all.
 
 A writer works on a neighbour whose name begins with `.unfinished-`, which is renamed when it is complete and flushed
-to the disk, and removed when anything goes wrong.
+to the disk, and removed when anything goes wrong. Temporary directories go when their process ends, and those of a
+killed process when the next one starts.
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
+import platform
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -157,6 +161,34 @@ def alone_in(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def temporary_directory(kind: str, number: int) -> Iterator[Path]:
+    """A new directory, removed again; first removes those of its kind that killed processes of this machine have left.
+
+    Args:
+        kind, number: begin its name; the machine and the process follow.
+    """
+    _remove_abandoned(kind)
+    place = Path(tempfile.mkdtemp(prefix=f"{kind}-{number}-{platform.node()}-{os.getpid()}-"))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _remove_abandoned(kind: str) -> None:
+    if os.name != "posix":  # elsewhere signal 0 would end a process
+        return
+    for left in Path(tempfile.gettempdir()).glob(f"{kind}-*-{glob.escape(platform.node())}-*-*"):
+        try:
+            os.kill(int(left.name.split("-")[-2]), 0)
+        except ProcessLookupError:
+            with suppress(OSError, AnotherProcess), alone_in(left):  # one of another container may work there
+                shutil.rmtree(left)
+        except (ValueError, OverflowError, OSError):
+            continue
 
 
 def is_held(directory: Path) -> bool:

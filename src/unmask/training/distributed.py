@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from unmask.errors import AnotherRank, OutputError, RankLost, SettingsError, UnmaskError, UserError
 from unmask.io.signals import ended_by_signals
-from unmask.io.writing import as_output_error
-from unmask.training.temporary import temporary_directory
+from unmask.io.writing import as_output_error, temporary_directory
 
 _START_TIMEOUT = timedelta(days=1)
 """The first process may make a store of a large corpus while the others wait."""

@@ -238,14 +238,25 @@ def test_a_process_that_hangs_ends_the_run_within_its_timeout(pretrain_words: li
     assert "--max-restarts" in first.errors
 
 
-def finds_that_a_report_is_due() -> None:
-    """By its own clock, at every evaluation."""
-    session._SECONDS_BETWEEN_REPORTS = -1
+def noting_reports(place: Path, seconds_between: float) -> None:
+    """As its own clock says when one is due."""
+    session._SECONDS_BETWEEN_REPORTS = seconds_between  # type: ignore[assignment]
+    draw = session.Session._draw_report
+
+    def note(run: session.Session[Any]) -> None:
+        with place.open("a") as file:
+            file.write("drawn\n")
+        draw(run)
+
+    session.Session._draw_report = note  # type: ignore[method-assign]
 
 
 def test_processes_whose_clocks_differ_draw_the_same_reports(pretrain_words: list[str], tmp_path: Path) -> None:
     words = [*pretrain_words[:-1], steps(6), "train.eval_every=2", "--out", str(tmp_path / "run")]
-    all_well(wait_for(start_ranks([words] * 2, {1: finds_that_a_report_is_due})))
+    notes = [tmp_path / "first.txt", tmp_path / "second.txt"]
+    before = {0: partial(noting_reports, notes[0], -1.0), 1: partial(noting_reports, notes[1], 1e9)}
+    all_well(wait_for(start_ranks([words] * 2, before)))
+    assert [note.read_text() for note in notes] == ["drawn\n" * 2] * 2, "after two evaluations, as the first one finds"
 
 
 def told_to_stop_while_ending() -> None:

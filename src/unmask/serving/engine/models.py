@@ -19,6 +19,7 @@ import numpy as np
 from unmask.errors import InputError, ModelError, SettingsError, UserError
 from unmask.inference.ensemble import read_members
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RECIPE, is_onnx, model_directory
+from unmask.io.writing import temporary_directory
 from unmask.models.family import Family
 from unmask.models.hub.config import family_in, read_any_config
 from unmask.models.hub.uses import MASKED, commands_for, use_of
@@ -28,7 +29,6 @@ from unmask.serving.engine.uses import GenerationUse, LikelihoodUse, MaskUse, Ta
 from unmask.tasks.kinds import FACTS, labelling_endpoints
 from unmask.tokenization.opening import open_tokenizer
 from unmask.training.run.checkpoint import list_steps
-from unmask.training.temporary import temporary_directory
 
 MOST_CHECKPOINTS, CHECKPOINT_BYTES = 24, 1_000_000_000
 """How many of a run's are kept in memory, to show how a word is learnt, and how much they may take."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.corpora import names
-from unmask.training.temporary import temporary_directory
+from unmask.io.writing import temporary_directory
 
 
 def test_what_a_killed_process_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
