@@ -1,20 +1,50 @@
-"""Commands on GLUE: its submission, and its averages."""
+"""Commands on GLUE: a run for each task, its submission, and its averages."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Json, Overwrite
+from unmask.cli.options import Json, Overrides, Overwrite, Resume
 
 app = typer.Typer()
 glue_app = typer.Typer(
-    help="Make and check a submission to GLUE; average its figures.", no_args_is_help=True, rich_markup_mode=None
+    help="Fine-tune on GLUE's tasks; make and check a submission; average figures.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 app.add_typer(glue_app, name="glue")
+
+
+@glue_app.command("run")
+def glue_run_command(
+    data: Annotated[Path, typer.Argument(help="GLUE's folders, as they are published")],
+    out: Annotated[Path, typer.Option("--out", help="a folder for the runs, which are named after the tasks")],
+    overrides: Overrides = None,
+    tasks: Annotated[str | None, typer.Option("--tasks", help="some of them, as cola,rte; left out: all nine")] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Fine-tune a model on each of GLUE's tasks by its recipe (init_from=MODEL), and average the figures."""
+    from unmask.finetuning.glue import TASKS, overrides_by_task
+
+    words = overrides_by_task(data, overrides or [], TASKS if tasks is None else tasks.split(","))
+    from unmask.finetuning.run import finetune
+    from unmask.inference.glue.average import average_runs
+    from unmask.training.distributed import joined_ranks
+
+    with joined_ranks(os.environ) as ranks:
+        for number, (task, its) in enumerate(words.items(), start=1):
+            if ranks.is_first:
+                print(f"{task} ({number} of {len(words)})", file=sys.stderr)
+            finetune(f"finetune/{task}", its, out=out / task, resume=resume, overwrite=overwrite, ranks=ranks)
+        if ranks.is_first:
+            print(average_runs([out / task for task in words]).describe())
 
 
 @glue_app.command("submit")

@@ -216,10 +216,10 @@ class _AbsentError(InputError):
 def _find_test_file(run: Path, data: Path | None, name: str, table: SubmissionTable) -> Path:
     """GLUE's test file for a table: under `data`, or near the run's training file."""
     if data is not None:
-        folders = _folders(data, table)
+        folders = folders_of(data, table)
     else:
         beside = _training_folder(run, name)
-        folders = [beside, *_folders(beside.parent, table)]
+        folders = [beside, *folders_of(beside.parent, table)]
     for folder in folders:
         for test_file in table.test_files:
             if (folder / test_file).is_file():
@@ -233,8 +233,8 @@ def _find_test_file(run: Path, data: Path | None, name: str, table: SubmissionTa
     )
 
 
-def _folders(parent: Path, table: SubmissionTable) -> list[Path]:
-    """The folders in `parent` that may hold a table's test file, in the order of `table.folders`."""
+def folders_of(parent: Path, table: SubmissionTable) -> list[Path]:
+    """The folders in `parent` that may hold a table's files, in the order of `table.folders`."""
     if not parent.is_dir():
         return []
     named = {folder.name.lower(): folder for folder in sorted(parent.iterdir()) if folder.is_dir()}

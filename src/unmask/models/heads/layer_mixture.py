@@ -95,8 +95,8 @@ def find_choice(name: str, num_hidden_layers: int, mixes: bool = True) -> LayerC
 class LayerMixture(nn.Module):
     """gamma * sum over layers of softmax(s)_j h_j; s starts from 0, so that all layers count alike, and gamma from 1.
 
-    The optimizer's weight decay draws s to 0 as it draws every weight: towards the plain average, as in ELMo. Gamma, a
-    scalar, does not decay.
+    The optimizer's weight decay draws s to 0 as it draws every weight: towards the plain average, as ELMo's penalty of
+    the weights does (section 3.3), and by little in a short run. Gamma, a scalar, does not decay.
     """
 
     def __init__(self, num_layers: int) -> None:

@@ -1,8 +1,9 @@
 """Multiple choice: a softmax over the choices of an example, each scored from its own sequence (BERT, section 4.4).
 
-A row is `[CLS] context [SEP] question choice [SEP]`; a unit is the rows of one example, which has two or more choices.
-The question is beside the choice, as in GPT-1 (figure 1) and as SWAG's second sentence does in BERT, so that it is
-never cut: a row that is too long loses the end of its context.
+A row is `[CLS] context [SEP] question choice [SEP]`: the question is beside the choice, as in RoBERTa (Liu et al. 2019,
+section 5.3) and as the beginning of SWAG's second sentence is in BERT. For GPT-1 it ends the text before the delimiter
+(Radford et al. 2018, section 3.3: document, question, delimiter, answer). A unit is the rows of one example, which has
+two or more choices. A row that is too long loses the end of its context; question and choice are never cut.
 """
 
 from __future__ import annotations
@@ -106,8 +107,11 @@ class Choice:
     ) -> EncodedExamples:
         """See `Task`; a unit has the column `labels`, the number of the right choice."""
         contexts = tokenizer.encode_batch([example.context for example in examples], specials_in_text=True)
+        ends_context = _ends_with_extract(tokenizer)
+        before = [example.question if ends_context else "" for example in examples]
+        questions = tokenizer.encode_batch(before, specials_in_text=True)
         continued = [
-            f"{example.question} {choice}" if example.question else choice
+            f"{example.question} {choice}" if example.question and not ends_context else choice
             for example in examples
             for choice in example.choices
         ]
@@ -115,10 +119,10 @@ class Choice:
         behind_question = [choice for example in examples if example.question for choice in example.choices]
         num_empty = tokenizer.encode_batch(behind_question, specials_in_text=True).count([])
         kept: list[EncodedInput] = []
-        for example, context in zip(examples, contexts, strict=True):
+        for example, context, question in zip(examples, contexts, questions, strict=True):
             its = list(islice(choices, len(example.choices)))
             num_empty += 0 if example.question else its.count([])
-            choice_rows = [self._row(example, context, choice, tokenizer) for choice in its]
+            choice_rows = [self._row(example, context, question, choice, tokenizer) for choice in its]
             counts.truncated += any(row.truncated for row in choice_rows)
             counts.num_cut += max(row.num_cut for row in choice_rows)
             kept += choice_rows
@@ -132,10 +136,12 @@ class Choice:
             unit_columns={"labels": np.array(labels, dtype=np.int64)},
         )
 
-    def _row(self, example: ChoiceExample, context: list[int], choice: list[int], tokenizer: Tokenizer) -> EncodedInput:
-        """The ids of a context and a choice as a row, the end of the context cut off where it would be longer than
-        `max_length`."""
-        row = assemble(tokenizer.template, context, choice, None)
+    def _row(
+        self, example: ChoiceExample, context: list[int], question: list[int], choice: list[int], tokenizer: Tokenizer
+    ) -> EncodedInput:
+        """The ids of a context, what ends it, and a choice as a row, the end of the context cut off where it would be
+        longer than `max_length`."""
+        row = assemble(tokenizer.template, context + question, choice, None)
         excess = len(row.input_ids) - self.settings.max_length
         if excess <= 0:
             return row
@@ -150,7 +156,7 @@ class Choice:
                 f"ones included, and task.max_length is {self.settings.max_length}: only the context may be cut; "
                 "shorten the choice, or raise task.max_length"
             )
-        shorter = assemble(tokenizer.template, context[: len(context) - excess], choice, None)
+        shorter = assemble(tokenizer.template, context[: len(context) - excess] + question, choice, None)
         return replace(shorter, num_cut=excess)
 
     def check(self, training: EncodedExamples, path: DataPath) -> None:
@@ -213,6 +219,11 @@ class Choice:
     def remembered(self) -> dict[str, Any]:
         remembered = self.settings.model_dump(include={"name", "max_length", "truncation"})
         return {**remembered, "columns": self.columns.model_dump(exclude_defaults=True)}
+
+
+def _ends_with_extract(tokenizer: Tokenizer) -> bool:
+    """Whether the token that represents a whole row is its last, as GPT-1's extract token is."""
+    return assemble(tokenizer.template, [], [], None).input_ids[-1:] == [tokenizer.find_role("cls_token")]
 
 
 def answer(example: ChoiceExample, scores: Tensor) -> Prediction:

@@ -21,6 +21,8 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import ChoiceModule, ChoiceScore, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
 TASK = new_task("choice", max_length=12)
@@ -50,6 +52,20 @@ def test_a_row_is_the_context_and_a_choice_with_its_question(tokenizer: TextToke
     assert batch.token_type_ids.tolist() == segments
     assert counts == ExampleCounts(examples=2)
     assert not wide.encode([one], tokenizer, counts, num_segments=1).batch([0]).token_type_ids.any()
+
+
+def test_the_question_ends_the_context_of_gpt1(tokenizer: TextTokenizer) -> None:
+    texts = ["the man went out", "who went out a man the dog"]
+    gpt1, _ = train_tokenizer(iter(texts * 9), TokenizerSettings(kind="bpe", vocab_size=60), seed=0)
+    one = ChoiceExample("the man went out", "who went", ("the man", "a dog"), 0, None, {}, "x:1")
+    coded = new_task("choice", max_length=64).encode([one], gpt1, ExampleCounts(), num_segments=1)
+    rows = gpt1.encode_inputs([(f"{one.context} {one.question}", choice) for choice in one.choices])
+    assert coded.input_ids.tolist() == [index for row in rows for index in row.input_ids]
+    length = len(rows[0].input_ids) - 2
+    cut = new_task("choice", max_length=length).encode([one], gpt1, ExampleCounts(), num_segments=1)
+    context, question, choice = gpt1.encode_batch([one.context, one.question, one.choices[0]])
+    ids = gpt1.encode_inputs([("", "")])[0].input_ids
+    assert cut.input_ids.tolist()[:length] == [ids[0], *context[:-2], *question, ids[1], *choice, ids[2]]
 
 
 def test_only_the_context_is_cut_and_the_example_counted_once(tokenizer: TextTokenizer) -> None:

@@ -1,0 +1,38 @@
+"""`unmask glue run`: a run for each task, and their averages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.commands import Command, check_refused
+from support.untrained import save_bert
+
+
+@pytest.mark.usefixtures("one_thread", "without_report")
+def test_tasks_one_after_another_and_again(place: Path, unmask: Command) -> None:
+    for folder, labels in (("RTE", ("entailment", "not_entailment")), ("WNLI", ("0", "1"))):
+        Path("GLUE", folder).mkdir(parents=True)
+        for name in ("train.tsv", "dev.tsv"):
+            rows = "".join(f"{number}\tthe man\ta dog\t{labels[number % 2]}\n" for number in range(8))
+            Path("GLUE", folder, name).write_text(f"index\tsentence1\tsentence2\tlabel\n{rows}", "utf-8")
+    save_bert(place / "bert", ["the man and a dog"] * 9, max_position_embeddings=256)
+    words = ["glue", "run", "GLUE", "init_from=bert", "train.steps=2", "train.epochs=null", "--out", "runs"]
+    check_refused(unmask(*words), "GLUE: no cola/train.tsv, cola/dev.tsv, ")
+    words += ["--tasks", "rte,wnli"]
+    finished = unmask(*words)
+    assert finished.code == 0, finished.errors
+    assert "rte (1 of 2)\n" in finished.errors
+    assert "wnli (2 of 2)\n" in finished.errors
+    assert [line.split()[:2] for line in finished.output.splitlines()[:2]] == [
+        ["rte", "accuracy"],
+        ["wnli", "accuracy"],
+    ]
+    measured = json.loads(Path("runs/rte/results.json").read_text("utf-8"))["dev"]["accuracy"]
+    assert f"rte    accuracy {100 * measured:4.1f}\n" in finished.output
+    again = unmask(*words)
+    assert again.code == 2
+    assert "error: runs/rte exists already" in again.errors
+    assert unmask(*words, "--resume").output == finished.output
