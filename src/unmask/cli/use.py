@@ -38,8 +38,10 @@ Layers = Annotated[
 ]
 OneVectorLayers = Annotated[str, typer.Option("--layers", help="embeddings, second-to-last, last or concat-last-4")]
 _INPUT_FORMAT_HELP = "of -, and of files whose names do not say it: jsonl, csv, tsv, txt or conll"
-Pool = Annotated[str, typer.Option("--pool", help="none (one vector a token), cls, mean or max")]
-OneVectorPool = Annotated[str, typer.Option("--pool", help="cls, mean or max")]
+Pool = Annotated[str, typer.Option("--pool", help="none (one vector a token), cls, mean, max or mean-with-special")]
+OneVectorPool = Annotated[
+    str | None, typer.Option("--pool", help="cls, mean, max or mean-with-special; the model's, or mean")
+]
 
 
 @app.command("predict")
@@ -157,7 +159,7 @@ def similarity_command(
     corpus: Annotated[Path | None, typer.Option("--corpus", help="texts to look among, one a line")] = None,
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="of the corpus, for each query")] = 5,
     layers: OneVectorLayers = "last",
-    pool: OneVectorPool = "mean",
+    pool: OneVectorPool = None,
     columns: Columns = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,

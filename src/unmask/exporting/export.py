@@ -17,6 +17,7 @@ from unmask.errors import ModelError, SettingsError
 from unmask.exporting.certificate import compare, compare_texts, read_examples, read_texts
 from unmask.exporting.graph import OUTPUTS, PaddedModel, padded_model
 from unmask.inference.features.extraction import load_feature_model
+from unmask.inference.features.sentence_transformers import find_sentence_model
 from unmask.inference.predictor import load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
@@ -98,7 +99,9 @@ def export(
         and path.name not in CONFIGS
         and not path.name.endswith(".index.json")
     ]
-    own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied))
+    saved = find_sentence_model(directory)
+    pooling = [] if saved is None else [saved.folder]
+    own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied), *pooling)
     refuse_foreign(out, own, "an exported model", CERTIFICATE)
     refuse_existing(out, overwrite)
     is_tuned = loaded.head_kind is not None
@@ -114,6 +117,8 @@ def export(
     with writing_directory(out, overwrite) as place:
         for path in copied:
             shutil.copy(path, place / path.name)
+        for folder in pooling:
+            shutil.copytree(directory / folder, place / folder)
         # Google's have none, and in others the class may be left out that the weights show.
         write_json(place / CONFIG, {**(loaded.config or {}), "architectures": [loaded.architecture]})
         logger.info("writing the graph")

@@ -129,7 +129,9 @@ class MaskRequest(TextsRequest):
 
 class FeaturesRequest(TextsRequest):
     layers: str = Field(default="last", description="embeddings, second-to-last, last or concat-last-4")
-    pool: str = Field(default="mean", description="mean, max or cls")
+    pool: str | None = Field(
+        default=None, description="mean, max, cls or mean-with-special; as the model has it, or mean, where left out"
+    )
     normalise: bool = Field(default=False, description="true divides each vector by its length")
 
 
@@ -141,7 +143,7 @@ class TextPair(Schema):
 class SimilarityRequest(Schema):
     inputs: Inputs[TextPair]
     layers: str = "last"
-    pool: str = "mean"
+    pool: str | None = None
 
 
 class GenerateRequest(Schema):

@@ -71,7 +71,7 @@ def test_many_texts_are_filled_in_several_batches(client: TestClient) -> None:
         assert told[number] == rounded(alone)
 
 
-@pytest.mark.parametrize("pool", ["mean", "max", "cls"])
+@pytest.mark.parametrize("pool", ["mean", "max", "cls", "mean-with-special"])
 def test_features_are_those_of_embed(pool: str, client: TestClient, model_directories: Directories) -> None:
     """Also of a text without a token, and of one that is read in windows."""
     texts = ["a dull paper", "", "who wrote a paper in oslo " * 20]

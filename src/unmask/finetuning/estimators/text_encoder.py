@@ -27,8 +27,8 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
     Args:
         model: directory of a pre-trained model, or of the run that made it.
         layers: "embeddings", "second-to-last", "last" or "concat-last-4"; see `unmask features`.
-        pool: "mean", "max" or "cls": how the tokens of a text become one vector; "cls" is the first token's, or the
-            last one's of a causal model.
+        pool: "mean", "max", "cls" or "mean-with-special": how the tokens of a text become one vector; "cls" is the
+            first token's, or the last one's of a causal model. None: as sentence-transformers saved it, or "mean".
         normalise: True divides each vector by its length.
         max_length: most tokens that are read at once; a longer text is read in windows. None: as many as the model can.
         device: "auto" (a GPU where there is one), "cpu" or "cuda".
@@ -38,7 +38,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
     model: str | Path | None = None
     _: KW_ONLY
     layers: str = "last"
-    pool: str = "mean"
+    pool: str | None = None
     normalise: bool = False
     max_length: int | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"

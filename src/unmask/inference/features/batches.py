@@ -28,7 +28,12 @@ from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.training.device import Compute
 
-Pool = Literal["none", "cls", "mean", "max"]
+Pool = Literal["none", "cls", "mean", "max", "mean-with-special"]
+"""How tokens become one vector; `mean-with-special`: the mean of a row's tokens, special ones too, as
+sentence-transformers takes it."""
+
+ONE_ROW: frozenset[Pool] = frozenset({"cls", "mean-with-special"})
+"""Pools of one row: longer texts are cut."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class FeatureModel:
     Attributes:
         max_length: most tokens of a row, special tokens included.
         layouts: the columns that may hold its texts in a table; the first layout that a row has is taken.
+        usual_pool: what makes the vector of a text where nobody says.
     """
 
     encoder: Encoder
@@ -46,6 +52,7 @@ class FeatureModel:
     choice: LayerChoice
     max_length: int
     layouts: tuple[ColumnSettings, ...]
+    usual_pool: Pool = "mean"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,7 +62,7 @@ class FeatureModel:
     def row_maker(self, pool: Pool) -> RowMaker:
         """What turns texts into rows for a pool."""
         num_segments = self.encoder.settings.type_vocab_size
-        return RowMaker(self.tokenizer, self.max_length, num_segments, first_window_only=pool == "cls")
+        return RowMaker(self.tokenizer, self.max_length, num_segments, first_window_only=pool in ONE_ROW)
 
 
 @dataclass(frozen=True)
@@ -183,8 +190,8 @@ def _states(model: FeatureModel, batch: Batch) -> Tensor:
 
 @torch.inference_mode()
 def _pool_rows(states: Tensor, batch: Batch, is_own: Tensor, pool: Pool, is_causal: bool) -> Tensor:
-    """(rows, *model.shape): for each row its first token's state (the last one's for a causal encoder), or the sum or
-    maximum over its own tokens; the maximum over none is minus infinity.
+    """(rows, *model.shape): for each row its first token's state (the last one's for a causal encoder), the mean of all
+    its tokens, or the sum or maximum over its own; the maximum over none is minus infinity.
 
     Args:
         batch: on the CPU.
@@ -192,11 +199,13 @@ def _pool_rows(states: Tensor, batch: Batch, is_own: Tensor, pool: Pool, is_caus
     """
     if pool == "cls":
         return states[(batch.last_tokens if is_causal else batch.first_tokens).to(states.device)]
-    nothing = 0.0 if pool == "mean" else float("-inf")
-    is_other = ~is_own.to(states.device).view(-1, *[1] * (states.dim() - 1))
+    nothing = float("-inf") if pool == "max" else 0.0
+    if pool != "mean-with-special":
+        is_other = ~is_own.to(states.device).view(-1, *[1] * (states.dim() - 1))
+        states = states.masked_fill(is_other, nothing)
     return torch.segment_reduce(
-        states.masked_fill(is_other, nothing),
-        "sum" if pool == "mean" else "max",
+        states,
+        {"mean": "sum", "max": "max", "mean-with-special": "mean"}[pool],
         lengths=batch.bounds.long().diff().to(states.device),
         axis=0,
         unsafe=True,  # no check of the lengths, which would wait for the device

@@ -4,16 +4,18 @@ The choices of layers are those of BERT's feature-based approach (Devlin et al. 
 `weighted-*` choices write the layers themselves, since their mixture is learned with the head that reads them.
 
 Pooling: `none` gives one vector per token, `mean` and `max` combine these vectors, `cls` takes the first token's (for
-a causal encoder the last one's, since the first sees no other), without applying the pooler. Only `cls` uses the
-special tokens around a text. A text longer than the encoder's training sequences is read in windows and loses nothing,
-except that `cls` is that of its first window.
+a causal encoder the last one's, since the first sees no other), without applying the pooler; `mean-with-special` is
+the mean that sentence-transformers takes. Only these two use the special tokens around a text. A text longer than the
+encoder's training sequences is read in windows and loses nothing, except that these two are of its first window.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -34,6 +36,7 @@ from unmask.inference.features.batches import (
 )
 from unmask.inference.features.inputs import FeatureInput, describe_tokens, feature_layouts, read_feature_input
 from unmask.inference.features.parquet import check_pyarrow, write_parquet
+from unmask.inference.features.sentence_transformers import find_sentence_model
 from unmask.inference.inputs import read_inputs
 from unmask.inference.onnx_model import check_layers, on_processor, open_encoder
 from unmask.inference.precision import freeze, inference_compute
@@ -49,6 +52,8 @@ from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.settings import ColumnSettings
 from unmask.tokenization.opening import open_tokenizer
+
+logger = logging.getLogger("unmask")
 
 Format = Literal["npy", "parquet"]
 
@@ -73,7 +78,7 @@ def load_feature_model(
             `{"text": "sentence"}`. One that is not named is the one that a fine-tuned model remembers, or has that very
             name.
         max_length: most tokens read at once, special tokens included; None takes as many as it
-            was pre-trained on, or has positions for.
+            was pre-trained on, sentence-transformers has read, or there are positions for.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32` or `bf16`; features are float32 in any case.
 
@@ -93,13 +98,21 @@ def load_feature_model(
     encoder = loaded.encoder.to(compute.device).eval()
     attach_tokenizer(encoder, tokenizer, directory)
     settings = encoder.settings
-    longest = usual_length(settings, loaded.config or {}) if max_length is None else max_length
+    saved = find_sentence_model(directory)
+    usual = usual_length(settings, loaded.config or {})
+    if saved is not None and saved.max_length is not None:
+        usual = min(saved.max_length, usual)
+    longest = usual if max_length is None else max_length
     if longest > settings.num_positions:
         raise SettingsError(f"max_length {longest} is over the {settings.num_positions} positions of {directory}")
     choice = find_choice(layers, settings.num_hidden_layers)
     check_layers(encoder, layers)
     compute = freeze(encoder, compute)
     opened = FeatureModel(encoder, tokenizer, compute, choice, longest, layouts)
+    if saved is not None:
+        for remark in saved.remarks:
+            logger.warning("%s: %s", directory, remark)
+        opened = replace(opened, usual_pool=saved.pool)
     if (capacity := opened.row_maker("none").capacity(is_pair=True)) < 2:
         raise SettingsError(
             f"max_length {longest} has no room for a pair of texts: give at least {longest + 2 - capacity}"
@@ -148,7 +161,7 @@ def extract_features(
         layers, columns, max_length, device, precision: see
             `unmask.inference.features.extraction.load_feature_model`.
         input_format: what standard input holds; see `unmask.inference.inputs.read_inputs`.
-        pool: `none`, `cls`, `mean` or `max`.
+        pool: `none`, `cls`, `mean`, `max`, or `mean-with-special` as sentence-transformers has it.
         format: `parquet` writes `features.parquet` in place of `features.npy`: `id`, an integer where all ids are
             (of 64 bits), else a string; and `features`.
         overwrite: True replaces features that are in `out`.
@@ -216,6 +229,21 @@ def check_pool(name: str) -> Pool:
     """The pool of that name; raises SettingsError if there is none."""
     _check_known("pool", name, get_args(Pool))
     return cast(Pool, name)
+
+
+def one_vector_pool(name: str | None, model: FeatureModel) -> Pool:
+    """The pool of that name, which is to give a text one vector; None: the model's usual one.
+
+    Raises:
+        SettingsError: there is none of that name, or it is `none`.
+    """
+    if name is None:
+        return model.usual_pool
+    if name == "none":
+        raise SettingsError(
+            "pool=none gives a vector for each token, and a text needs one: choose mean, max, cls or mean-with-special"
+        )
+    return check_pool(name)
 
 
 def _check_known(what: str, name: str, known: Sequence[str]) -> None:

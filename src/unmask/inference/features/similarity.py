@@ -1,7 +1,8 @@
 """How similar texts are: the cosine of their embeddings, for pairs, and for a query among many.
 
-An embedding is a pool of hidden states, divided by its length: by default the mean of the last layer's. An encoder that
-was only pre-trained gives weak embeddings: compare cosines with each other, not with a fixed threshold.
+An embedding is a pool of hidden states, divided by its length: by default the mean of the last layer's, or the pool
+that a directory of sentence-transformers names. An encoder that was only pre-trained gives weak embeddings: compare
+cosines with each other, not with a fixed threshold.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from unmask.errors import ColumnError, InputError, SettingsError
 from unmask.inference.coverage import Coverage
 from unmask.inference.features.batches import FeatureModel, input_sets, pooled_vectors
-from unmask.inference.features.extraction import check_pool, load_feature_model, log_inputs, read_file
+from unmask.inference.features.extraction import load_feature_model, log_inputs, one_vector_pool, read_file
 from unmask.inference.features.inputs import FeatureInput, read_feature_input
 from unmask.inference.onnx_model import check_layers
 from unmask.inference.task_options import NOTHING_SAID, Columns
@@ -36,7 +37,7 @@ def embed(
     texts: Iterable[str],
     *,
     layers: str = "last",
-    pool: str = "mean",
+    pool: str | None = None,
     normalise: bool = True,
     device: str = "auto",
     precision: str = "fp32",
@@ -47,7 +48,7 @@ def embed(
         model: a model's directory, that of the run that made it, or a model from
             `unmask.inference.features.extraction.load_feature_model` (which has its own layers, device and precision).
         layers: `embeddings`, `second-to-last`, `last` or `concat-last-4`.
-        pool: `mean`, `max` or `cls`; see `unmask.inference.features.extraction`.
+        pool: `mean`, `max`, `cls` or `mean-with-special`; None: as sentence-transformers has saved it, else `mean`.
         normalise: True divides each by its length; the embedding of a text without a token stays zero.
 
     Returns:
@@ -88,7 +89,7 @@ def similarities(
     pairs: Iterable[Sequence[str] | Mapping[str, Any]],
     *,
     layers: str = "last",
-    pool: str = "mean",
+    pool: str | None = None,
     device: str = "auto",
     precision: str = "fp32",
 ) -> Iterator[dict[str, Any]]:
@@ -118,7 +119,7 @@ def compare(
     columns: Columns = NOTHING_SAID,
     top_k: int = 5,
     layers: str = "last",
-    pool: str = "mean",
+    pool: str | None = None,
     device: str = "auto",
     precision: str = "fp32",
 ) -> Iterator[dict[str, Any]]:
@@ -201,12 +202,10 @@ def _numbered(texts: Iterable[str]) -> Iterator[FeatureInput]:
 
 
 def _embedded(
-    model: FeatureModel, texts: Iterable[FeatureInput], pool: str, normalise: bool = True
+    model: FeatureModel, texts: Iterable[FeatureInput], pool: str | None, normalise: bool = True
 ) -> Iterator[tuple[Sequence[FeatureInput], NDArray[np.float32]]]:
     """Single texts and their embeddings, set by set; at the end warns of what was cut or empty."""
-    checked = check_pool(pool)
-    if checked == "none":
-        raise SettingsError("pool=none gives a vector for each token, and a text needs one: choose cls, mean or max")
+    checked = one_vector_pool(pool, model)
     counts, coverage = ExampleCounts(), Coverage(model.tokenizer, "texts")
     for part in input_sets(model, map(_single, texts), checked, counts, coverage):
         vectors = pooled_vectors(model, part, checked)
@@ -227,7 +226,7 @@ def _single(given: FeatureInput) -> FeatureInput:
     return given
 
 
-def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str) -> Iterator[dict[str, Any]]:
+def _similarities(model: FeatureModel, pairs: Iterable[FeatureInput], pool: str | None) -> Iterator[dict[str, Any]]:
     texts = chain.from_iterable(map(_two_texts, pairs))
     for part, vectors in _embedded(model, texts, pool):  # an even number, as `MOST_EXAMPLES` is
         yield from compare_neighbours(part, vectors)
@@ -253,7 +252,7 @@ def _two_texts(pair: FeatureInput) -> tuple[FeatureInput, FeatureInput]:
 
 
 def _search(
-    model: FeatureModel, queries: Iterable[FeatureInput], corpus: Iterable[FeatureInput], top_k: int, pool: str
+    model: FeatureModel, queries: Iterable[FeatureInput], corpus: Iterable[FeatureInput], top_k: int, pool: str | None
 ) -> list[dict[str, Any]]:
     if top_k < 1:
         raise SettingsError(f"top_k is {top_k}: expected at least 1")

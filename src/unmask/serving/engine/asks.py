@@ -43,10 +43,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class Reading:
-    """How texts become vectors: a choice of layers, and how their tokens are pooled; as for `unmask features`."""
+    """How texts become vectors: a choice of layers, and how their tokens are pooled, None as the model usually does; as
+    for `unmask similarity`."""
 
     layers: str = "last"
-    pool: str = "mean"
+    pool: str | None = None
     normalise: bool = False
 
 

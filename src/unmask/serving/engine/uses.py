@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from unmask.errors import InputError
 from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import ExampleSet
-from unmask.inference.features.batches import FeatureModel, InputSet, Pool, input_sets, pooled_vectors
-from unmask.inference.features.extraction import check_pool
+from unmask.inference.features.batches import FeatureModel, InputSet, input_sets, pooled_vectors
+from unmask.inference.features.extraction import one_vector_pool
 from unmask.inference.features.inputs import FeatureInput, InputTokens, read_feature_input, tokenize
 from unmask.inference.features.similarity import choose_layers, compare_neighbours, load_embedder, unit_length
 from unmask.inference.left_to_right.generation import Sampling, continue_prompt
@@ -158,9 +158,7 @@ class VectorUse:
 
     def read(self, texts: Sequence[str], reading: Reading) -> Work:
         """Raises SettingsError for layers or a pool that do not exist."""
-        pool = check_pool(reading.pool)
-        if pool == "none":
-            raise InputError("pool=none gives a vector for each token: choose mean, max or cls")
+        pool = one_vector_pool(reading.pool, self.model)
         choose_layers(reading.layers, self.model)
         inputs = [
             read_feature_input(Row({"text": text}, f"input {number}")) for number, text in enumerate(texts, start=1)
@@ -207,8 +205,7 @@ class VectorUse:
         inputs = list(chain.from_iterable(each.inputs for each in payloads))
         tokens = list(chain.from_iterable(each.tokens for each in payloads))
         together = InputSet(inputs, tokens, _chained(payloads))
-        pool: Pool = check_pool(options.pool)
-        vectors = pooled_vectors(model, together, pool)
+        vectors = pooled_vectors(model, together, one_vector_pool(options.pool, model))
         if options.normalise:
             vectors = unit_length(vectors)
         return np.split(vectors, np.cumsum([len(each.inputs) for each in payloads])[:-1])
