@@ -374,7 +374,7 @@ class Session:
         self.saved_step = state.step
         module, optimizer, ranks = self.module, self.optimizer, self.context.ranks
         for name in module.lane_buffers:  # of each lane its own process has the newest
-            setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
+            setattr(module, name, ranks.join_slices(getattr(module, name)))
         with ranks.agreeing():
             rows = self.context.log.digest()
         with ranks.agreeing():
