@@ -124,7 +124,7 @@ def flops_per_token(out: Path, system: System) -> float:
         objective = new_objective(settings.objective, tokenizer.vocabulary)
         sizes = settings.model.resolve(tokenizer.vocab_size)
         return objective.operations(sizes, pack([[0]]), settings.packing.max_length)
-    found = examine_recipe(name, overrides, probe_s=0, num_samples=0).figures["flops_per_token"]
+    found = examine_recipe(name, overrides, probe_s=0).figures["flops_per_token"]
     assert isinstance(found, float)
     return found
 

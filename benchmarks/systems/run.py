@@ -108,7 +108,7 @@ def num_steps(out: Path, system: System, epochs: float) -> int:
     if settings.packing.format == "stream":  # every token once, in windows that are all full
         words = epochs * json.loads((store_of(out, system) / "manifest.json").read_text("utf-8"))["tokens"]
         return max(NUM_POINTS, int(words / (settings.train.batch_size * settings.packing.max_length)))
-    steps = examine_recipe(name, [*overrides, f"train.epochs={epochs:g}"], probe_s=0, num_samples=0).figures["steps"]
+    steps = examine_recipe(name, [*overrides, f"train.epochs={epochs:g}"], probe_s=0).figures["steps"]
     assert isinstance(steps, float), "the recipes compared have a budget in epochs"
     return max(NUM_POINTS, int(steps))
 

@@ -279,7 +279,7 @@ def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str,
     if recipe.store is not None and (Path(recipe.store) / MANIFEST).is_file():
         manifest = read_manifest(Path(recipe.store))
         for source in manifest["sources"]:
-            if source.get("documents", 1):  # older stores do not say
+            if source["documents"]:
                 yield "text", _shown(source["file"])
         yield "in all", f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens"
         if losses := describe_losses(manifest["text"]):

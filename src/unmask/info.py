@@ -142,10 +142,8 @@ def _describe_store(path: Path) -> dict[str, Any]:
         }
     store = TokenStore(path)
     manifest, text = store.manifest, store.manifest["text"]
-    changed = {
-        what: {name: amount["count"] for name, amount in text.get(what, {}).items()} for what in ("dropped", "removed")
-    }
-    changed["skipped"] = text.get("skipped", {})
+    changed = {what: {name: amount["count"] for name, amount in text[what].items()} for what in ("dropped", "removed")}
+    changed["skipped"] = text["skipped"]
     changed["left_out"] = {"documents_without_tokens": manifest["documents_without_tokens"]}
     sources = manifest["sources"]
     return {
@@ -153,7 +151,7 @@ def _describe_store(path: Path) -> dict[str, Any]:
         **store.figures(),
         "stored_bytes_per_token": manifest["files"][part_name("tokens", 0)]["bytes"] / manifest["shards"][0]["tokens"],
         **{what: counts for what, counts in changed.items() if any(counts.values())},
-        "sentences_by": manifest.get("sentences_by", "rules"),
+        "sentences_by": manifest["sentences_by"],
         **({"mixture": manifest["mixture"]} if "mixture" in manifest else {}),
         "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
         "sources": sources,

@@ -106,13 +106,13 @@ def test_its_encoder_fills_masks_and_is_finetuned(run: Path, tmp_path: Path) -> 
 
 
 def test_the_doctor_examines_recipe_store_and_run(recipe: str, store: Path, run: Path) -> None:
-    of_recipe = diagnose(recipe, [f"store={store}"], probe_s=0.1, num_samples=1)
+    of_recipe = diagnose(recipe, [f"store={store}"], probe_s=0.1)
     assert not of_recipe.has_fault
     assert isinstance(of_recipe.figures["flops_per_token"], float)
     tables = {table.title: dict(row[:2] for row in table.rows) for table in of_recipe.tables}
     assert tables["What the first step shows the model"]["tokens looked back"] == "1"
     assert of_recipe.samples[0].sequence_label == "each token's predecessor"
-    assert diagnose(store, recipe=recipe, num_samples=1).samples
+    assert diagnose(store, recipe=recipe).samples
     found = {finding.name: finding.level for finding in diagnose(run).findings}
     assert {"previous-unigram-floor", "previous-uniform-floor", "no-cause"} <= found.keys()
     assert "inputs-unreadable" not in found
@@ -123,8 +123,8 @@ def test_one_without_a_loss_over_the_vocabulary_has_no_figures_of_one(recipe: st
     pretrain(recipe, words, out=run)
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     assert [name for name in results if name.startswith("repeated")] == ["repeated_loss", "repeated_accuracy"]
-    of_recipe = diagnose(recipe, words, probe_s=0, num_samples=1)
-    of_store = diagnose(store, words[1:], recipe=recipe, num_samples=1)
+    of_recipe = diagnose(recipe, words, probe_s=0)
+    of_store = diagnose(store, words[1:], recipe=recipe)
     for diagnosis in (of_recipe, of_store):
         tables = {table.title: {row[0]: row[1:] for row in table.rows} for table in diagnosis.tables}
         assert tables["Floors that a loss must pass (nats)"] == {

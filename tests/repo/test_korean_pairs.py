@@ -97,9 +97,7 @@ def test_the_contrast_is_the_allomorph_that_does_not_fit(paradigms: list[Paradig
         assert not fits(stem, other[particle]), pair.bad
 
 
-def test_particles_of_right_sentences_fit_their_nouns(
-    paradigms: list[Paradigm], generator: ModuleType, samples_dir: Path
-) -> None:
+def test_particles_of_right_sentences_fit_their_nouns(paradigms: list[Paradigm], samples_dir: Path) -> None:
     templates = " ".join(path.read_text("utf-8") for path in (samples_dir / "pairs" / "ko_grammar").glob("*.yaml"))
     nouns = set(re.findall(r"(?<=[\[ ,])([가-힣]{2,})(?:/NN[PG])?(?=[],])", templates))
     ends = "|".join(sorted({*ALLOMORPHS, *ALLOMORPHS.values()}, key=len, reverse=True))

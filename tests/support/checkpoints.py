@@ -28,5 +28,5 @@ def save_checkpoint(
     recipe: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a checkpoint, as a run does beside its steps."""
-    snapshot = take_snapshot(module, optimizer, schedule, replace(state, position=position), recipe=recipe)
+    snapshot = take_snapshot(module, optimizer, schedule, replace(state, position=position), "", recipe or {})
     return write_checkpoint(checkpoints, snapshot, keep_last, save_every, keep_every)

@@ -30,8 +30,8 @@ def module_of(recipe: str, words: list[str]) -> Any:
     return module.eval()
 
 
-def two_sequences(first: int = 5, last: int = 36) -> Batch:
-    return pack([list(range(first, last)), list(range(first, last, 2))])
+def two_sequences() -> Batch:
+    return pack([list(range(5, 36)), list(range(5, 36, 2))])
 
 
 @torch.no_grad()

@@ -38,8 +38,8 @@ def random_rows(lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
     return [[CLS, *row[1:-1], SEP] for row in drawn]
 
 
-def pack_with_specials(sequences: list[list[int]], first_key: int = 0) -> Batch:
-    batch = pack(sequences, keys=list(range(first_key, first_key + len(sequences))))
+def pack_with_specials(sequences: list[list[int]]) -> Batch:
+    batch = pack(sequences, keys=list(range(len(sequences))))
     return batch.with_columns(special_tokens_mask=batch.input_ids < 5)
 
 

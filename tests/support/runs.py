@@ -36,6 +36,11 @@ def losses_of(run: Path) -> list[float]:
     return [row["loss"] for row in rows_of(run) if "loss" in row]
 
 
+def examples(run: Path) -> list[int]:
+    """The hashes of what was shown."""
+    return [row["examples_hash"] for row in rows_of(run) if "examples_hash" in row]
+
+
 def weights_of(model: Path) -> dict[str, Tensor]:
     return load_file(model / "model.safetensors")
 

@@ -46,3 +46,9 @@ def serving(models: dict[str, ServedModel], token: str | None = None) -> Iterato
     finally:  # else a test that fails hangs
         server.should_exit = True
         thread.join()
+
+
+def expect_value(box: Any, value: str) -> None:
+    from playwright.sync_api import expect
+
+    expect(box).to_have_value(value)

@@ -1,10 +1,12 @@
-"""Tensors and batches compared."""
+"""Tensors and batches compared, and gradients drawn."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import nn
 
 from unmask.batch import Batch, StepBatches
 from unmask.packing.loader import Position
@@ -13,6 +15,12 @@ from unmask.packing.loader import Position
 def assert_equal(found: Any, expected: Any) -> None:
     """Tensors, or lists or dictionaries of them, are equal bit for bit."""
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def give_gradients(parameters: Iterable[nn.Parameter], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
 
 
 def same_batch(first: Batch, second: Batch) -> bool:

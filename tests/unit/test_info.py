@@ -67,7 +67,7 @@ def test_a_store_and_an_unfinished_one(tiny_model: Path, tmp_path: Path) -> None
     assert "an unfinished store" in format_description(describe(tmp_path / "store"))
 
 
-def test_a_run_half_way(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_run_half_way(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("corpus: [a.txt]\ntrain: {steps: 200, batch_size: 8}\n")
     (tmp_path / "metrics.jsonl").write_text(
         '{"step": 50, "tokens": 900, "examples_hash": 52236900764795, "loss": 5.5}\n'

@@ -23,12 +23,7 @@ from unmask.recipe.names import find_recipe, similar_recipes
 
 
 def diagnose(
-    target: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    recipe: str | None = None,
-    probe_s: float = 20.0,
-    num_samples: int = 3,
+    target: str | Path, overrides: Sequence[str] = (), *, recipe: str | None = None, probe_s: float = 20.0
 ) -> Diagnosis:
     """Examines a store, a recipe, a run or a search.
 
@@ -37,7 +32,6 @@ def diagnose(
         overrides: `key.path=value` words over the recipe: the one examined, or the one that makes a store's samples.
         recipe: the one that makes a store's samples; the defaults if left out.
         probe_s: about how long a recipe's speed is measured; 0 leaves that out.
-        num_samples: decoded sequences to show.
 
     Raises:
         InputError: there is nothing of a known kind at `target`.
@@ -47,13 +41,13 @@ def diagnose(
     if recipe is not None and kind != "store":
         raise SettingsError(f"--recipe says how a store's samples are made, and {target} is a {kind}: leave it out")
     if kind == "store":
-        diagnosis = examine_store(Path(target), recipe, overrides, num_samples)
+        diagnosis = examine_store(Path(target), recipe, overrides)
     elif kind == "recipe":
         program = program_of(read_with_bases(find_recipe(str(target)), {})) or program_of(parse_overrides(overrides))
         if program == "finetune":
             diagnosis = examine_finetuning(str(target), overrides, probe_s=probe_s)
         else:
-            diagnosis = examine_recipe(str(target), overrides, probe_s=probe_s, num_samples=num_samples)
+            diagnosis = examine_recipe(str(target), overrides, probe_s=probe_s)
     elif overrides:
         raise SettingsError(f"{target} is a {kind}, whose recipe is settled: leave out {' '.join(overrides)}")
     elif kind == "search":

@@ -19,6 +19,8 @@ from unmask.tokenization.kinds.bpe import END_OF_WORD
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
+_NUM_SAMPLES = 3
+
 
 @dataclass(frozen=True)
 class FirstStep:
@@ -48,12 +50,12 @@ def first_step(start: Start, store: TokenStore, tokenizer: TextTokenizer) -> Fir
     return FirstStep(store, tokenizer, objective, batches, step.epochs)
 
 
-def decode_samples(step: FirstStep, most: int) -> tuple[Sample, ...]:
+def decode_samples(step: FirstStep) -> tuple[Sample, ...]:
     """The first sequences of a step, each token as the model receives it."""
     batch, tokenizer, predicts_next = step.batches[0], step.tokenizer, step.objective.predicts_next
     ids, segments = batch.input_ids.tolist(), batch.token_type_ids.tolist()
     special, bounds = batch.columns["special_tokens_mask"].tolist(), batch.bounds.tolist()
-    most = min(most, batch.num_sequences)
+    most = min(_NUM_SAMPLES, batch.num_sequences)
     labels = [IGNORE_INDEX] * batch.num_tokens
     if "labels" in batch.columns and not predicts_next:  # the next tokens are shown by the text anyway
         labels = batch.columns["labels"].tolist()

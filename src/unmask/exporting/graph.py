@@ -152,10 +152,10 @@ class PaddedModel(nn.Module):
             query, key = (_rotated(each, places, theta) for each in (query, key))
         ahead = places[None, :] - places[:, None]
         seen = mask[:, None, None, :].bool()
-        if getattr(attention, "causal", False):
+        if attention.causal:
             seen = seen & (ahead <= 0)
-        if (window := getattr(attention, "window", None)) is not None:
-            seen = seen & (ahead.abs() <= window)
+        if attention.window is not None:
+            seen = seen & (ahead.abs() <= attention.window)
         scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
         # A finite number: a token of the padding may see nothing, and its row must not become NaN.
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)

@@ -21,6 +21,7 @@ from unmask.training.run.log import RunLog
 logger = logging.getLogger("unmask")
 
 _FEW_TO_CALIBRATE = 100
+_MOST_SHOWN = 20
 
 
 @dataclass
@@ -127,6 +128,6 @@ def _chosen(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     )
 
 
-def _first_of(figures: Mapping[str, float], most: int = 20) -> str:
-    rest = f" and {len(figures) - most:,} more" if len(figures) > most else ""
-    return figures_in_a_line(dict(islice(figures.items(), most))) + rest
+def _first_of(figures: Mapping[str, float]) -> str:
+    rest = f" and {len(figures) - _MOST_SHOWN:,} more" if len(figures) > _MOST_SHOWN else ""
+    return figures_in_a_line(dict(islice(figures.items(), _MOST_SHOWN))) + rest

@@ -46,9 +46,9 @@ def attention_weights(encoder: TokenEncoder, ids: Sequence[int]) -> Tensor:
         scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
         places = torch.arange(len(ids), device=scores.device)
         ahead = places[None, :] - places[:, None]  # (tokens, tokens): how far the attended token is to the right
-        unseen = ahead > 0 if getattr(attention, "causal", False) else torch.zeros_like(ahead, dtype=torch.bool)
-        if (window := getattr(attention, "window", None)) is not None:
-            unseen = unseen | (ahead.abs() > window)
+        unseen = ahead > 0 if attention.causal else torch.zeros_like(ahead, dtype=torch.bool)
+        if attention.window is not None:
+            unseen = unseen | (ahead.abs() > attention.window)
         layers.append(scores.masked_fill(unseen, float("-inf")).softmax(-1).cpu())
 
     blocks: Any = encoder.blocks

@@ -44,6 +44,12 @@ def own_place(path: Path) -> Path:
     return path.resolve() if is_link or not path.name else path
 
 
+def free_space(path: Path) -> int:
+    """Bytes that are free on the disk where a path is, or will be."""
+    folder = next(parent for parent in [path.resolve(), *path.resolve().parents] if parent.exists())
+    return shutil.disk_usage(folder).free
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
     """Opens a neighbour of `path` for binary writing, which replaces `path` when the block ends without error.

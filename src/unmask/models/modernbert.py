@@ -25,7 +25,7 @@ from unmask.models.layers import ACTIVATIONS, initialise, new_embedding
 from unmask.models.settings import EncoderSettings
 from unmask.models.transformer import SelfAttention, every_hidden_state, run_blocks
 
-_RESIDUAL_OUTPUTS = ("attention.output.weight", "feed_forward.down.weight")
+RESIDUAL_OUTPUTS = ("attention.output.weight", "feed_forward.down.weight")
 """Weights whose outputs are added to the hidden states. Fresh ones are divided by sqrt(2 x layers), so that their
 variance does not grow with the depth (section 2.2, after Megatron)."""
 
@@ -125,7 +125,7 @@ class ModernBertEncoder(nn.Module):
         initialise(self, settings.initializer_range)
         with torch.no_grad():
             for name, weight in self.blocks.named_parameters():
-                if name.endswith(_RESIDUAL_OUTPUTS):
+                if name.endswith(RESIDUAL_OUTPUTS):
                     weight.div_(math.sqrt(2 * settings.num_hidden_layers))
         self.pooler = None
 

@@ -19,15 +19,13 @@ from unmask.models.heads.heads import MaskedLMHead
 from unmask.models.heads.span_boundary_head import SpanBoundaryHead
 from unmask.models.hub.conversion import bert_as_electra, widen_vocabulary, with_dropout
 from unmask.models.hub.directory import load_encoder
+from unmask.models.modernbert import RESIDUAL_OUTPUTS
 from unmask.models.settings import EncoderSettings, ModelSettings
 from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
 from unmask.pretraining.start import Start, check_positions, given_dropout
 from unmask.pretraining.vocabulary import new_entries
 from unmask.recipe.tree import PretrainRecipe
 from unmask.tokenization.opening import Tokenizer
-
-_PROJECTIONS = ("attention.output.weight", "feed_forward.down.weight")
-"""The matrices in a block whose outputs are added to its input."""
 
 
 def build_module(start: Start, objective: Objective, tokenizer: Tokenizer) -> ObjectiveModule:
@@ -87,7 +85,7 @@ def zero_output_projections(module: nn.Module) -> None:
     Raises:
         SettingsError: the encoder has no such blocks.
     """
-    projections = [weight for name, weight in module.named_parameters() if name.endswith(_PROJECTIONS)]
+    projections = [weight for name, weight in module.named_parameters() if name.endswith(RESIDUAL_OUTPUTS)]
     if not projections:
         raise SettingsError("model.zero_output_projections: an LSTM has no such projections: leave it out")
     for weight in projections:

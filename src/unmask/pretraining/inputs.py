@@ -239,7 +239,7 @@ def find_tokenizer(start: Start, directory: Path) -> Path | None:
     if isinstance(given, str):
         return Path(given)
     trained = directory / TRAINED_TOKENIZER
-    if start.source is None or trained.exists():  # there are earlier runs that trained one beside `init_from`
+    if start.source is None:
         return trained if trained.exists() else None
     model = start.source.directory
     keys = [f"tokenizer.{name}" for name in type(given).model_fields if name in given.model_fields_set]

@@ -9,20 +9,21 @@ from markupsafe import Markup
 
 from unmask.reports.figure import finished, new_figure
 
+_WIDTH, _HEIGHT = 460, 330
+"""In CSS pixels."""
 _FAINTEST = 0.25
 """The strength of a bar with hardly any predictions, where the fullest has 1."""
 
 
-def draw_reliability(bins: Sequence[Mapping[str, Any]], width: int, height: int) -> Markup:
+def draw_reliability(bins: Sequence[Mapping[str, Any]]) -> Markup:
     """A bar for each range of certainty, as high as its predictions are right, beside the line on which they would be
     as right as they are sure.
 
     Args:
         bins: those that hold predictions, each with `from`, `to`, `count` and `accuracy`.
-        width, height: in CSS pixels.
     """
     most = max((each["count"] for each in bins), default=1)
-    with new_figure("reliability", width, height) as (figure, axes, ink):
+    with new_figure("reliability", _WIDTH, _HEIGHT) as (figure, axes, ink):
         for each in bins:
             axes.bar(
                 (each["from"] + each["to"]) / 2,

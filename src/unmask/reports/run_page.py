@@ -245,7 +245,7 @@ def _reliability(calibration: Mapping[str, Any]) -> dict[str, Any]:
         "error": human_number(calibration["expected_calibration_error"]),
         "before": human_number(calibration["error_before"]) if "error_before" in calibration else None,
         "temperature": human_number(calibration.get("temperature")),
-        "svg": draw_reliability(calibration["bins"], 460, 330),
+        "svg": draw_reliability(calibration["bins"]),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from unmask.corpus.pipeline import read_documents
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import OutputError
 from unmask.io.progress import human_bytes, human_count
+from unmask.io.writing import free_space
 from unmask.store.encoding import Chunk, Encoder
 from unmask.store.manifest import DOCUMENT, SENTENCE, WORD_END
 
@@ -96,8 +96,7 @@ def check_free_space(out: Path, estimate: Estimate) -> str:
     """
     written = sum(path.stat().st_size for path in out.iterdir()) if out.is_dir() else 0
     needed = f"{estimate}, {human_bytes(written)} of which are there" if written else f"{estimate}"
-    folder = next(parent for parent in [out.resolve(), *out.resolve().parents] if parent.exists())
-    free = shutil.disk_usage(folder).free
+    free = free_space(out)
     if estimate.store_bytes - written > free:
         raise OutputError(
             f"{needed}, but only {human_bytes(free)} are free at {out}: free some space, or write elsewhere"

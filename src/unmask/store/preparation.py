@@ -153,15 +153,13 @@ def _report_and_check_disk(job: Job, encoder: Encoder) -> int | None:
 def _check_complete(store: TokenStore, job: Job) -> None:
     """Refuses a store that was not made with this tokenizer and these settings, from files of these sizes."""
     manifest, settings = store.manifest, job.settings()
-    sizes = [source["bytes"] for source in manifest.get("sources", [])]
-    if manifest.get("tokenizer_fingerprint") != job.fingerprint:
+    sizes = [source["bytes"] for source in manifest["sources"]]
+    if manifest["tokenizer_fingerprint"] != job.fingerprint:
         raise made_from_another(job.out, ["tokenizer"])
     if sizes != [_size(path) for path in dict.fromkeys(job.files)]:  # corpora of a mixture may share files
         raise made_from_another(job.out, ["text"])
     for name in ("shard_bytes", "sentences_by", "mixture", "mixture_seed", "reading", "cleaning"):
         before, now = manifest.get(name), settings.get(name)
-        if name == "mixture_seed" and before is None:  # older stores do not say it
-            continue
         if before != now:
             keys = [name]
             if isinstance(before, dict) and isinstance(now, dict):

@@ -117,7 +117,7 @@ class TokenStore:
 
     def num_spans(self, kind: str) -> int:
         """How many spans of a kind (a key of `unmask.corpus.annotations.KINDS`) all documents have together."""
-        return int(self.manifest.get(f"{kind}_spans", 0))
+        return int(self.manifest[f"{kind}_spans"])
 
     def spans(self, index: int, start: int, end: int, kind: str) -> NDArray[np.int64]:
         """(spans, 2) int64, in order, not overlapping: the spans of one kind in tokens `start` to `end` of the document

@@ -224,8 +224,8 @@ class Ranks:
             dist.all_gather(received, padded, group=self.group)
         return torch.stack(received, dim=1).flatten(0, 1)[:number]
 
-    def join_slices(self, own: Tensor, dim: int) -> Tensor:
-        """Joins the slices that each process holds along a dimension: of n, process r those from r n / size on.
+    def join_slices(self, own: Tensor) -> Tensor:
+        """Joins the slices that each process holds along dimension 2: of n, process r those from r n / size on.
 
         Args:
             own: has this process's slices at their places, and may lack those after them.
@@ -235,16 +235,16 @@ class Ranks:
         """
         if self.size == 1:
             return own
-        number = max(self.gather(own.shape[dim]))
+        number = max(self.gather(own.shape[2]))
         bounds = [number * rank // self.size for rank in range(self.size + 1)]
         parts = []
         with self.answered():
             for rank, (begin, end) in enumerate(pairwise(bounds)):
-                shape = [*own.shape[:dim], end - begin, *own.shape[dim + 1 :]]
-                part = own.narrow(dim, begin, end - begin).contiguous() if rank == self.rank else own.new_empty(shape)
+                shape = [*own.shape[:2], end - begin, *own.shape[3:]]
+                part = own[:, :, begin:end].contiguous() if rank == self.rank else own.new_empty(shape)
                 dist.broadcast(part, rank, group=self.group)
                 parts.append(part)
-        return torch.cat(parts, dim)
+        return torch.cat(parts, 2)
 
     def copy_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Gives tensors the values that they have in the first process."""

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -86,7 +86,7 @@ class RunContext:
     checkpoint: Checkpoint | None = None
     seed: int | None = None
     ranks: Ranks = ALONE
-    recipe: Mapping[str, Any] | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
     draw_report: Callable[[], object] = lambda: None
 
 
@@ -206,10 +206,9 @@ def _rewind_log(context: RunContext, state: TrainState) -> None:
         if context.checkpoint is None:
             context.log.begin()
             return
-        digest = context.checkpoint.state.get("metrics_sha256")
         context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
-        if digest and context.ranks.is_first:
-            context.log.check_rows(digest, state.step)
+        if context.ranks.is_first:
+            context.log.check_rows(context.checkpoint.state["metrics_sha256"], state.step)
 
 
 @dataclass
@@ -375,7 +374,7 @@ class Session:
         self.saved_step = state.step
         module, optimizer, ranks = self.module, self.optimizer, self.context.ranks
         for name in module.lane_buffers:  # of each lane its own process has the newest
-            setattr(module, name, ranks.join_slices(getattr(module, name), dim=2))
+            setattr(module, name, ranks.join_slices(getattr(module, name)))
         with ranks.agreeing():
             rows = self.context.log.digest()
         with ranks.agreeing():

@@ -57,7 +57,7 @@ def test_it_has_all_that_a_report_asks_for(case: Any) -> None:
     StoreFloors.of(counts, case.recipe.objective.learns, case.objective).table()  # also with floors of losses alone
     if not case.tokenizer.reads_words:  # of words the doctor shows no samples
         step = FirstStep(TokenStore(Path(case.recipe.store)), case.tokenizer, case.objective, (batch,), epochs=1.0)
-        assert len(decode_samples(step, 2)) == 2
+        assert len(decode_samples(step)) == min(3, batch.num_sequences)
         assert describe_step(step, case.recipe).rows
 
 

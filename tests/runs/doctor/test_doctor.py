@@ -14,6 +14,7 @@ import pytest
 from torch import nn
 
 from support.corpora import learn_and_prepare
+from support.files import flip
 from support.run_checks import levels_of
 from unmask.batch import IGNORE_INDEX
 from unmask.doctor.diagnosis import diagnose
@@ -84,18 +85,11 @@ def test_a_store(tiny_store: Path, tiny_recipe: Path) -> None:
 
 
 def test_a_store_with_other_settings(tiny_store: Path) -> None:
-    found = diagnose(tiny_store, ["packing.max_length=24", "objective.sentence_objective=none"], num_samples=2)
-    assert len(found.samples) == 2
+    found = diagnose(tiny_store, ["packing.max_length=24", "objective.sentence_objective=none"])
+    assert len(found.samples) == 3
     assert max(len(sample.tokens) for sample in found.samples) <= 24
     assert found.samples[0].sequence_label == ""
     assert "NSP chance" not in tables(found)["Floors that a loss must pass (nats)"]
-
-
-def flip(path: Path, place: int) -> None:
-    """A bit of a byte."""
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(content)
 
 
 def test_a_damaged_store(tiny_store: Path, tmp_path: Path) -> None:
@@ -108,7 +102,7 @@ def test_a_damaged_store(tiny_store: Path, tmp_path: Path) -> None:
 
 def test_a_recipe_with_its_store(tiny_store: Path, tiny_recipe: Path) -> None:
     overrides = [f"store={tiny_store}"]
-    found = diagnose(tiny_recipe, overrides, probe_s=0.1, num_samples=2)
+    found = diagnose(tiny_recipe, overrides, probe_s=0.1)
     store = TokenStore(tiny_store)
     settings = load_pretrain_recipe(str(tiny_recipe), overrides)
     tokenizer = load_tokenizer(store.tokenizer_directory)
@@ -230,7 +224,7 @@ TOLD = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_recipe_of_another_objective(tiny_store: Path, tiny_recipe: Path, name: str) -> None:
     words = [f"store={tiny_store}", *OTHERS[name]]
-    found = diagnose(tiny_recipe, words, probe_s=0.05, num_samples=2)
+    found = diagnose(tiny_recipe, words, probe_s=0.05)
     assert "fault" not in levels_of(found.findings).values()
     settings = load_pretrain_recipe(str(tiny_recipe), words)
     tokenizer = load_tokenizer(tiny_store / "tokenizer")
@@ -248,10 +242,10 @@ def test_a_recipe_of_another_objective(tiny_store: Path, tiny_recipe: Path, name
 
 def test_left_to_right_samples_hide_nothing(tiny_store: Path) -> None:
     words = ["objective.name=causal_lm", "model.causal=true", "packing.format=single_segment", "packing.max_length=16"]
-    found = diagnose(tiny_store, words, num_samples=1)
-    (sample,) = found.samples
-    assert sample.num_targets == len(sample.tokens) - 1
-    assert all(token.label is None for token in sample.tokens)
+    found = diagnose(tiny_store, words)
+    for sample in found.samples:
+        assert sample.num_targets == len(sample.tokens) - 1
+        assert all(token.label is None for token in sample.tokens)
     shown = tables(found)["What the first step shows the model"]
     assert "targets shown as [MASK]" not in shown
     assert "NSP chance" not in tables(found)["Floors that a loss must pass (nats)"]
@@ -259,7 +253,7 @@ def test_left_to_right_samples_hide_nothing(tiny_store: Path) -> None:
 
 def test_a_store_that_nothing_can_be_masked_in_is_read_from_left_to_right(tiny_text: Path, tmp_path: Path) -> None:
     store = learn_and_prepare(tiny_text, tmp_path, kind="bpe", vocab_size=300)
-    found = diagnose(store, num_samples=1)
+    found = diagnose(store)
     assert "no-samples" not in levels_of(found.findings)
     assert found.samples[0].num_targets == len(found.samples[0].tokens) - 1
     asked = diagnose(store, ["objective.name=masked_lm"])

@@ -100,7 +100,7 @@ def test_without_any_machine_it_ends(folder: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(OutputError, match=told):
             prepare_on(other, folder, "idle")
         only = add_machine(other)
-        lose_after(monkeypatch, 2, lambda: lose(other, only))
+        lose_after_two(monkeypatch, lambda: lose(other, only))
         with pytest.raises(OutputError, match=rf"{told}(.*\n)*.*finished shard\(s\) are kept"):
             prepare_on(other, folder, "idle")
 
@@ -109,7 +109,7 @@ def test_without_any_machine_it_ends(folder: Path, monkeypatch: pytest.MonkeyPat
 def test_where_ray_dies_on_this_machine_it_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ray_cluster(head_cpus=1) as alone:
         (raylet,) = alone.head_node.all_processes["raylet"]
-        lose_after(monkeypatch, 2, raylet.process.kill)
+        lose_after_two(monkeypatch, raylet.process.kill)
         told = (
             r"the connection to the cluster is lost: Ray has ended on this machine.*\n\d+ finished shard\(s\) are kept"
         )
@@ -119,13 +119,13 @@ def test_where_ray_dies_on_this_machine_it_is_told(folder: Path, monkeypatch: py
     assert contents(folder / "alone") == contents(folder / "local")
 
 
-def lose_after(monkeypatch: pytest.MonkeyPatch, number: int, what: Callable[[], object]) -> None:
-    """Something is lost when so many shards are finished."""
+def lose_after_two(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> None:
+    """Something is lost when two shards are finished."""
     write_shards = ray_encoding.write_shards_on_ray
 
     def losing(*arguments: Any) -> Iterator[dict[str, Any]]:
         for done, record in enumerate(write_shards(*arguments), start=1):
-            if done == number:
+            if done == 2:
                 what()
             yield record
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import threading
 from collections import Counter
@@ -18,7 +17,6 @@ from support.commands import Command, check_refused, tree_of, type_in, write_fil
 from support.corpora import GOOD, Files, table
 from support.files import json_lines
 from unmask.store.encoding import held_out_hash
-from unmask.store.manifest import manifest_checksum
 from unmask.store.store import TokenStore
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -230,18 +228,6 @@ def test_a_mixture_of_other_shares_or_another_seed_is_another_store(
     told = "made: what is there was made from another mixture.a and mixture.b"
     check_refused(unmask("prepare", "m.yaml", *words), told)
     assert {**tree_of(place), "m.yaml": None} == {**before, "m.yaml": None}
-
-
-def test_a_store_that_does_not_say_the_seed_of_its_mixture_is_taken(
-    unmask: Command, place: Path, tokenizer: Path
-) -> None:
-    write_files({"a.txt": GOOD, "b.txt": GOOD * 2, "m.yaml": MIXTURE})
-    words = ["prepare", "m.yaml", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, "--resume"]
-    assert unmask(*words).code == 0
-    manifest = dict(TokenStore(Path("made")).manifest)
-    del manifest["mixture_seed"]
-    write_files({"made/manifest.json": json.dumps({**manifest, "sha256": manifest_checksum(manifest)})})
-    assert unmask(*words).code == 0
 
 
 def test_mistakes_are_told_before_a_mixture_is_read(

@@ -41,8 +41,8 @@ ODD_DOCUMENTS = [
 ]
 
 
-def make_documents(num_bytes: int, seed: int = 0) -> list[str]:
-    dice = random.Random(seed)
+def make_documents(num_bytes: int) -> list[str]:
+    dice = random.Random(0)
     words = ["".join(dice.choices("etaoinshrdlu", k=dice.randint(1, 9))) for _ in range(2000)]
     documents = list(ODD_DOCUMENTS)
     size = 0
@@ -149,7 +149,7 @@ def test_held_out_is_a_matter_of_the_text_alone(folder: Path, whole: Path, tmp_p
     assert held_out_texts(half, shuffled) == expected & set(shuffled)
 
 
-def test_four_bytes_a_token_for_a_large_vocabulary(folder: Path, tmp_path: Path) -> None:
+def test_four_bytes_a_token_for_a_large_vocabulary(tmp_path: Path) -> None:
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(66_000))]
     (tmp_path / "vocab.txt").write_text("\n".join(vocab))
     (tmp_path / "text.txt").write_text("w65999 w0\n\nw65600")

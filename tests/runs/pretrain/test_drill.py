@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -22,6 +19,7 @@ import pytest
 import torch
 
 from support.commands import Command, Finished, check_last_error
+from support.files import disk_of
 from support.runs import assert_same_run, stop_at
 from unmask.errors import Interrupted
 from unmask.io.writing import alone_in
@@ -77,19 +75,6 @@ def test_killed_within_a_checkpoint(unmask: Command, words: Words, whole: Path, 
     assert left == [".unfinished-step-00000008", "step-00000004"]
     check_resumed(unmask, words, run, whole)
     assert not any((run / "checkpoints").glob(".unfinished-*"))
-
-
-@contextmanager
-def disk_of(tmp_path: Path, kilobytes: int) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a disk of its own can be mounted by root only")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def remount(disk: Path, options: str) -> None:

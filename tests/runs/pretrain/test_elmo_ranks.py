@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 from support.corpora import learn_and_prepare
 from support.elmo import write_elmo_recipe
 from support.ranks import run_ranks, start_ranks, wait_for
-from support.runs import pretrain_without_report, rows_of, stop_at
+from support.runs import examples, pretrain_without_report, rows_of, stop_at
 from unmask.training.run import checkpoint
-from unmask.training.run.log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,10 +39,6 @@ def alone(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory
 
 def command(words: tuple[str, list[str]], run: Path, *more: str) -> list[str]:
     return ["pretrain", words[0], *words[1], *more, "--out", str(run)]
-
-
-def examples(run: Path) -> list[int]:
-    return [row["examples_hash"] for row in read_metrics(run / "metrics.jsonl") if "examples_hash" in row]
 
 
 @pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])

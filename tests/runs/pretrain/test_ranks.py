@@ -24,12 +24,11 @@ from safetensors.torch import load_file
 from support.corpora import learn_and_prepare
 from support.hosts import linked_hosts, on_hosts
 from support.ranks import Ended, children_of, run_ranks, start_ranks, torchrun, wait_for, wait_until
-from support.runs import pretrain_without_report, stop_at
+from support.runs import examples, pretrain_without_report, stop_at
 from unmask.errors import OutputError
 from unmask.training import distributed, session
 from unmask.training.run import checkpoint
 from unmask.training.run.environment import read_sessions
-from unmask.training.run.log import read_metrics
 
 STEPS = 16
 CUT = ["train.micro_batch_size=2", "train.log_every=1", "train.save_every=5"]
@@ -60,10 +59,6 @@ def alone(words: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory
 
 def weights(run: Path) -> bytes:
     return (run / "model" / "model.safetensors").read_bytes()
-
-
-def examples(run: Path) -> list[int]:
-    return [row["examples_hash"] for row in read_metrics(run / "metrics.jsonl") if "examples_hash" in row]
 
 
 def assert_near(run: Path, other: Path) -> None:

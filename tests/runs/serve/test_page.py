@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from support.serving import OUTSIDE, serving
+from support.serving import OUTSIDE, expect_value, serving
 from support.untrained import save_masked_lm
 from unmask.serving.engine.models import open_models
 
@@ -381,9 +381,3 @@ def test_a_small_lead_has_digits(address: str, browser: Any) -> None:
         said.wait_for()
         assert said.inner_text() == f"It prefers the first, by {told}"
     page.close()
-
-
-def expect_value(box: Any, value: str) -> None:
-    from playwright.sync_api import expect
-
-    expect(box).to_have_value(value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.serving import serving
+from support.serving import expect_value, serving
 from unmask.inference.predictor import predict
 from unmask.serving.engine.models import ServedModel
 
@@ -66,9 +66,3 @@ def test_labels_that_reach_their_threshold_are_marked(of_labels: str, browser: A
     page.get_by_role("button", name="Show").click()
     page.get_by_text("none reaches its label’s threshold").wait_for()
     page.close()
-
-
-def expect_value(box: Any, value: str) -> None:
-    from playwright.sync_api import expect
-
-    expect(box).to_have_value(value)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.files import Terminal
 from unmask.io.progress import Progress, human_bytes, human_count, human_duration, open_bars, write_line
 
 
@@ -20,11 +21,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture

@@ -250,18 +250,18 @@ def labels_by_key(step: StepBatches[Position]) -> dict[int, int]:
 # ------------------------------------------------------------------------------------------------------------- copies
 
 
-def epochs_of(loader: SequenceLoader, num_epochs: int) -> list[list[tuple[list[int], int]]]:
-    """The sequences of each of the first epochs, with their keys."""
-    epochs: list[list[tuple[list[int], int]]] = [[] for _ in range(num_epochs)]
+def four_epochs_of(loader: SequenceLoader) -> list[list[tuple[list[int], int]]]:
+    """The sequences of each of the first four epochs, with their keys."""
+    epochs: list[list[tuple[list[int], int]]] = [[] for _ in range(4)]
     for step in replace_batch(loader, 1).steps():
-        if step.after.epoch == num_epochs:
+        if step.after.epoch == 4:
             return epochs
         epochs[step.after.epoch] += sequences_of(step)
     raise AssertionError("the stream ended")
 
 
 def test_without_copies_every_epoch_is_new(loader: SequenceLoader) -> None:
-    epochs = epochs_of(loader, 4)
+    epochs = four_epochs_of(loader)
     plans = [[ids for ids, _ in epoch] for epoch in epochs]
     assert all(first != second for i, first in enumerate(plans) for second in plans[:i])
     keys = [chance_key for epoch in epochs for _, chance_key in epoch]
@@ -269,7 +269,7 @@ def test_without_copies_every_epoch_is_new(loader: SequenceLoader) -> None:
 
 
 def test_copies_bring_the_sequences_back_with_new_masks(loader: SequenceLoader) -> None:
-    first, second, third, fourth = epochs_of(replace(loader, plan_copies=2), 4)
+    first, second, third, fourth = four_epochs_of(replace(loader, plan_copies=2))
     assert [ids for ids, _ in third] == [ids for ids, _ in first] != [ids for ids, _ in second]
     assert [ids for ids, _ in fourth] == [ids for ids, _ in second]
     keys = [chance_key for epoch in (first, second, third, fourth) for _, chance_key in epoch]
@@ -277,7 +277,7 @@ def test_copies_bring_the_sequences_back_with_new_masks(loader: SequenceLoader) 
 
 
 def test_static_masking_brings_sequences_and_masks_back(loader: SequenceLoader) -> None:
-    first, second, third, fourth = epochs_of(replace(loader, plan_copies=2, mask_copies=2), 4)
+    first, second, third, fourth = four_epochs_of(replace(loader, plan_copies=2, mask_copies=2))
     assert (third, fourth) == (first, second)
     assert not {chance_key for _, chance_key in first} & {chance_key for _, chance_key in second}
 

@@ -54,8 +54,8 @@ def plan_pairs(planned: Planner, copy: int = 0, block: int = 0) -> list[Pair]:
     return pairs
 
 
-def odd_lengths(seed: int, num_documents: int) -> list[list[int]]:
-    """Documents of every odd kind: one token, one sentence, sentences longer than a sequence, many short ones."""
+def odd_lengths(seed: int) -> list[list[int]]:
+    """Forty documents of every odd kind: one token, one sentence, sentences longer than a sequence, many short ones."""
     dice = random.Random(seed)
     kinds: list[Callable[[], list[int]]] = [
         lambda: [1],
@@ -66,7 +66,7 @@ def odd_lengths(seed: int, num_documents: int) -> list[list[int]]:
         lambda: [dice.randint(1, 9) for _ in range(dice.randint(2, 60))],
         lambda: [dice.choice([1, 2, 30, 90]) for _ in range(dice.randint(2, 20))],
     ]
-    return [dice.choice(kinds)() for _ in range(num_documents)]
+    return [dice.choice(kinds)() for _ in range(40)]
 
 
 def tokens_of(store: TokenStore, span: Span) -> list[int]:
@@ -156,7 +156,7 @@ def plan_plainly(
 @pytest.mark.parametrize("short", [0.0, 0.1, 1.0])
 def test_a_plan_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, max_length: int, short: float) -> None:
     monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 16)
-    documents = number_tokens(odd_lengths(max_length, 40))
+    documents = number_tokens(odd_lengths(max_length))
     store = make_store(documents)
     planned = planner(store, seed=3, max_length=max_length, short=short)
     assert planned.num_blocks == 3
@@ -168,7 +168,7 @@ def test_a_plan_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, max_length: in
 
 
 def test_a_held_out_plan_is_the_plain_one() -> None:
-    documents = number_tokens(odd_lengths(1, 40))
+    documents = number_tokens(odd_lengths(1))
     hashes = [(number * 0x9E3779B9) % 2**32 for number in range(40)]
     store = make_store(documents, hashes=hashes)
     held_out = {number for number, text_hash in enumerate(hashes) if text_hash < 0.3 * 2**32}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.files import flip
 from support.stores import make_store
 from unmask.errors import StoreError
 from unmask.objectives.floors import unigram_entropy
@@ -112,12 +113,6 @@ def directory(tmp_path: Path) -> Path:
 def refused(directory: Path, message: str, use: Callable[[TokenStore], object] = TokenStore.verify) -> None:
     with pytest.raises(StoreError, match=message):
         use(TokenStore(directory))
-
-
-def flip(path: Path, place: int = 0, bit: int = 0) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1 << bit
-    path.write_bytes(content)
 
 
 FILES = [f"{part}-0000{shard}.bin" for part in ("tokens", "sentences", "documents") for shard in (0, 1)]

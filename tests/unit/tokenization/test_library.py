@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -37,7 +35,7 @@ def test_a_tokenizer_encodes_and_decodes() -> None:
     assert {token.content for token in tokenizer.backend.get_added_tokens_decoder().values()} == set(ENTRIES[:5])
 
 
-def test_what_the_library_does_not_take_is_named(tmp_path: Path) -> None:
+def test_what_the_library_does_not_take_is_named() -> None:
     with pytest.raises(ModelError, match="here is not a tokenizer that this version can open"):
         open_definition({"model": {"type": "WordPiece", "vocab": {}}}, "here")
     definition = byte_bpe.define({character: index for index, character in enumerate(BYTES)}, [], {}, (), None)

@@ -58,11 +58,11 @@ def cut(rows: list[list[int]], sizes: Sequence[int]) -> list[Batch]:
     return batches
 
 
-def endless(sizes: Sequence[int] = (8,), epochs_a_step: float = 0.25) -> Iterator[StepBatches[int]]:
+def endless(sizes: Sequence[int] = (8,)) -> Iterator[StepBatches[int]]:
     number = 0
     while True:
         number += 1
-        yield StepBatches(cut(sequences(), sizes), number, number * epochs_a_step)
+        yield StepBatches(cut(sequences(), sizes), number, number / 4)
 
 
 def run(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
+from unmask.models.kernels.decoder_loss import logits_at_once
 from unmask.models.settings import EncoderSettings
 from unmask.models.trained import TrainedModule
 from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
@@ -32,9 +33,6 @@ FLOAT32 = 4
 
 MEASURED_TOKENS = 2048
 """Few enough for any machine, and enough to get the same kernels as a whole micro-batch."""
-
-DECODED_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
-"""Logits that a left-to-right decoder holds at once, as in `unmask.models.kernels.decoder_loss`."""
 
 
 def bare_module(settings: PretrainRecipe, sizes: EncoderSettings) -> ObjectiveModule:
@@ -170,8 +168,7 @@ def scale_memory(
     logits = round(num_targets * sizes.vocab_size * item)
     if objective.predicts_next:  # decoded piece by piece, beside the gradient of the word embeddings
         width = sizes.embedding_size or sizes.hidden_size
-        at_once = DECODED_AT_ONCE.get(device.type, DECODED_AT_ONCE["cuda"])
-        logits = min(logits, FLOAT32 * at_once) + FLOAT32 * sizes.vocab_size * width
+        logits = min(logits, FLOAT32 * logits_at_once(device)) + FLOAT32 * sizes.vocab_size * width
     return replace(fixed, activations=round(kept * times), logits=logits)
 
 

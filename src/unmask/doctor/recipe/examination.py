@@ -53,7 +53,7 @@ NOT_EXAMINED = Finding(
 )
 
 
-def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_samples: int) -> Diagnosis:
+def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float) -> Diagnosis:
     """Diagnoses a pre-training recipe.
 
     Raises:
@@ -72,12 +72,10 @@ def examine_recipe(name: str, overrides: Sequence[str], *, probe_s: float, num_s
         if isinstance(text, Finding):
             findings.append(text)
         material = Material.of(start, None if isinstance(text, Finding) else text)
-        return _examine(name, material, findings, compute, probe_s, num_samples)
+        return _examine(name, material, findings, compute, probe_s)
 
 
-def _examine(
-    name: str, material: Material, findings: list[Finding], compute: Compute, probe_s: float, num_samples: int
-) -> Diagnosis:
+def _examine(name: str, material: Material, findings: list[Finding], compute: Compute, probe_s: float) -> Diagnosis:
     settings, sizes, tokens_per_step = material.settings, material.sizes, material.tokens_per_step
     parameters = count_parameters(settings, sizes)
     num_parameters = sum(parameters.values())
@@ -133,7 +131,7 @@ def _examine(
         store = material.text.store
         floors = StoreFloors.of(store.token_counts(), settings.objective.learns, material.objective)
         tables += [floors.table(), describe_step(material.text, settings)]
-        samples = decode_samples(material.text, num_samples)
+        samples = decode_samples(material.text)
         figures |= {"floors": floors.figures(), "store": store.figures()}
     tables.append(differences_table(settings))
     headline = (

@@ -164,8 +164,8 @@ def _check_documents(
 
 def sources_table(manifest: Mapping[str, Any]) -> FigureTable:
     """The files that a store was made from."""
-    sources = manifest.get("sources", [])
-    rows = [(str(source.get("file", "")), human_bytes(source.get("bytes", 0))) for source in sources[:_MOST_SOURCES]]
+    sources = manifest["sources"]
+    rows = [(source["file"], human_bytes(source["bytes"])) for source in sources[:_MOST_SOURCES]]
     note = f"and {len(sources) - _MOST_SOURCES:,} more" if len(sources) > _MOST_SOURCES else ""
     return FigureTable("Sources", tuple(rows), ("file", "size"), note)
 

@@ -36,11 +36,11 @@ from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
 
 
-def examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num_samples: int) -> Diagnosis:
+def examine_store(path: Path, recipe: str | None, overrides: Sequence[str]) -> Diagnosis:
     """Counts a store, checks it, and makes the first samples of a recipe of it.
 
     Args:
-        recipe, overrides, num_samples: as `diagnose` has them.
+        recipe, overrides: as `diagnose` has them.
 
     Raises:
         SettingsError: the recipe is wrong.
@@ -85,7 +85,7 @@ def examine_store(path: Path, recipe: str | None, overrides: Sequence[str], num_
             findings.append(Finding("no-samples", "fault" if isinstance(error, InputError) else "note", str(error)))
         else:
             tables.append(describe_step(step, settings))
-            samples = decode_samples(step, num_samples)
+            samples = decode_samples(step)
     figures = {
         **facts,
         "entries_used": int((statistics.token_counts > 0).sum()),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +44,7 @@ from unmask.io.input_files import DataPath, as_files
 from unmask.io.npy import DTYPE, FeatureWriter, map_features, writing_features
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
-from unmask.io.writing import json_line, refuse_existing, refuse_foreign, writing, writing_directory
+from unmask.io.writing import free_space, json_line, refuse_existing, refuse_foreign, writing, writing_directory
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_encoder
@@ -272,8 +271,7 @@ def _survey(model: FeatureModel, read: Iterator[FeatureInput], pool: Pool) -> tu
 
 def _check_space(out: Path, needed: int) -> None:
     """Raises OutputError where the features will not fit on the disk."""
-    folder = next(parent for parent in [out.resolve(), *out.resolve().parents] if parent.exists())
-    free = shutil.disk_usage(folder).free
+    free = free_space(out)
     if needed > free:
         raise OutputError(
             f"the features will need {human_bytes(needed)}, but only {human_bytes(free)} are free at {out}: "

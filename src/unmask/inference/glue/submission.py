@@ -27,6 +27,7 @@ from unmask.io.paths import RECIPE
 from unmask.io.reading import open_input
 from unmask.io.writing import as_output_error, refuse_existing, writing
 from unmask.models.hub.files import read_config
+from unmask.tasks.text.data_sets import INFERENCE_LABELS
 
 logger = logging.getLogger("unmask")
 
@@ -55,7 +56,6 @@ class SubmissionTable:
 LOWEST, HIGHEST = 0.0, 5.0
 """The bounds of STS-B's values; predictions beyond them are clipped."""
 
-_INFERENCE = ("entailment", "neutral", "contradiction")
 _ENTAILMENT = ("entailment", "not_entailment")
 
 TABLES: dict[str, SubmissionTable] = {
@@ -64,13 +64,13 @@ TABLES: dict[str, SubmissionTable] = {
     "MRPC.tsv": SubmissionTable("mrpc", 1_725, ("mrpc",)),
     "STS-B.tsv": SubmissionTable("stsb", 1_379, ("sts-b", "stsb"), labels=()),
     "QQP.tsv": SubmissionTable("qqp", 390_965, ("qqp",)),
-    "MNLI-m.tsv": SubmissionTable("mnli", 9_796, ("mnli",), ("test_matched.tsv",), _INFERENCE),
-    "MNLI-mm.tsv": SubmissionTable("mnli", 9_847, ("mnli",), ("test_mismatched.tsv",), _INFERENCE),
+    "MNLI-m.tsv": SubmissionTable("mnli", 9_796, ("mnli",), ("test_matched.tsv",), INFERENCE_LABELS),
+    "MNLI-mm.tsv": SubmissionTable("mnli", 9_847, ("mnli",), ("test_mismatched.tsv",), INFERENCE_LABELS),
     "QNLI.tsv": SubmissionTable("qnli", 5_463, ("qnli",), labels=_ENTAILMENT),
     "RTE.tsv": SubmissionTable("rte", 3_000, ("rte",), labels=_ENTAILMENT),
     "WNLI.tsv": SubmissionTable("wnli", 146, ("wnli",)),
     "AX.tsv": SubmissionTable(
-        "mnli", 1_104, ("ax", "diagnostic", "glue-diagnostic"), ("AX.tsv", "diagnostic.tsv"), _INFERENCE
+        "mnli", 1_104, ("ax", "diagnostic", "glue-diagnostic"), ("AX.tsv", "diagnostic.tsv"), INFERENCE_LABELS
     ),
 }
 """The tables by file name, in the order in which they are written."""

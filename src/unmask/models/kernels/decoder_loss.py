@@ -17,13 +17,16 @@ from unmask.batch import IGNORE_INDEX
 from unmask.models.kernels.products import linear, linear_of_any_rows, recurring_rows, reuses_shapes
 from unmask.models.kernels.vocabulary_logits import padded_vocabulary
 
-_SLICE_LOGITS = {"cpu": 2**23, "cuda": 2**27}
-"""Logits of a slice, by the type of device: 32 MB in float32 (as fast there as all at once), and 512 MB on a GPU,
-whose matrix products want many rows."""
 _MIN_ROWS = 64
 _SOFTMAX_ROWS = {"cpu": 32}
 """Rows of a slice whose softmax is taken at once, for the processor's cache: 1 MB in float32 at 8,192 entries.
 Elsewhere all of them."""
+
+
+def logits_at_once(device: torch.device) -> int:
+    """Logits of a slice: 32 MB in float32 on a CPU (as fast there as all at once), and 512 MB on a GPU, whose matrix
+    products want many rows."""
+    return 2**23 if device.type == "cpu" else 2**27
 
 
 class Decoder(NamedTuple):
@@ -122,7 +125,7 @@ def _losses_and_probabilities(logits: Tensor, labels: Tensor) -> tuple[Tensor, T
 
 
 def _slices(decoder: Decoder) -> list[slice]:
-    size = max(_MIN_ROWS, _SLICE_LOGITS.get(decoder.states.device.type, 2**27) // len(decoder.weight))
+    size = max(_MIN_ROWS, logits_at_once(decoder.states.device) // len(decoder.weight))
     size -= size % _MIN_ROWS  # a number that `recurring_rows` leaves as it is
     return _cut(len(decoder.states), size)
 

@@ -49,7 +49,7 @@ _SENTENCES = _pair("sentence1", "sentence2")
 _SENTENCES_GOLD = _pair("sentence1", "sentence2", "gold_label")
 _SENTENCES_SCORE = _pair("sentence1", "sentence2", "score")
 
-_INFERENCE = ("entailment", "neutral", "contradiction")
+INFERENCE_LABELS = ("entailment", "neutral", "contradiction")
 _NO_AGREEMENT = frozenset({"-", "-1"})
 _SIMILARITY = TextDataSet(
     TextFiles((_SENTENCES_SCORE, _SENTENCES)),
@@ -82,7 +82,7 @@ DATA_SETS: dict[str, TextDataSet] = {
     ),
     # Williams et al. 2018: GLUE's files, its authors' own, and the hub's.
     "mnli": TextDataSet(
-        TextFiles((_SENTENCES_GOLD, _PREMISE), txt_format=".tsv"), _INFERENCE, unlabelled=_NO_AGREEMENT
+        TextFiles((_SENTENCES_GOLD, _PREMISE), txt_format=".tsv"), INFERENCE_LABELS, unlabelled=_NO_AGREEMENT
     ),
     # From SQuAD: does the sentence hold the answer?
     "qnli": TextDataSet(TextFiles((_pair("question", "sentence"),)), ("entailment", "not_entailment")),
@@ -93,12 +93,12 @@ DATA_SETS: dict[str, TextDataSet] = {
     # GLUE's diagnostic set, for models of MNLI; only `diagnostic-full.tsv` has labels.
     "ax": TextDataSet(
         TextFiles((_SENTENCES, _PREMISE, _pair("Premise", "Hypothesis", "Label"))),
-        _INFERENCE,
+        INFERENCE_LABELS,
         primary_metric="matthews_correlation",
     ),
     # Bowman et al. 2015.
     "snli": TextDataSet(
-        TextFiles((_PREMISE, _SENTENCES_GOLD), txt_format=".tsv"), _INFERENCE, unlabelled=_NO_AGREEMENT
+        TextFiles((_PREMISE, _SENTENCES_GOLD), txt_format=".tsv"), INFERENCE_LABELS, unlabelled=_NO_AGREEMENT
     ),
     # Khot et al. 2018: `tsv_format` has no header; the `.txt` of `snli_format` are JSON lines.
     "scitail": TextDataSet(
@@ -108,10 +108,10 @@ DATA_SETS: dict[str, TextDataSet] = {
         unlabelled=_NO_AGREEMENT,
     ),
     # SNLI and MNLI translated by machine for training, XNLI by people for dev and test.
-    "kornli": TextDataSet(TextFiles((_SENTENCES_GOLD, _PREMISE)), _INFERENCE, unlabelled=_NO_AGREEMENT),
+    "kornli": TextDataSet(TextFiles((_SENTENCES_GOLD, _PREMISE)), INFERENCE_LABELS, unlabelled=_NO_AGREEMENT),
     # STS-B translated; from 0 to 5.
     "korsts": _SIMILARITY,
-    "klue-nli": TextDataSet(TextFiles((_PREMISE_GOLD, _PREMISE)), _INFERENCE),
+    "klue-nli": TextDataSet(TextFiles((_PREMISE_GOLD, _PREMISE)), INFERENCE_LABELS),
     # From 0 to 5, the annotators' mean (`real-label`), as in KLUE's own baseline; `label` is that to one decimal.
     "klue-sts": TextDataSet(
         TextFiles(

@@ -32,13 +32,13 @@ def budget_change(before: Any, recipe: Any, checkpoint: Checkpoint) -> dict[str,
     """A change of the budget, as `environment.budget_changes` reads it; None where all steps so far were those of the
     new one too, as in a warm-up of so many steps: the next step is the same under both, and shares of the budget have
     not decided on any before it, as those of a warm-up or an earlier phase or stage do, or an evaluation at its end."""
-    warmup_end, stage = checkpoint.state.get("warmup_end"), checkpoint.state.get("stage")
+    warmup_end, stage = checkpoint.state["warmup_end"], checkpoint.state["stage"]
     schedule = Schedule(recipe.schedule, warmup_end, None if stage is None else Stage(**stage))
     was, now = (schedule.factor(checkpoint.done, each.train) for each in (before, recipe))
     former, course = (_course(each, checkpoint) for each in (before, recipe))
     follows_shares = bool(recipe.schedule.warmup_ratio) or course[0] > 0
     # The end of the former budget was evaluated, which patience counts.
-    every, evaluated = before.train.eval_every, checkpoint.state.get("evaluated_step")
+    every, evaluated = before.train.eval_every, checkpoint.state["evaluated_step"]
     follows_shares |= before.train.patience is not None and bool(every and evaluated and evaluated % every)
     if math.isclose(was, now) and former == course and not follows_shares:
         return None
@@ -79,7 +79,7 @@ def _find_begun_part(recipe: Any, checkpoint: Checkpoint, share: float) -> str |
     phase = min(checkpoint.state["position"].get("phase", 0), bisect_right(untils, share))
     if phase > 0:
         return f"phase {phase + 1} of {len(untils)}, which follows phases.{phase - 1}.until={untils[phase - 1]}"
-    stage = checkpoint.state.get("stage")
+    stage = checkpoint.state["stage"]
     if stage is None or stage["until"] == recipe.objective.stages[0]:
         return None
     stages = recipe.objective.stages

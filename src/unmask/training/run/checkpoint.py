@@ -96,8 +96,8 @@ def take_snapshot(
     optimizer: torch.optim.Optimizer,
     schedule: Schedule,
     state: TrainState,
-    metrics_sha256: str = "",
-    recipe: Mapping[str, Any] | None = None,
+    metrics_sha256: str,
+    recipe: Mapping[str, Any],
 ) -> Snapshot:
     """Copies what a checkpoint of the step just done holds.
 
@@ -162,10 +162,10 @@ def find_checkpoint(checkpoints: Path, save_every: int = 1) -> Checkpoint | None
 
 
 def saved_recipe(checkpoints: Path) -> dict[str, Any] | None:
-    """The recipe in the newest `state.json` that is sound, whatever the other files are; None where none has one."""
+    """The recipe in the newest `state.json` that is sound, whatever the other files are; None where none is."""
     for directory in newest_first(checkpoints):
         with suppress(CheckpointError):
-            recipe: dict[str, Any] | None = _read_state(directory).get("recipe")
+            recipe: dict[str, Any] = _read_state(directory)["recipe"]
             return recipe
     return None
 

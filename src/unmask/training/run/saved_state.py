@@ -31,7 +31,7 @@ class _Best(_Strict):
 
 
 class _State(_Strict):
-    """What has a default may be missing."""
+    """Only `best` may be missing: before the first evaluation, and where a run cannot end early."""
 
     step: Count
     tokens: Count
@@ -42,26 +42,25 @@ class _State(_Strict):
     warmup_end: dict[str, Amount] | None
     stage: Stage | None
     newest: StepResult | None
-    examples_hash: Count = 0
-    totals: dict[str, float] = {}
-    counts: dict[str, Count] = {}
-    logged_tokens: Count = 0
-    logged_seconds: float = 0
-    recent_losses: list[float] = []
-    roll_backs: Count = 0
-    micro_batch_tokens: Annotated[int, Field(ge=1)] | None = None
-    evaluation: dict[str, float] = {}
-    evaluated_step: Count | None = None
+    examples_hash: Count
+    totals: dict[str, float]
+    counts: dict[str, Count]
+    logged_tokens: Count
+    logged_seconds: float
+    recent_losses: list[float]
+    roll_backs: Count
+    micro_batch_tokens: Annotated[int, Field(ge=1)] | None
+    evaluation: dict[str, float]
+    evaluated_step: Count | None
     best: _Best | None = None
-    metrics_sha256: str = ""
-    recipe: dict[str, Any] | None = None
+    metrics_sha256: str
+    recipe: dict[str, Any]
 
 
 def field_at_fault(state: Mapping[str, Any]) -> str | None:
     """The dotted name of a field that is missing, or holds what no run has saved there; None if all are sound."""
-    known = {name: state[name] for name in _State.model_fields if name in state}
     try:
-        _State.model_validate_json(json.dumps(known))
+        _State.model_validate_json(json.dumps(state))
     except ValidationError as error:
         return ".".join(map(str, error.errors()[0]["loc"])) or "sound text"
     return None

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from support.continued import run_two_steps
 from support.runs import weight_bytes
@@ -22,19 +21,10 @@ from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.opening import open_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
-from unmask.training.run.checkpoint import state_digest
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
 FOUR_STEPS = ["train.steps=4", "train.save_every=2"]
-
-
-def cut_back(run: Path, step: int) -> None:
-    """Leaves of a run what there was when it stopped after a checkpoint."""
-    shutil.rmtree(run / "model")
-    for checkpoint in (run / "checkpoints").iterdir():
-        if checkpoint.name > f"step-{step:08d}":
-            shutil.rmtree(checkpoint)
 
 
 @pytest.fixture
@@ -60,35 +50,14 @@ def test_raw_text_is_cut_by_the_models_own_tokenizer(
     finished = weight_bytes(run / "model")
     pretrain(str(run / "recipe.yaml"), out=again)
     assert weight_bytes(again / "model") == finished
-    cut_back(run, 2)
+    for later in ("model", "checkpoints/step-00000004"):
+        shutil.rmtree(run / later)
     caplog.clear()
     with caplog.at_level("INFO", "unmask"):
         pretrain(recipe, [f"corpus={tiny_text}", f"init_from={bert}", *FOUR_STEPS], out=run, resume=True)
     assert "resumed from step 2" in caplog.messages
     assert told not in caplog.messages
     assert weight_bytes(run / "model") == finished
-
-
-def test_a_run_that_had_trained_a_tokenizer_goes_on_with_it(
-    recipe: str, bert: Path, tiny_text: Path, tmp_path: Path
-) -> None:
-    """As runs were before: with every key in the recipe, and a tokenizer of their own that begins as the model's."""
-    run = tmp_path / "run"
-    (tmp_path / "words.txt").write_text("gutenberg\n")
-    extend_tokenizer(bert, tmp_path / "words.txt", tmp_path / "wider")
-    words = [f"corpus={tiny_text}", f"init_from={bert}", *FOUR_STEPS]
-    pretrain(recipe, [*words, f"tokenizer={tmp_path / 'wider'}"], out=run)
-    finished = weight_bytes(run / "model")
-    cut_back(run, 2)
-    shutil.copytree(tmp_path / "wider", run / "tokenizer")
-    settings = load_pretrain_recipe(recipe, [*words, "tokenizer.vocab_size=201"])
-    (run / "recipe.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json")))
-    for path in run.glob("checkpoints/*/state.json"):  # which had no recipe then
-        state = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("recipe", "sha256")}
-        path.write_text(json.dumps(state | {"sha256": state_digest(state)}))
-    pretrain(recipe, [*words, "tokenizer.vocab_size=201"], out=run, resume=True)
-    assert weight_bytes(run / "model") == finished
-    assert load_tokenizer(run / "model").vocab_size == 201
 
 
 @pytest.mark.usefixtures("without_work")

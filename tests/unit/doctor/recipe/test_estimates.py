@@ -13,7 +13,6 @@ from support.checkpoints import save_checkpoint
 from support.sizes import small, small_elmo
 from unmask.batch import Batch, pack
 from unmask.doctor.recipe.estimates import (
-    DECODED_AT_ONCE,
     MemoryEstimate,
     any_vocabulary,
     bare_module,
@@ -30,7 +29,7 @@ from unmask.doctor.recipe.examination import parameters_table
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
 from unmask.models.elmo.encoder import ElmoEncoder
 from unmask.models.encoder import new_encoder
-from unmask.models.kernels import decoder_loss, products
+from unmask.models.kernels import products
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective
 from unmask.objectives.bilm import BiLM
@@ -278,7 +277,6 @@ def test_blocks_that_are_computed_again_keep_their_input() -> None:
 
 
 def test_a_decoder_never_holds_all_logits() -> None:
-    assert DECODED_AT_ONCE == decoder_loss._SLICE_LOGITS
     objective, batch = made("gpt1", 4)
     estimate = estimate_memory(FIXED, sizes_of("gpt1"), batch, objective, 10**9, CPU)
     assert estimate.logits == 4 * 2**23 + 120 * 16 * 4

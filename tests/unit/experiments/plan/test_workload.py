@@ -25,8 +25,8 @@ def recipe(**changes: Any) -> PretrainRecipe:
     return PretrainRecipe.model_validate(values)
 
 
-def planned_for(device: str, dtype: torch.dtype) -> Compute:
-    return Compute(torch.device(device), dtype, "in a test")
+def on_gpu(dtype: torch.dtype) -> Compute:
+    return Compute(torch.device("cuda"), dtype, "in a test")
 
 
 def test_phases_have_settings_of_their_own() -> None:
@@ -40,7 +40,7 @@ def test_phases_have_settings_of_their_own() -> None:
     )
     shares = [phase.objective.causal_share for phase in each_phase(settings)]  # type: ignore[union-attr]
     assert shares == [0.5, 0]
-    first, second = open_workload("a", settings, False, planned_for("cuda", torch.bfloat16)).workload.phases
+    first, second = open_workload("a", settings, False, on_gpu(torch.bfloat16)).workload.phases
     assert (first.share, first.batch_size, first.micro_batch_size, first.max_length) == (0.75, 32, 32, 16)
     assert (second.share, second.batch_size, second.micro_batch_size, second.max_length) == (0.25, 8, 2, 64)
     assert first.tokens == 32 * 16
@@ -57,7 +57,7 @@ def test_a_gpu_keeps_what_the_formula_says(dtype: torch.dtype, per_width: int) -
         settings = recipe(
             model=SIZES | widths | {"num_hidden_layers": layers}, packing={"max_length": 512, "short_sequence_prob": 0}
         )
-        (phase,) = open_workload("a", settings, False, planned_for("cuda", dtype)).workload.phases
+        (phase,) = open_workload("a", settings, False, on_gpu(dtype)).workload.phases
         return phase.memory(1).activations / 512
 
     assert (kept(4) - kept(2)) / 2 == pytest.approx(per_width * 256, rel=0.02)
@@ -69,7 +69,7 @@ def test_what_is_computed_again() -> None:
             "a",
             recipe(model=SIZES | {"num_hidden_layers": 8}, train={"steps": 1, "batch_size": 8, "recompute": recompute}),
             False,
-            planned_for("cuda", torch.bfloat16),
+            on_gpu(torch.bfloat16),
         ).workload.phases[0]
         for recompute in (False, True)
     )
@@ -95,5 +95,5 @@ def test_what_the_update_multiplies() -> None:
 def test_electra_base_takes_as_many_operations_as_its_paper_says() -> None:
     """6.4e19 (Clark et al. 2020, Table 1), which counts a little differently."""
     settings, names_text = open_recipe("pretrain/electra_base", ["model.num_hidden_layers=12"])
-    (phase,) = open_workload("electra", settings, names_text, planned_for("cuda", torch.float32)).workload.phases
+    (phase,) = open_workload("electra", settings, names_text, on_gpu(torch.float32)).workload.phases
     assert phase.tokens * phase.operations * 766_000 == pytest.approx(6.4e19, rel=0.06)

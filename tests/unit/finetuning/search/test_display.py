@@ -9,12 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.files import Terminal
 from unmask.finetuning.search.display import TrialsDisplay
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def show_all(directory: Path, stream: io.StringIO) -> str:

@@ -24,7 +24,6 @@ from unmask.models.hub.uses import FINE_TUNED, MASKED
 
 SETTINGS = small(vocab=30, width=12, layers=2, heads=3, inner=20, positions=16)
 LAYER_2 = "bert.encoder.layer.2"
-QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_slices_come_to_what_all_logits_come_to(
     monkeypatch: pytest.MonkeyPatch, num_targets: int, ignored: list[int], weighted: bool, bias: bool
 ) -> None:
     """Slices of 64 rows, of which 32 have their softmax at once. Tolerance: sums of fp32 in another order."""
-    monkeypatch.setitem(decoder_loss._SLICE_LOGITS, "cpu", 1)
+    monkeypatch.setattr(decoder_loss, "logits_at_once", lambda device: 1)
     decoder, labels = drawn(num_targets, bias)
     labels[ignored] = IGNORE_INDEX
     weights = torch.rand(num_targets, generator=torch.Generator().manual_seed(0)) if weighted else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from support.files import Terminal
 from support.trained import trained as train
 from unmask.corpus import segmenters
 from unmask.corpus.documents import CorpusCounts
@@ -112,7 +112,7 @@ def test_facts_of_the_vocabulary(tmp_path: Path, by_hand: Path) -> None:
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_case_is_told(tmp_path: Path, by_hand: Path, lowercase: bool) -> None:
+def test_case_is_told(tmp_path: Path, lowercase: bool) -> None:
     (tmp_path / "cased").mkdir()
     (tmp_path / "cased" / "vocab.txt").write_text("\n".join([*SPECIALS, *"abcABC", *ENTRIES]), "utf-8")
     (tmp_path / "cased" / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}), "utf-8")
@@ -236,10 +236,6 @@ def test_the_terminal_is_not_too_narrow(tmp_path: Path, by_hand: Path) -> None:
 def test_the_terminal_is_as_narrow_as_it_is(
     columns: int, tmp_path: Path, by_hand: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", str(columns))
     copies = [shutil.copytree(by_hand, tmp_path / name) for name in ("wordpiece-cased", "wordpiece-uncased")]

@@ -202,7 +202,7 @@ def test_the_tokenizer_of_a_run_is_that_of_its_model(tmp_path: Path) -> None:
         extend_tokenizer(tmp_path, tmp_path / "model" / "words.txt", tmp_path / "new")
 
 
-def test_other_directories_open_as_what_they_are(samples_dir: Path, tmp_path: Path) -> None:
+def test_other_directories_open_as_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
     assert isinstance(open_tokenizer(tmp_path), TextTokenizer)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support.tensors import assert_equal
+from support.tensors import assert_equal, give_gradients
 from unmask.training.optimizers.adamw import AdamW, OnDevice
 
 RATE, BETAS, EPSILON, DECAY = 0.01, (0.9, 0.999), 1e-6, 0.1
@@ -18,12 +18,6 @@ RATE, BETAS, EPSILON, DECAY = 0.01, (0.9, 0.999), 1e-6, 0.1
 def parameters() -> list[nn.Parameter]:
     draw = torch.Generator().manual_seed(0)
     return [nn.Parameter(torch.randn(shape, generator=draw)) for shape in ((4, 3), (5,), ())]
-
-
-def give_gradients(of: list[nn.Parameter], step: int) -> None:
-    draw = torch.Generator().manual_seed(step)
-    for parameter in of:
-        parameter.grad = torch.randn(parameter.shape, generator=draw)
 
 
 def groups(of: list[nn.Parameter]) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from support.small_bert import give_gradients, new_module
-from support.tensors import assert_equal
+from support.small_bert import new_module
+from support.tensors import assert_equal, give_gradients
 from unmask.errors import SettingsError
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.encoder import new_encoder
@@ -145,8 +145,8 @@ def test_it_steps_as_torchs_two_optimizers_side_by_side() -> None:
         torch.optim.Muon(matrices, lr=0.04, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
     )
     for seed in range(3):
-        give_gradients(ours, seed)
-        give_gradients(theirs, seed)
+        give_gradients(ours.parameters(), seed)
+        give_gradients(theirs.parameters(), seed)
         optimizer.step()
         for each in pair:
             each.step()
@@ -173,7 +173,7 @@ def test_the_update_is_momentum_made_orthogonal(shape: tuple[int, int]) -> None:
     optimizer = build_optimizer(module, SETTINGS)
     expected, momentum = weight.detach().double(), torch.zeros(shape, dtype=torch.float64)
     for seed in range(3):
-        give_gradients(module, seed)
+        give_gradients(module.parameters(), seed)
         gradient = weight.grad.double()
         before = weight.detach().double()
         optimizer.step()
@@ -190,14 +190,14 @@ def test_what_it_has_loaded_it_steps_on_with() -> None:
     module, copy = new_module(), new_module()
     optimizer, other = build_optimizer(module, SETTINGS), build_optimizer(copy, SETTINGS)
     for seed in range(2):
-        give_gradients(module, seed)
+        give_gradients(module.parameters(), seed)
         optimizer.step()
     copy.load_state_dict(module.state_dict())
     other.load_state_dict(deepcopy(optimizer.state_dict()))  # it takes tensors as they are
     for group, same in zip(optimizer.param_groups, other.param_groups, strict=True):
         group["lr"] = same["lr"] = group["lr"] / 2  # what the schedule does
     for each, its in ((module, optimizer), (copy, other)):
-        give_gradients(each, 5)
+        give_gradients(each.parameters(), 5)
         its.step()
     assert isinstance(other, MuonWithAdamW)
     assert_equal(dict(copy.named_parameters()), dict(module.named_parameters()))
@@ -211,8 +211,8 @@ def test_a_captured_step_is_that_of_scaled_gradients_and_other_rates() -> None:
     for group, rate in zip(other.param_groups, (0.02, 0.03, 0.05), strict=True):
         group["lr"] = rate
     for seed in range(4):
-        give_gradients(ours, seed)
-        give_gradients(theirs, seed)
+        give_gradients(ours.parameters(), seed)
+        give_gradients(theirs.parameters(), seed)
         for parameter in theirs.parameters():
             parameter.grad /= 4
         one.step()
@@ -224,7 +224,7 @@ def test_a_captured_step_is_that_of_scaled_gradients_and_other_rates() -> None:
 def test_a_captured_step_that_is_not_taken_changes_nothing() -> None:
     module = new_module()
     optimizer = build_optimizer(module, SETTINGS)
-    give_gradients(module, 0)
+    give_gradients(module.parameters(), 0)
     optimizer.step()
     before, state = deepcopy(module.state_dict()), deepcopy(optimizer.state_dict()["state"])
     optimizer.on_device = OnDevice(torch.ones(()), torch.ones(()), [torch.tensor(0.1)] * 3)
@@ -256,7 +256,7 @@ def test_all_processes_orthogonalise_in_one_type(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module_under_test, "choose_compute", lambda *_: Compute(torch.device("cpu"), dtype, ""))
     module, ranks = new_module(), Two(fast[1])
     optimizer = build_optimizer(module, SETTINGS, ranks)
-    give_gradients(module, 0)
+    give_gradients(module.parameters(), 0)
     optimizer.step()
     assert ranks.sent == (torch.bfloat16 if all(fast) else torch.float32)
 

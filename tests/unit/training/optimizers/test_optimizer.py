@@ -10,8 +10,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from support.small_bert import give_gradients, new_module
-from support.tensors import assert_equal
+from support.small_bert import new_module
+from support.tensors import assert_equal, give_gradients
 from unmask.errors import SettingsError
 from unmask.models.heads.layer_mixture import LayerMixture
 from unmask.training.optimizers.adamw import AdamW
@@ -181,7 +181,7 @@ def test_an_optimizer_reads_the_keys_of_its_row_and_no_other(name: str) -> None:
         module = new_module()
         optimizer = build_optimizer(module, OptimizerSettings().model_copy(update={"name": name, **given}))
         for seed in (1, 2):
-            give_gradients(module, seed)
+            give_gradients(module.parameters(), seed)
             optimizer.step()
         return [parameter.detach() for parameter in module.parameters()]
 
@@ -200,7 +200,7 @@ def test_an_optimizer_reads_the_keys_of_its_row_and_no_other(name: str) -> None:
 def test_clipping_is_torchs(max_norm: float | None) -> None:
     def with_gradients() -> nn.Module:
         module = new_module()
-        give_gradients(module, 1)
+        give_gradients(module.parameters(), 1)
         module.encoder.embeddings.position.weight.grad = None
         return module
 

@@ -273,6 +273,7 @@ FORGED: list[tuple[str, Any]] = [
     *[("newest", value) for value in ({"rate": 1}, 3)],
     *[("stage", value) for value in ({}, {"start": {}, "until": "x"})],
     ("best", {"step": 1}),
+    *[(name, None) for name in ("metrics_sha256", "recipe")],
 ]
 DAMAGES: dict[str, tuple[Any, str]] = {
     "truncated file": (truncate, r"weights\.safetensors: \d+ bytes where \d+ were written"),

@@ -153,7 +153,8 @@ def test_a_budget_less_than_what_is_done_is_refused(tmp_path: Path, budget: dict
     module = nn.Linear(1, 1)
     state = TrainState(step=7, tokens=700, epochs=0.75, seconds=90)
     optimizer = build_optimizer(module, OptimizerSettings())
-    save_checkpoint(tmp_path / "run" / "checkpoints", module, optimizer, Schedule(ScheduleSettings()), state, {}, 1)
+    schedule, saved = Schedule(ScheduleSettings()), recipe().as_written()
+    save_checkpoint(tmp_path / "run" / "checkpoints", module, optimizer, schedule, state, {}, 1, recipe=saved)
     before = contents(tmp_path)
     with pytest.raises(SettingsError, match=message):
         open_run(tmp_path / "run", recipe(train=budget), resume=True, overwrite=False)
@@ -189,9 +190,8 @@ def begin_in_part(directory: Path, part: str, step: int = 12, phase: int = 1) ->
     schedule = Schedule(ScheduleSettings(), stage=stage)
     state = TrainState(step=step, tokens=100 * step, epochs=0.05 * step, seconds=6 * step)
     optimizer = build_optimizer(module, OptimizerSettings())
-    save_checkpoint(
-        directory / "checkpoints", module, optimizer, schedule, state, {"phase": phase} if stage is None else {}, 1
-    )
+    place, saved = {"phase": phase} if stage is None else {}, recipe(**changes).as_written()
+    save_checkpoint(directory / "checkpoints", module, optimizer, schedule, state, place, 1, recipe=saved)
     return changes
 
 

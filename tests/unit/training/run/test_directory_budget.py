@@ -31,7 +31,8 @@ def take_steps(run: Path, steps: int, budget: dict[str, Any], schedule: dict[str
         its_schedule.factor(TrainState(step=step, tokens=100 * step).done, recipe.train)
     state = TrainState(step=steps, tokens=100 * steps)
     optimizer = build_optimizer(module, OptimizerSettings())
-    save_checkpoint(run / "checkpoints", module, optimizer, its_schedule, state, {}, 1)
+    saved = recipe.as_written()
+    save_checkpoint(run / "checkpoints", module, optimizer, its_schedule, state, {}, 1, recipe=saved)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,8 @@ def test_an_evaluation_at_the_former_end_is_one_that_patience_counts(
         )
         for steps in (14, 100)
     )
-    checkpoint: Any = SimpleNamespace(state={"evaluated_step": evaluated}, done=TrainState(step=14).done, step=14)
+    state = {"evaluated_step": evaluated, "warmup_end": None, "stage": None}
+    checkpoint: Any = SimpleNamespace(state=state, done=TrainState(step=14).done, step=14)
     assert (budget_change(before, after, checkpoint) is not None) == is_changed
 
 

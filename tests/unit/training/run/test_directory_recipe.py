@@ -33,7 +33,7 @@ def resume(run: Path, recipe: PretrainRecipe) -> Changes:
         return changes
 
 
-def save(run: Path, saved: dict[str, Any] | None) -> None:
+def save(run: Path, saved: dict[str, Any]) -> None:
     module, optimizer = nn.Linear(1, 1), OptimizerSettings()
     state, schedule = TrainState(step=7, tokens=700), Schedule(ScheduleSettings())
     save_checkpoint(run / CHECKPOINTS, module, build_optimizer(module, optimizer), schedule, state, {}, 1, recipe=saved)
@@ -83,15 +83,7 @@ def test_a_run_whose_checkpoints_are_lost_is_refused_and_keeps_its_rows(tmp_path
         (tmp_path / "run" / METRICS).write_text('{"step": 9}\n')
 
 
-def test_a_checkpoint_without_a_recipe_is_taken_as_it_is(run: Path) -> None:
-    save(run, None)
-    (run / RECIPE).write_text(dump_settings(recipe(seed=7)))
-    assert resume(run, recipe(seed=7)).lines == []
-    with pytest.raises(SettingsError, match=r"begun with other settings: seed=0 \(it was 7\)"):
-        resume(run, recipe())
-
-
-def test_so_is_one_of_another_version_and_told(run: Path) -> None:
+def test_a_checkpoint_of_another_version_is_taken_as_it_is_and_told(run: Path) -> None:
     save(run, recipe().as_written() | {"seeds": 0})
     [line] = resume(run, recipe()).lines
     assert line.startswith(f"is compared with {run / RECIPE} only, for the checkpoint is of another version: ")
@@ -106,7 +98,7 @@ def test_a_recipe_that_is_lost_or_damaged(run: Path, damage: bytes | None) -> No
         (run / RECIPE).write_bytes(damage)
     with pytest.raises(SettingsError, match=r"begun with other settings: seed=7 \(it was 0\)"):
         resume(run, recipe(seed=7))
-    save(run, None)
+    (run / CHECKPOINTS / "step-00000007" / STATE).write_text("{}")
     before = contents(run)
     told = r"recipe\.yaml is missing or damaged, and checkpoints up to step 7 are there: put it back, the recipe that"
     with pytest.raises(SettingsError, match=told):
