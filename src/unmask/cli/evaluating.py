@@ -134,7 +134,7 @@ def _evaluate_pairs(
     from unmask.reports.pairs_page import write_pairs_page
     from unmask.tasks.minimal_pairs.reading import read_paradigms
 
-    check_page(out, overwrite, or_lines=True)
+    check_page(out, overwrite, or_lines=True, inputs=[pairs.path, *pairs.path.glob("*.jsonl")])
     if checkpoints and out is not None and out.suffix == ".jsonl":
         raise SettingsError(f"--out {out}: lines are of one model: leave out --checkpoints, or name a page (.html)")
     scored = None

@@ -90,13 +90,14 @@ def score_command(
     from unmask.inference.left_to_right.text_scores import score_texts
     from unmask.inference.left_to_right.zero_shot import Method, evaluate_zero_shot, open_zero_shot, predict_zero_shot
     from unmask.inference.task_options import naming_columns
-    from unmask.io.writing import refuse_existing, write_json_lines
+    from unmask.io.writing import refuse_existing, refuse_inputs_inside, write_json_lines
     from unmask.recipe.loading import read_columns
 
     if out is not None:
         if as_json:
             raise SettingsError("--out is for predictions, and --json prints the figures: leave one of them out")
         refuse_existing(out, overwrite)
+        refuse_inputs_inside(out, [data, *data.glob("*"), *([] if dev is None else [dev])])
     named = read_columns(columns or [])
     is_alone = (task, template, words, threshold, dev, as_json) == ("classification", None, None, None, None, False)
     with naming_columns():

@@ -86,11 +86,11 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
         print(json_line(row).decode(), end="")
 
 
-def check_page(out: Path | None, overwrite: bool, or_lines: bool = False) -> None:
+def check_page(out: Path | None, overwrite: bool, or_lines: bool = False, inputs: Iterable[Path] = ()) -> None:
     """Refuses the place of a page, or of JSON lines where these are had too, before the work for it begins; None is no
-    page."""
+    page, and `inputs` are read for it."""
     from unmask.errors import SettingsError
-    from unmask.io.writing import refuse_existing
+    from unmask.io.writing import refuse_existing, refuse_inputs_inside
 
     if out is None:
         return
@@ -100,6 +100,7 @@ def check_page(out: Path | None, overwrite: bool, or_lines: bool = False) -> Non
             f"--out {out}: expected the name of a page, such as page.html,{lines} in a folder that exists"
         )
     refuse_existing(out, overwrite)
+    refuse_inputs_inside(out, inputs)
 
 
 def goes_to_file(stream: TextIO) -> bool:

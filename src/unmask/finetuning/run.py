@@ -291,8 +291,8 @@ def _write_results(
         if isinstance(test.score, LabelScore | LabelSetScore):
             results["test"]["expected_calibration_error"] = test.score.reliability.error
         results["floors"] |= _floors(task, run.loader.examples, run.test, ("test.",))
-    with replacing_model(directory / "model"):
-        save_finetuned(run.module, task, run.tokenizer, directory / "model", run.trained_length)
+    with replacing_model(directory) as model:
+        save_finetuned(run.module, task, run.tokenizer, model, run.trained_length)
     write_json(directory / RESULTS, results)
     if (directory / "features").exists():
         rmtree(directory / "features", ignore_errors=True)  # a network file system keeps what is still open

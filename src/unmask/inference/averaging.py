@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask.errors import ModelError, SettingsError
 from unmask.inference.ensemble import answers_of
 from unmask.io.paths import GENERATOR, model_directory
-from unmask.io.writing import write_json, writing_directory
+from unmask.io.writing import refuse_inputs_inside, write_json, writing_directory
 from unmask.models.hub.config import MADE_BY, TRAINED_LENGTH
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS, read_config, read_head_weights, write_weights
 from unmask.models.hub.source import ModelSource, open_source
@@ -57,6 +57,7 @@ def average_models(
     check_place(directory, overwrite)
     directories = [model_directory(model) for model in models]
     folders = [Path(), *([Path(GENERATOR)] if all((each / GENERATOR).is_dir() for each in directories) else [])]
+    refuse_inputs_inside(directory, [each / folder for folder in folders for each in directories])
     made_by = {"command": "average", "of": [str(model) for model in models]}
     with writing_directory(directory, overwrite) as unfinished:
         for folder in folders:

@@ -40,7 +40,7 @@ from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row, find_field
-from unmask.io.writing import refuse_existing, writing
+from unmask.io.writing import refuse_existing, refuse_inputs_inside, writing
 from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.directory import blank_model, load_model
 from unmask.models.hub.uses import FINE_TUNED
@@ -346,6 +346,7 @@ def write_predictions(
             ".json ({id: answer})"
         )
     refuse_existing(out, overwrite)
+    refuse_inputs_inside(out, as_files(path).paths)
     predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
     if out.suffix == ".json" and predictor.task.kind != "qa":
         raise OutputError(

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from unmask.errors import ModelError
+from unmask.io.writing import REPLACED
 
 MODEL = "model"
 RECIPE = "recipe.yaml"
@@ -60,6 +61,11 @@ def model_directory(path: str | Path) -> Path:
     for directory in (path, path / MODEL):
         if any((directory / name).is_file() for name in CONFIGS):
             return directory
+        if not directory.exists() and (aside := directory.with_name(f"{REPLACED}{directory.name}")).is_dir():
+            raise ModelError(
+                f"{directory}: a command that replaced it was stopped half-way, and it is in {aside.name} beside it: "
+                "the same command puts it back or writes the new one; or give it its name again"
+            )
     if (path / RECIPE).is_file():
         raise ModelError(f"{path}: this run has made no model yet: its command with --resume continues to the end")
     if not path.exists():

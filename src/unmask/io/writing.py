@@ -30,6 +30,8 @@ except ImportError:  # Windows
 UNFINISHED = ".unfinished-"
 REPLACED = f"{UNFINISHED}replaced-"
 """Before the name of a directory while another one takes its place."""
+_REMOVED = f"{UNFINISHED}removed-"
+"""Before its name once the other one is there."""
 
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (
@@ -106,10 +108,10 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
                 except BaseException:
                     os.replace(replaced, path)
                     raise
-                shutil.rmtree(replaced, ignore_errors=True)  # a network file system keeps what others have open
             else:
                 os.replace(unfinished, path)
             _flush_entries(path.parent)
+            remove_replaced(path)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
@@ -117,18 +119,32 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 def put_back(path: Path) -> None:
     """Restores a directory that was being replaced when the process was killed, if nothing has its name now."""
+    path = own_place(path)
     replaced = path.with_name(f"{REPLACED}{path.name}")
     with as_output_error(path):
         if not path.exists() and replaced.is_dir():
             os.replace(replaced, path)
 
 
+def remove_replaced(path: Path) -> None:
+    """Removes the directory that the one at `path` has replaced, and what an earlier process left of such a one.
+
+    It gets a name first that `put_back` ignores: a kill in between must not bring it back.
+    """
+    replaced, removed = (path.with_name(f"{prefix}{path.name}") for prefix in (REPLACED, _REMOVED))
+    shutil.rmtree(removed, ignore_errors=True)
+    with suppress(OSError):
+        replaced = replaced.rename(removed)
+    shutil.rmtree(replaced, ignore_errors=True)  # a network file system keeps what others have open
+
+
 def _flush(directory: Path) -> None:
     """Brings every file below a directory to the disk, and the names of all of them."""
     for folder, _, names in os.walk(directory):
-        for name in names:
-            with open(os.path.join(folder, name), "rb") as file:
-                os.fsync(file.fileno())
+        for path in (os.path.join(folder, name) for name in names):
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
         _flush_entries(Path(folder))
 
 
@@ -221,6 +237,14 @@ def refuse_existing(path: Path, overwrite: bool, instead: str = "choose another 
     raise OutputError(f"{path} exists already and would be overwritten: {instead}")
 
 
+def refuse_inputs_inside(out: Path, inputs: Iterable[Path]) -> None:
+    """Raises OutputError if something that is read is what is written, or lies in it, and would be overwritten."""
+    for path in inputs:
+        if path.exists() and path.resolve().is_relative_to(out.resolve()):
+            inside = f"lies in {out}, which " if path.resolve() != out.resolve() else ""
+            raise OutputError(f"{path} is needed and {inside}would be overwritten: choose another --out")
+
+
 def refuse_foreign(path: Path, own: Sequence[str], kind: str, mark: str | None = None) -> None:
     """Raises OutputError if `path` is a file, or a directory that holds anything that we do not make.
 
@@ -250,15 +274,18 @@ def refuse_special(path: Path, error: type[UserError] = OutputError) -> None:
 
 @contextmanager
 def as_output_error(path: Path) -> Iterator[None]:
-    """Turns the system's errors about writing (full disk, no permission, read-only) into one with advice."""
+    """Turns the system's errors about writing (full disk, no permission, read-only) into one with advice, which names
+    what is unfinished by the name that it will have."""
     try:
         yield
     except OSError as error:
+        has_folder = path.parent.exists()
+        path = Path(*(part.removeprefix(UNFINISHED) for part in path.parts))
         if error.errno in _DISK_IS_FULL:
             raise OutputError(f"the disk is full while writing {path}: free some space, or write elsewhere") from error
-        if error.errno == errno.ENOENT and not path.parent.exists():
+        if error.errno == errno.ENOENT and not has_folder:
             raise OutputError(f"cannot write {path}: there is no folder {path.parent}: make it first") from error
-        if error.errno in _NOT_WRITABLE:
+        if error.errno in _NOT_WRITABLE or UNFINISHED in str(error.filename):
             raise OutputError(f"cannot write {path}: {error.strerror}; choose a place that can be written") from error
         raise
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from unmask.errors import CheckpointError, InputError
-from unmask.io.paths import CHECKPOINTS, RECIPE
-from unmask.io.writing import writing_directory
+from unmask.io.paths import CHECKPOINTS, RECIPE, model_directory
+from unmask.io.writing import refuse_inputs_inside, writing_directory
 from unmask.models.hub.config import MADE_BY, length_config
 from unmask.models.hub.directory import save_model
 from unmask.objectives.base import ObjectiveModule
@@ -60,6 +60,7 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
         there = f"; there are {', '.join(f'{number:,}' for number in steps)}" if steps else ""
         raise InputError(f"{run}: {which}{there}: train.keep_last and train.keep_every say which a run keeps")
     check_place(out, overwrite)
+    refuse_inputs_inside(out, [run, *([model_directory(settings.init_from)] if settings.init_from else [])])
     checkpoint = find_checkpoint(run / CHECKPOINTS) if step is None else open_checkpoint(run / CHECKPOINTS, step)
     assert checkpoint is not None, "there are some"
     for damage in checkpoint.damaged:

@@ -187,17 +187,17 @@ def _write_results(
 ) -> None:
     """Writes the model, its figures with their floors, and samples of what it predicts."""
     module, directory = inputs.module, context.directory
-    with replacing_model(directory / "model"):
-        save_pretrained(module, inputs.tokenizer, directory / "model", inputs.trained_length)
+    with replacing_model(directory) as model:
+        save_pretrained(module, inputs.tokenizer, model, inputs.trained_length)
     evaluation = {f"eval/{name}": value for name, value in last_evaluation.items()}
     floors = by_figure(inputs.objective.floors(target_counts, inputs.held_out, evaluation))
     results = {**last_evaluation, "num_parameters": module.num_parameters, "floors": floors}
     if inputs.pairs:
         floors["eval/pairs_accuracy"] = {"a coin": 0.5}
         results["num_pairs"] = sum(len(paradigm.pairs) for paradigm in inputs.pairs)
-    write_json(directory / RESULTS, results)
     if inputs.held_out:
         write_json(
             directory / SAMPLES,
             samples_of(module, inputs.held_out[0].to(next(module.parameters()).device), inputs.tokenizer),
         )
+    write_json(directory / RESULTS, results)

@@ -6,20 +6,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError
 from unmask.io.paths import MANIFEST
-from unmask.io.writing import REPLACED, alone_in, as_output_error
-from unmask.store.shard_writer import remove_unfinished
-
-
-def refuse_inputs_inside(out: Path, inputs: list[Path]) -> None:
-    """Raises OutputError if something that a store is made from lies where the store is made, and would be removed."""
-    for path in inputs:
-        if path.resolve().is_relative_to(out.resolve()):
-            raise OutputError(f"{path} is needed and lies in {out}, which would be overwritten: choose another --out")
+from unmask.io.writing import REPLACED, alone_in, as_output_error, remove_replaced
+from unmask.store.shard_writer import remove_records, remove_unfinished
 
 
 @contextmanager
@@ -48,6 +41,13 @@ def moved_aside(out: Path) -> Iterator[None]:
             os.replace(aside, out)
 
 
+def tidy_complete(out: Path) -> None:
+    """Removes what a process left that was killed once its store was complete, unless another one works there."""
+    with suppress(AnotherProcess, OSError), alone_in(out):
+        remove_records(out)
+        remove_replaced(out)
+
+
 def _aside(out: Path) -> Path:
     return out.with_name(f"{REPLACED}{out.name}")
 
@@ -72,7 +72,7 @@ def unfinished_store(out: Path, keeps_shards: bool) -> Iterator[None]:
             with as_output_error(out):
                 remove_unfinished(out)  # of an attempt that was killed
             yield
-        shutil.rmtree(_aside(out), ignore_errors=True)  # the store that this one replaces, perhaps of that attempt
+        remove_replaced(out)  # perhaps of that attempt
     except AnotherProcess:
         raise
     except BaseException as error:

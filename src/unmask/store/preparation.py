@@ -28,8 +28,17 @@ from unmask.errors import InputError
 from unmask.io.paths import MANIFEST, SKIPPED
 from unmask.io.progress import Progress, human_bytes, human_count
 from unmask.io.signals import Interruption
-from unmask.io.writing import as_output_error, json_line, own_place, put_back, refuse_existing, refuse_foreign, writing
-from unmask.store.directory import moved_aside, refuse_inputs_inside, unfinished_store
+from unmask.io.writing import (
+    as_output_error,
+    json_line,
+    own_place,
+    put_back,
+    refuse_existing,
+    refuse_foreign,
+    refuse_inputs_inside,
+    writing,
+)
+from unmask.store.directory import moved_aside, tidy_complete, unfinished_store
 from unmask.store.disk_space import check_free_space, estimate_store
 from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, digested
 from unmask.store.encoding_pool import encoder_pool
@@ -109,6 +118,7 @@ def prepare(
     )
     if complete is not None:
         _check_complete(complete, job)
+        tidy_complete(out)
         return complete
     refuse_inputs_inside(out, [*job.files, tokenizer_path])
     replaces = overwrite and not resume and out.exists()

@@ -25,7 +25,7 @@ from unmask.io.progress import Progress
 from unmask.io.reading import open_input
 from unmask.io.rows import Row, stop
 from unmask.io.tables import LINE_FORMATS, open_table, read_jsonl, read_rows, txt_advice
-from unmask.io.writing import refuse_existing, refuse_foreign, writing, writing_directory
+from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_inside, writing, writing_directory
 from unmask.tasks.choice.layouts import CODAH_COLUMNS
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.rows import list_in_cell
@@ -93,6 +93,7 @@ def split_file(
     refuse_foreign(out, [f"{name}.*" for name in SPLITS], "a split")
     refuse_existing(out, overwrite)
     file = as_files(path)
+    refuse_inputs_inside(out, file.paths)
     suffix = file.suffixes[0]
     form = DATA_SETS[task].files.txt_format if suffix == ".txt" and task in DATA_SETS else suffix
     if len(file.paths) > 1 and suffix != ".parquet":

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 import torch
 
+from support.corpora import contents
 from support.files import write_rows
 from support.model_files import edit_config
 from support.runs import assert_same_weights, rows_of, weights_of
 from support.tasks import new_task
 from support.untrained import save_bert, save_task_model
 from unmask.card import write_card
+from unmask.doctor.diagnosis import diagnose
 from unmask.errors import Interrupted, ModelError
 from unmask.finetuning import measuring, run
 from unmask.finetuning.inputs import build_module
@@ -28,6 +30,7 @@ from unmask.inference.evaluation import evaluate
 from unmask.inference.example_sets import ExampleSet
 from unmask.inference.predictor import predict_file
 from unmask.info import describe
+from unmask.io.paths import SAMPLES
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
@@ -102,6 +105,42 @@ def test_an_interrupted_run_ends_as_one_that_never_stopped(
     written = write_card(halves).read_text("utf-8")
     finetune("finetune/classification", words, out=tmp_path / "halves", resume=True)
     assert (halves / "README.md").read_text("utf-8") == written, "the model is the same"
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_resumed_run_has_a_whole_model_whenever_it_is_killed(
+    words: list[str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its new model is complete, or before the figures of that are written."""
+    out = tmp_path / "run"
+    model = finetune("finetune/classification", words, out=out)
+    (model / "README.md").write_text("by hand")
+    before = contents(model)
+
+    def fail(path: Path, *_: Any) -> None:
+        if path.name != SAMPLES:
+            raise ValueError("killed")
+
+    def go_on() -> None:
+        longer = [word.replace("epochs=4", "epochs=5") for word in words]
+        finetune("finetune/classification", longer, out=out, resume=True)
+
+    for place, is_old in (
+        ("unmask.models.hub.directory.write_weights", True),
+        ("unmask.finetuning.run.write_json", False),
+    ):
+        with monkeypatch.context() as patched, pytest.raises(ValueError, match="killed"):  # noqa: PT012
+            patched.setattr(place, fail)
+            go_on()
+        assert (contents(model) == before) == is_old
+        assert (out / "results.json").exists() == is_old
+    assert len(list(predict_file(out, data / "dev.jsonl"))) == 12
+    assert "results" not in describe(out)
+    assert not diagnose(str(out)).has_fault
+    assert (model / "README.md").read_text() == "by hand"
+    assert write_card(out, overwrite=True).is_file()
+    go_on()
+    assert (out / "results.json").exists()
 
 
 def test_transformers_opens_the_model_and_agrees(

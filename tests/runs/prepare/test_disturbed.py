@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from support.commands import Command, check_refused, tree_of, write_documents, write_files
-from support.corpora import GOOD, contents, table
+from support.corpora import GOOD, contents, names, table
 from unmask.corpus.cleaning import duplicates
 from unmask.errors import InputError, Interrupted, OutputError
-from unmask.store import preparation
+from unmask.store import preparation, shard_writer
 from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
 
@@ -215,6 +215,26 @@ def test_a_killed_attempt_to_replace_a_store_can_be_made_again_continued_or_undo
     assert [path.name for path in to_replace.parent.iterdir()] == ["store"]
 
 
+def test_what_a_preparation_left_that_was_killed_at_its_end_is_gone_when_resumed(
+    tiny_text: Path, tokenizer: Path, to_replace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of shards that the manifest holds already, and the store that was replaced."""
+
+    def stop(*_: object) -> None:
+        raise ValueError("killed")
+
+    shutil.copytree(to_replace, aside := to_replace.with_name(".unfinished-replaced-store"))
+    monkeypatch.setattr(shard_writer, "remove_records", stop)
+    with pytest.raises(ValueError, match="killed"):
+        prepare([tiny_text], tokenizer, to_replace, overwrite=True)
+    monkeypatch.undo()
+    shutil.copytree(to_replace, aside, dirs_exist_ok=True)
+    assert (to_replace / "shard-00000.json").exists()
+    prepare([tiny_text], tokenizer, to_replace, resume=True)
+    assert not list(to_replace.glob("shard-*"))
+    assert names(to_replace.parent) == ["store"]
+
+
 def test_a_store_that_a_killed_attempt_set_aside_has_its_name_again(
     tiny_text: Path, tokenizer: Path, to_replace: Path
 ) -> None:
@@ -236,8 +256,7 @@ def test_a_disk_that_is_full_of_sorted_hashes_is_told(
     code, output, errors = unmask("prepare", path, *words)
     assert (code, output) == (2, "")
     told = errors.splitlines()[-1]
-    assert told.startswith(f"error: the disk is full while writing {tiny_disk}/made/.unfinished-")
-    assert told.endswith(": free some space, or write elsewhere")
+    assert told == f"error: the disk is full while writing {tiny_disk}/made: free some space, or write elsewhere"
     assert list(tiny_disk.iterdir()) == []
 
 

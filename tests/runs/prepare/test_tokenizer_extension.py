@@ -240,6 +240,8 @@ def test_only_a_tokenizer_is_overwritten(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "new" / "training.json").write_text("{}")  # as `unmask tokenizer train` leaves it
     extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new", overwrite=True)
     assert not (tmp_path / "new" / "training.json").exists()
+    with pytest.raises(OutputError, match="new is needed and would be overwritten"):
+        extend_tokenizer(tmp_path / "new", folder / "words.txt", tmp_path / "new", overwrite=True)
     (tmp_path / "new" / "config.json").write_text("{}")
     with pytest.raises(OutputError, match=r"config\.json"):
         extend_tokenizer(folder / "old", folder / "words.txt", tmp_path / "new", overwrite=True)

@@ -78,6 +78,10 @@ def test_averaged_weights_are_those_of_the_run(
     assert unmask("checkpoint", tmp_path / "run", "--out", tmp_path / "model").code == 0
     weights = [(place / "model" / "model.safetensors").read_bytes() for place in (tmp_path, tmp_path / "run")]
     assert weights[0] == weights[1]
+    words = [f"store={tiny_store}", "train.steps=1", f"init_from={tmp_path / 'model'}"]
+    pretrain(str(tiny_recipe), words, out=tmp_path / "next")
+    refused = unmask("checkpoint", tmp_path / "next", "--out", tmp_path / "model", "--overwrite")
+    assert (refused.code, "model is needed and would be overwritten" in refused.errors) == (2, True)
 
 
 def test_an_earlier_one_is_what_its_checkpoint_holds(run: Path, tmp_path: Path, unmask: Command) -> None:

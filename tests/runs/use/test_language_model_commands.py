@@ -84,6 +84,9 @@ def test_labels_are_scored(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
     assert (tmp_path / "p.jsonl").read_text("utf-8") == printed.output
     assert "exists" in unmask("score", gpt1, data, "--task", "sst2", "--out", tmp_path / "p.jsonl").errors
     assert unmask("score", gpt1, data, "--task", "sst2", "--out", tmp_path / "p.jsonl", "--overwrite").code == 0
+    assert (
+        "is needed and would be" in unmask("score", gpt1, data, "--task", "sst2", "--out", data, "--overwrite").errors
+    )
 
     figures = json.loads(unmask("score", gpt1, data, "--task", "sst2", "--json").output)
     right = sum(one["label"] == str(row["label"]) for one, row in zip(predictions, rows, strict=True))

@@ -56,6 +56,9 @@ def test_each_pair_is_written_with_its_scores(whole: Path, pairs: Path, tmp_path
         assert its["accuracy"] == pytest.approx(100 * sum(right) / 3)
     refused = unmask("evaluate", whole, "--pairs", pairs, "--checkpoints", "--out", tmp_path / "all.jsonl")
     assert (refused.code, "lines are of one model: leave out --checkpoints" in refused.errors) == (2, True)
+    for source in (pairs, pairs.parent):
+        refused = unmask("evaluate", whole, "--pairs", source, "--out", pairs, "--overwrite")
+        assert (refused.code, "pairs.jsonl is needed and would be overwritten" in refused.errors) == (2, True)
 
 
 def given() -> Iterator[tuple[int, dict[str, str]]]:

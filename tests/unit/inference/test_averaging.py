@@ -207,6 +207,9 @@ def test_what_is_written_over(tmp_path: Path, models: list[Path]) -> None:
         with pytest.raises(OutputError, match=r"holds letters\.txt, which is no part of a model"):
             average_models(models, place, overwrite=overwrite)
     assert (place / "letters.txt").read_text() == "mine"
+    with pytest.raises(OutputError, match="first is needed and would be overwritten"):
+        average_models(models, models[0], overwrite=True)
+    second = average_models(models[:1] * 2, tmp_path / "again")
     first = weights(models[0])[BIAS]
-    average_models(models, models[0], overwrite=True)
-    assert torch.allclose(weights(models[0])[BIAS], (first + weights(models[1])[BIAS]) / 2)
+    average_models(models, second, overwrite=True)
+    assert torch.allclose(weights(second)[BIAS], (first + weights(models[1])[BIAS]) / 2)

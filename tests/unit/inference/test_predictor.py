@@ -388,6 +388,8 @@ def test_a_file_of_predictions_is_whole_or_not_there(answering: Path, tmp_path: 
     with pytest.raises(InputError, match=r"dev\.jsonl:5: no column 'context'"):
         write_predictions(answering, data, out, overwrite=True)
     assert out.read_bytes() == before
+    with pytest.raises(OutputError, match=r"dev\.jsonl is needed and would be overwritten"):
+        write_predictions(answering, data, data, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.json", "dev.jsonl"]
 
 

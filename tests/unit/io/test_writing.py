@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from unmask.io.writing import (
     as_output_error,
     refuse_existing,
     refuse_foreign,
+    refuse_inputs_inside,
     sha256,
     write_json,
     write_text,
@@ -143,6 +145,29 @@ def test_a_directory_whose_replacement_was_killed_has_its_name_again(tmp_path: P
     assert (tmp_path / "d" / "inner" / "f").read_text() == ("old" if fails else "newer")
 
 
+def test_what_was_replaced_never_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill while it is removed leaves it under a name from which nothing is restored."""
+    fill(tmp_path / "d", "old")
+    with monkeypatch.context() as patched, writing_directory(tmp_path / "d", overwrite=True) as unfinished:
+        fill(unfinished, "new")
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+    assert names(tmp_path) == [f"{UNFINISHED}removed-d", "d"]
+    assert (tmp_path / "d" / "inner" / "f").read_text() == "new"
+    shutil.rmtree(tmp_path / "d")
+    with writing_directory(tmp_path / "d") as unfinished:
+        fill(unfinished, "newer")
+    assert names(tmp_path) == ["d"]
+    assert (tmp_path / "d" / "inner" / "f").read_text() == "newer"
+
+
+def test_links_and_pipes_in_a_directory_are_no_hindrance(tmp_path: Path) -> None:
+    with writing_directory(tmp_path / "d") as unfinished:
+        (unfinished / "link").symlink_to("nowhere")
+        if hasattr(os, "mkfifo"):
+            os.mkfifo(unfinished / "pipe")
+    assert (tmp_path / "d" / "link").is_symlink()
+
+
 def test_the_current_directory_can_be_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tmp_path / "here"
     here.mkdir()
@@ -196,6 +221,21 @@ def test_what_exists_is_refused(tmp_path: Path) -> None:
         refuse_existing(tmp_path / ("x" * 300), overwrite=False)
 
 
+def test_what_is_read_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside, other = write(tmp_path / "d" / "in.csv"), write(tmp_path / "other.csv")
+    (tmp_path / "link").symlink_to("d")
+    for out in (tmp_path / "d", Path("d"), Path("link")):
+        with pytest.raises(
+            OutputError, match=f"in.csv is needed and lies in {out}, which would be overwritten: choose"
+        ):
+            refuse_inputs_inside(out, [other, inside])
+    with pytest.raises(OutputError, match=r"in\.csv is needed and would be overwritten: choose another --out"):
+        refuse_inputs_inside(Path("d/in.csv"), [inside])
+    refuse_inputs_inside(tmp_path / "d" / "out.csv", [inside, other])
+    refuse_inputs_inside(Path("."), [Path("-")])  # standard input
+
+
 def test_anything_foreign_is_named(tmp_path: Path) -> None:
     for name in ("part-1.bin", ".DS_Store", "._part-1.bin", ".nfs0001"):
         (tmp_path / name).touch()
@@ -242,6 +282,18 @@ def test_the_systems_refusals_are_reported(tmp_path: Path, number: int, message:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"cannot write .*/gone/f: there is no folder .*/gone: make it first"):
         write_text(tmp_path / "gone" / "f", "")
+
+
+def test_what_is_unfinished_is_named_as_it_will_be(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"full while writing [^ ]*/sp/test\.jsonl: free"):  # noqa: SIM117
+        with writing_directory(tmp_path / "sp") as unfinished, writing(unfinished / "test.jsonl"):
+            raise OSError(errno.ENOSPC, "full")
+    given = Path("/proc/unmask-test")
+    if given.parent.is_dir():  # there the system says that there is no such file
+        with pytest.raises(OutputError, match=rf"^cannot write {given}: No such file"), writing_directory(given):
+            pytest.fail("was opened")
+        with pytest.raises(OutputError, match=rf"^cannot write {given}: No such file"):
+            write_text(given, "x")
 
 
 def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:

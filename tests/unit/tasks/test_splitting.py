@@ -170,6 +170,8 @@ def test_unknown_tasks_and_places_that_are_taken(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="exists already"):
         split_file(path, "nsmc", tmp_path / "out")
     split_file(path, "nsmc", tmp_path / "out", overwrite=True)
+    with pytest.raises(OutputError, match=r"train\.jsonl is needed and lies in .*out, which would be overwritten"):
+        split_file(tmp_path / "out" / "train.jsonl", "nsmc", tmp_path / "out", overwrite=True)
     write(tmp_path / "out" / "notes.md", "mine")
     with pytest.raises(OutputError, match=r"holds notes\.md"):
         split_file(path, "nsmc", tmp_path / "out", overwrite=True)

@@ -202,7 +202,7 @@ class SeenHashes:
             right, left = self._recent.pop(), self._recent.pop()
             self._recent.append(_in_memory(_merge(left, right)))
         if is_full:
-            with as_output_error(self._directory):
+            with as_output_error(self._directory.parent):
                 self._spill()
 
     def _spill(self) -> None:

@@ -57,7 +57,7 @@ from unmask.training.run.best import Metric, choose_metric
 from unmask.training.run.directory import opening_run
 from unmask.training.run.environment import write_environment
 from unmask.training.run.log import logging_messages
-from unmask.training.run.model_place import CARD, check_files, drop_card
+from unmask.training.run.model_place import CARD, check_files, drop_card, link_or_copy
 
 logger = logging.getLogger("unmask")
 
@@ -350,10 +350,7 @@ def _link_model(source: Path, target: Path) -> None:
     with writing_directory(target, overwrite=True) as directory:
         files = [file for file in source.iterdir() if file.name != CARD]  # that of one run
         for file in [*files, *target.glob(CARD)]:
-            try:
-                os.link(file, directory / file.name)
-            except OSError:
-                shutil.copy2(file, directory / file.name)
+            link_or_copy(file, directory / file.name)
 
 
 def _answer_together(runs: Sequence[TrialOutcome], settings: FinetuneRecipe, directory: Path) -> dict[str, Any] | None:

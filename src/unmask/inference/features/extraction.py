@@ -44,7 +44,15 @@ from unmask.io.input_files import DataPath, as_files
 from unmask.io.npy import DTYPE, FeatureWriter, map_features, writing_features
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Progress, human_bytes
-from unmask.io.writing import free_space, json_line, refuse_existing, refuse_foreign, writing, writing_directory
+from unmask.io.writing import (
+    free_space,
+    json_line,
+    refuse_existing,
+    refuse_foreign,
+    refuse_inputs_inside,
+    writing,
+    writing_directory,
+)
 from unmask.models.heads.layer_mixture import find_choice
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_encoder
@@ -177,6 +185,7 @@ def extract_features(
     out = Path(out)
     refuse_foreign(out, (FEATURES, INDEX, TABLE), "features")
     refuse_existing(out, overwrite)
+    refuse_inputs_inside(out, input.paths)
     if format == "parquet":
         check_pyarrow()
     loaded = load_feature_model(

@@ -25,7 +25,7 @@ from unmask.inference.predictor import predict_file
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import RECIPE
 from unmask.io.reading import open_input
-from unmask.io.writing import as_output_error, refuse_existing, writing
+from unmask.io.writing import as_output_error, refuse_existing, refuse_inputs_inside, writing
 from unmask.models.hub.files import read_config
 from unmask.tasks.text.data_sets import INFERENCE_LABELS
 
@@ -165,6 +165,7 @@ def submit(
             absent.append(error)
     if absent and not (allow_missing and test_files):
         raise absent[0]
+    refuse_inputs_inside(out, test_files.values())
     for name, test_file in test_files.items():
         _check_test_file(test_file, name, TABLES[name])
     missing = tuple(name for name in TABLES if name not in test_files)

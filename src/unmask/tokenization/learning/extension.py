@@ -24,7 +24,7 @@ from unmask.errors import InputError, ModelError, SettingsError
 from unmask.io.encodings import read_utf8_lines
 from unmask.io.paths import model_directory
 from unmask.io.reading import open_input
-from unmask.io.writing import refuse_existing, refuse_foreign, writing_directory
+from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_inside, writing_directory
 from unmask.tokenization.definition import json_bytes
 from unmask.tokenization.directory import OpenedDirectory, read_directory
 from unmask.tokenization.kinds.word_characters import is_word_tokenizer
@@ -84,6 +84,7 @@ def extend_tokenizer(source: str | Path, words: str | Path, out: str | Path, *, 
     directory, words, out = _tokenizer_directory(Path(source)), Path(words), Path(out)
     refuse_foreign(out, TOKENIZER_FILES, "a tokenizer")
     refuse_existing(out, overwrite)
+    refuse_inputs_inside(out, [directory, words])
     opened = read_directory(directory)
     tokenizer = TextTokenizer(opened.files, opened.special_tokens, opened.segmenter, directory)
     if "" in tokenizer.token_strings:

@@ -19,7 +19,7 @@ from unmask.errors import InputError, TooLittleTextError
 from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.paths import TRAINING_REPORT
 from unmask.io.progress import Progress
-from unmask.io.writing import refuse_existing, refuse_foreign, write_json, writing_directory
+from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_inside, write_json, writing_directory
 from unmask.tokenization.learning.train import TrainingReport
 from unmask.tokenization.learning.train import train_tokenizer as train
 from unmask.tokenization.learning.word_training import train_word_tokenizer
@@ -64,6 +64,7 @@ def train_tokenizer(
         SEGMENTERS[settings.segmenter]()  # before text is read: its package may be missing
     corpora = find_corpora(text, reading, cleaning)
     files = [file for corpus in corpora for file in corpus.files]
+    refuse_inputs_inside(out, files)
     counts = CorpusCounts()
     sizes = {path: path.stat().st_size for path in files if path != STANDARD_INPUT}
     total = max(1, sum(sizes.values()))

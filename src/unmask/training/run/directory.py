@@ -29,6 +29,7 @@ from unmask.io.writing import (
     put_back,
     refuse_existing,
     refuse_foreign,
+    remove_replaced,
     write_json,
     write_text,
     writing,
@@ -132,6 +133,7 @@ def opening_run(
         if aside.is_dir() and directory.is_dir() and not _names(directory):
             directory.rmdir()  # of an attempt to replace the run that was killed
         put_back(directory)
+        put_back(directory / MODEL)
         for checkpoint in (directory / CHECKPOINTS).glob(f"{REPLACED}*"):
             put_back(checkpoint.with_name(checkpoint.name.removeprefix(REPLACED)))
         is_run = saved.is_file() or bool(list_steps(directory / CHECKPOINTS))
@@ -178,7 +180,7 @@ def _replacing(directory: Path, aside: Path) -> Iterator[None]:
         shutil.rmtree(directory, ignore_errors=True)
         os.replace(aside, directory)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    remove_replaced(directory)
 
 
 @contextmanager

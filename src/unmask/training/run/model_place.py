@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from unmask.errors import OutputError
-from unmask.io.paths import GENERATOR, SPAN_BOUNDARY
-from unmask.io.writing import UNFINISHED, as_output_error, refuse_existing, refuse_foreign, sha256
+from unmask.io.paths import GENERATOR, MODEL, RESULTS, SPAN_BOUNDARY
+from unmask.io.writing import UNFINISHED, as_output_error, refuse_existing, refuse_foreign, sha256, writing_directory
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
 from unmask.tokenization.directory import KEPT_FILES
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
@@ -73,26 +75,60 @@ def writing_what_is_missing() -> Iterator[None]:
 
 
 @contextmanager
-def replacing_model(model: Path) -> Iterator[None]:
-    """A block that writes a model; see `drop_card` for where its weights are others then."""
-    before = _checksums(model)
-    yield
-    if _checksums(model) != before:
-        drop_card(model)
+def replacing_model(run: Path) -> Iterator[Path]:
+    """Yields a directory to write a run's model into, which takes the place of the one there as a whole.
+
+    What is no part of a model, such as an edited card, stays beside it; see `drop_card` for where its weights are
+    others then. The figures of the model that is replaced are gone before it is.
+    """
+    model = run / MODEL
+    with writing_directory(model, overwrite=True) as new:
+        yield new
+        for folder in (Path(), Path(GENERATOR)):
+            if (new / folder).is_dir():
+                _keep_foreign(model / folder, new / folder)
+        if _checksums(new) != _checksums(model):
+            drop_card(new, model)
+        with as_output_error(run / RESULTS):
+            (run / RESULTS).unlink(missing_ok=True)
+
+
+def _keep_foreign(old: Path, new: Path) -> None:
+    """Places in a new model what somebody has put beside the old one."""
+    for path in old.glob("*"):
+        if any(path.match(pattern) for pattern in _MODEL_FILES):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, new / path.name, symlinks=True, copy_function=link_or_copy, dirs_exist_ok=True)
+        else:
+            link_or_copy(path, new / path.name)
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """A hard link where the disk has them, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _checksums(model: Path) -> dict[str, str]:
     return {str(path.relative_to(model)): sha256(path) for path in sorted(model.rglob("*.safetensors"))}
 
 
-def drop_card(model: Path) -> None:
-    """Removes the card of a model that it no longer describes, or warns where it has been edited, and stays."""
-    for card in (model / CARD, model / GENERATOR / CARD):
-        if _is_unedited(card):
+def drop_card(model: Path, shown: Path | None = None) -> None:
+    """Removes the card of a model that it no longer describes, or warns where it has been edited, and stays.
+
+    Args:
+        shown: what messages call the model; None: by its name.
+    """
+    for folder in (Path(), Path(GENERATOR)):
+        path, card = model / folder / CARD, (shown or model) / folder / CARD
+        if _is_unedited(path):
             with as_output_error(card):
-                card.unlink()
+                path.unlink()
             logger.warning(_GOES, card)
-        elif card.exists():
+        elif path.exists():
             logger.warning("%s has been edited, so it stays: it describes the model that is replaced", card)
 
 

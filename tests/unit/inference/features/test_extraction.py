@@ -353,6 +353,8 @@ def test_outputs_are_kept_and_replaced(model: Path, texts: Path, tmp_path: Path)
         extract_features(model, texts, out)
     extract_features(model, texts, out, pool="mean", overwrite=True)
     assert len(np.load(out / "features.npy")) == 4
+    with pytest.raises(OutputError, match=r"index\.jsonl is needed and lies in"):
+        extract_features(model, out / "index.jsonl", out, overwrite=True)
     (out / "thesis.doc").write_text("")
     with pytest.raises(OutputError, match=r"holds thesis\.doc"):
         extract_features(model, texts, out, overwrite=True)

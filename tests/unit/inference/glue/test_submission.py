@@ -246,6 +246,8 @@ def test_what_is_there_is_not_overwritten_unasked(tmp_path: Path, small: dict[st
     assert out.read_bytes() == b"mine"
     submit([run], out, data=data, allow_missing=True, overwrite=True, predict=answer_in_turn)
     assert zipfile.is_zipfile(out)
+    with pytest.raises(OutputError, match=r"test\.tsv is needed and would be overwritten"):
+        submit([run], data / "RTE" / "test.tsv", data=data, allow_missing=True, overwrite=True, predict=answer_in_turn)
 
 
 def test_tasks_whose_answers_are_all_the_same_are_named(

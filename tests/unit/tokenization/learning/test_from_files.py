@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.files import write
-from unmask.errors import SettingsError
+from unmask.errors import OutputError, SettingsError
 from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
@@ -19,3 +19,9 @@ def test_a_lone_path_and_a_dictionary_of_settings_are_taken(tmp_path: Path) -> N
     assert found.fingerprint() == expected.fingerprint()
     with pytest.raises(SettingsError, match="settings: unknown key vocabsize; did you mean vocab_size"):
         train_tokenizer(text, tmp_path / "third", {"vocabsize": 30})
+
+
+def test_its_text_is_never_written_over(tmp_path: Path) -> None:
+    text = write(tmp_path / "vocab.txt", "the man and the dog\n" * 9)
+    with pytest.raises(OutputError, match=r"vocab\.txt is needed and lies in"):
+        train_tokenizer(text, tmp_path, {"vocab_size": 30}, overwrite=True)

@@ -15,8 +15,8 @@ from support.checkpoints import save_checkpoint
 from support.corpora import contents, names
 from support.files import write
 from unmask.config import build_settings, read_settings_file
-from unmask.errors import AnotherProcess, InputError, Interrupted, OutputError, SettingsError
-from unmask.io.paths import RECIPE
+from unmask.errors import AnotherProcess, InputError, Interrupted, ModelError, OutputError, SettingsError
+from unmask.io.paths import RECIPE, model_directory
 from unmask.recipe.tree import PretrainRecipe
 from unmask.training.device import without_free_memory
 from unmask.training.optimizers.optimizer import Schedule, Stage, build_optimizer
@@ -274,6 +274,17 @@ def test_the_only_checkpoint_is_found_where_its_replacement_was_killed(tmp_path:
     write(run / "checkpoints" / ".unfinished-replaced-step-00000004" / "weights", "days of work")
     with opening_run(run, recipe(), resume=True, overwrite=False):
         assert names(run / "checkpoints") == ["step-00000004"]
+
+
+def test_a_model_whose_replacement_was_killed_has_its_name_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begin(run)
+    write(run / ".unfinished-replaced-model" / "config.json", "{}")  # what a kill between two renames leaves
+    for given in (run, run / "model"):
+        with pytest.raises(ModelError, match=r"run/model: a command that replaced it was stopped half-way"):
+            model_directory(given)
+    with opening_run(run, recipe(), resume=True, overwrite=False):
+        assert model_directory(run) == run / "model"
 
 
 def test_a_directory_in_which_another_process_works_is_left_alone(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from support.corpora import contents, names
+from support.files import write
 from unmask.errors import OutputError
+from unmask.io.writing import writing
 from unmask.training.run.model_place import (
     CARD,
     check_files,
@@ -19,11 +23,10 @@ from unmask.training.run.model_place import (
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Two models, one inside the other, without weights."""
-    for folder in (tmp_path, tmp_path / "generator"):
-        folder.mkdir(exist_ok=True)
-        (folder / "config.json").write_text("{}")
-    return tmp_path
+    """Two models in a run, one inside the other, without weights."""
+    for folder in (model := tmp_path / "run" / "model", model / "generator"):
+        write(folder / "config.json", "{}")
+    return model
 
 
 def test_a_discriminator_is_replaced_with_its_generator_and_with_nothing_else(model: Path) -> None:
@@ -57,15 +60,15 @@ def test_what_cannot_be_written_after_the_last_step_says_how_to_write_it() -> No
 
 
 def test_a_card_does_not_outlive_its_model_unseen(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def train_on() -> None:
-        with replacing_model(model):
-            (model / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes() + b"1")
+    def train_on(more: bytes = b"1") -> None:
+        before = (model / "model.safetensors").read_bytes()
+        with replacing_model(model.parent) as new:
+            write(new / "model.safetensors", before + more)
 
     card = model / CARD
     card.write_text(marked("# A model\n"), "utf-8")
     (model / "model.safetensors").write_bytes(b"0")
-    with replacing_model(model):
-        (model / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes())
+    train_on(b"")
     assert card.exists(), "the model is the same"
     assert not caplog.messages
     train_on()
@@ -78,3 +81,28 @@ def test_a_card_does_not_outlive_its_model_unseen(model: Path, caplog: pytest.Lo
         assert card.read_text("utf-8") == edited
     assert len(caplog.messages) == 2
     assert "has been edited, so it stays: it describes the model that is replaced" in caplog.messages[-1]
+
+
+def test_a_model_is_replaced_as_a_whole_and_what_is_beside_it_stays(model: Path) -> None:
+    """Figures of the model that is replaced do not stay for the new one, whenever the process is killed."""
+    results = write(model.parent / "results.json", "{}")
+    write(model / "head.safetensors", "of the old one")
+    theirs = {".git/HEAD": "main", "notes.md": "mine", "generator/README.md": "by hand", "README.md": "by hand too"}
+    for name, content in theirs.items():
+        write(model / name, content)
+    (model / "data").symlink_to("gone")
+    before = contents(model)
+    with pytest.raises(OutputError, match=r"/run/model/model\.safetensors: free"), replacing_model(model.parent) as new:  # noqa: PT012
+        write(new / "config.json", "new")
+        with writing(new / "model.safetensors"):
+            raise OSError(errno.ENOSPC, "full")
+    assert contents(model) == before
+    assert results.exists()
+    with replacing_model(model.parent) as new:
+        write(new / "config.json", "new")
+        write(new / "generator" / "config.json", "new")
+        assert contents(model) == before
+    assert {name: (model / name).read_text() for name in theirs} == theirs
+    assert names(model) == [".git", "README.md", "config.json", "data", "generator", "notes.md"]
+    assert (model / "config.json").read_text() == "new"
+    assert names(model.parent) == ["model"]
