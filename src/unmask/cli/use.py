@@ -186,6 +186,7 @@ def split_command(
     group: Annotated[
         str | None, typer.Option("--group", metavar="COLUMN", help="rows with equal values stay together")
     ] = None,
+    columns: Columns = None,
     encoding: Encoding = "utf-8",
     separator: Separator = None,
     header: Header = "first_row",
@@ -193,10 +194,14 @@ def split_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Split examples by article, document or premise: 80 % train, 10 % dev, 10 % test, the same every time."""
+    from unmask.inference.task_options import naming_columns
+    from unmask.recipe.loading import read_columns
     from unmask.tasks.splitting import split_file
 
-    files = given_files(file, encoding, separator, header, quoted)
-    for path, count in split_file(files, task, out, group=group, overwrite=overwrite).items():
+    named, files = read_columns(columns or []), given_files(file, encoding, separator, header, quoted)
+    with naming_columns():
+        counts = split_file(files, task, out, group=group, named=named, overwrite=overwrite)
+    for path, count in counts.items():
         print(f"{path}: {count:,}")
 
 

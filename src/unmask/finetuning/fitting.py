@@ -4,6 +4,7 @@ the learning rate is."""
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from unmask.config import Overrides, parse_overrides
 from unmask.io.paths import model_directory
 from unmask.models.hub.source import ModelSource, open_source
 from unmask.recipe.tree import FinetuneRecipe
+from unmask.training.settings import TrainSettings
 
 logger = logging.getLogger("unmask")
 
@@ -103,6 +105,24 @@ def _with_rate(settings: FinetuneRecipe, width: int, given: Mapping[str, Any]) -
             optimizer.learning_rate,
         )
     return settings.model_copy(update={"optimizer": optimizer.model_copy(update={"learning_rate": rate})})
+
+
+FEW_STEPS, ENOUGH_STEPS = 100, 200
+"""A new head has hardly begun to learn in the first number of steps; few examples want many epochs (Mosbach et al.
+2021; Zhang et al. 2021)."""
+
+
+def epochs_advice(train: TrainSettings, num_examples: int, key: str = "train.epochs") -> str | None:
+    """What to say of a run that is too short to learn much; None of others.
+
+    Args:
+        key: what the setting of the epochs is called.
+    """
+    epochs, of_epoch = train.epochs, -(-num_examples // train.batch_size)
+    if epochs is None or (steps := math.ceil(epochs * of_epoch)) >= FEW_STEPS:
+        return None
+    more, unit = math.ceil(ENOUGH_STEPS / of_epoch), "step" if steps == 1 else "steps"
+    return f"{key}={epochs:g} gives {steps} {unit}, in which little is learnt: {key}={more} gives {more * of_epoch}"
 
 
 def warn_of_untrained_positions(longest: int, trained: int | None, source: object, key: str) -> None:

@@ -7,7 +7,6 @@ interrupted run that is resumed ends with the same weights, bit for bit, as one 
 from __future__ import annotations
 
 import logging
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from typing import Any
 from unmask.config import Overrides
 from unmask.errors import SettingsError
 from unmask.finetuning.files import Base, check_files, look_at_bases, shared_files
-from unmask.finetuning.fitting import fit_to_models
+from unmask.finetuning.fitting import epochs_advice, fit_to_models
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.measuring import Measurement
 from unmask.finetuning.search.search import bases_of, run_trials
@@ -55,10 +54,6 @@ from unmask.training.session import RunContext, run_session
 from unmask.training.steps import Learner
 
 logger = logging.getLogger("unmask")
-
-FEW_STEPS, ENOUGH_STEPS = 100, 200
-"""A new head has hardly begun to learn in the first number of steps; few examples want many epochs (Mosbach et al.
-2021; Zhang et al. 2021)."""
 
 _NUM_SAMPLES = 12
 
@@ -216,7 +211,8 @@ def _train(
     labels += f" (f1 is that of {positive})" if (positive := positive_label(task)) is not None else ""
     logger.info("%s parameters, from %s%s", human_count(module.num_parameters), origin, labels)
     log_compute(compute, run.module.encoder.settings)
-    _advise_epochs(settings, len(run.loader.examples))
+    if advice := epochs_advice(settings.train, len(run.loader.examples)):
+        logger.info(advice)
     plain = compute.for_figures()
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain, log)
     in_steps = ranks.during_steps(settings.train.rank_timeout_s)
@@ -243,21 +239,6 @@ def _train(
         with ranks.agreeing(), writing_what_is_missing():  # the others wait: what fails here fails everywhere
             if ranks.is_first:
                 _write_results(run, dev, last_evaluation, directory, plain, log)
-
-
-def _advise_epochs(settings: FinetuneRecipe, num_examples: int) -> None:
-    epochs, of_epoch = settings.train.epochs, -(-num_examples // settings.train.batch_size)
-    if epochs is None or (steps := math.ceil(epochs * of_epoch)) >= FEW_STEPS:
-        return
-    more = math.ceil(ENOUGH_STEPS / of_epoch)
-    logger.info(
-        "train.epochs=%g gives %d %s, in which little is learnt: train.epochs=%d gives %d",
-        epochs,
-        steps,
-        "step" if steps == 1 else "steps",
-        more,
-        more * of_epoch,
-    )
 
 
 def _write_results(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from unmask.errors import InputError
@@ -60,6 +62,27 @@ def open_parquet(
     return Table(
         names if is_sound else (), name, rows() if is_sound else iter(()), dict(zip(names, types, strict=True))
     )
+
+
+def class_names(path: Path) -> dict[str, list[str]]:
+    """By column, the names of the numbers in it or in its lists: `ClassLabel` of Hugging Face `datasets`."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_schema
+    except ImportError:
+        return {}  # reading the rows says so
+    try:
+        metadata = json.loads((read_schema(path).metadata or {}).get(b"huggingface", b"{}"))
+        features = metadata["info"]["features"]
+    except (ArrowException, OSError, ValueError, KeyError, TypeError):
+        return {}
+    names = {}
+    for column, feature in features.items() if isinstance(features, dict) else ():
+        inner = feature[0] if isinstance(feature, list) and feature else feature
+        inner = inner.get("feature", inner) if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and isinstance(inner.get("names"), list):
+            names[column] = [str(name) for name in inner["names"]]
+    return names
 
 
 def _longest(file: IO[bytes], group: int, columns: list[str] | None) -> int:

@@ -29,15 +29,17 @@ from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_ins
 from unmask.tasks.choice.layouts import CODAH_COLUMNS
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.rows import list_in_cell
-from unmask.tasks.settings import kind_of
+from unmask.tasks.settings import ColumnSettings, TaskSettings, kind_of
 from unmask.tasks.splits import SPLITS, SplitName, Unsplittable, one_spelling, split_of_groups, warn_of_splits
-from unmask.tasks.table import check_name
+from unmask.tasks.table import check_name, open_task
 from unmask.tasks.tagging import files as tagging
 from unmask.tasks.tagging.conll import begins_document, begins_document_of_conllu, read_columns, read_conllu
 from unmask.tasks.tagging.files import FORMATS, has_published_layout
 from unmask.tasks.text.data_sets import DATA_SETS
 
 logger = logging.getLogger("unmask")
+
+USUAL_NAMES = ColumnSettings()
 
 _LOOKED_AT = 1_000
 """Rows of a `.parquet` that are looked at for a column to suggest."""
@@ -64,7 +66,13 @@ Writer = Callable[[Iterable[Any]], bytes]
 
 
 def split_file(
-    path: DataPath, task: str, out: Path, *, group: str | None = None, overwrite: bool = False
+    path: DataPath,
+    task: str,
+    out: Path,
+    *,
+    group: str | None = None,
+    named: ColumnSettings = USUAL_NAMES,
+    overwrite: bool = False,
 ) -> dict[Path, int]:
     """Writes `train`, `dev` and `test`, with the suffix of the file, into a new directory.
 
@@ -78,6 +86,7 @@ def split_file(
         out: a directory that does not exist or is empty.
         group: the column by which rows belong together; None takes the column of a data set's first text, or the first
             of the kind's `group_columns`, that exists.
+        named: the user's names of columns, in place of the usual ones of the kind.
         overwrite: True replaces an earlier split in `out`.
 
     Returns:
@@ -98,11 +107,14 @@ def split_file(
     form = DATA_SETS[task].files.txt_format if suffix == ".txt" and task in DATA_SETS else suffix
     if len(file.paths) > 1 and suffix != ".parquet":
         raise InputError(f"{file}: expected one file to split, or shards in .parquet; make one of them first")
-    texts = (*_own_columns(task), *FACTS[kind].group_columns)
+    checked = named.model_copy(update={"labels": None})  # which would need another setting
+    open_task(TaskSettings.model_validate({"name": task}), checked)  # refuses columns that the task does not read
+    usual = [getattr(named, name, None) or name for name in FACTS[kind].group_columns]
+    texts = named.texts[:1] if kind != "tagging" and named.texts else (*_own_columns(task), *usual)
     columns = _Columns(
         texts if group is None else (group,),
         texts,
-        *(_label_columns(task) if kind == "classification" else ((), frozenset())),
+        *(_label_columns(task, named) if kind == "classification" else ((), frozenset())),
     )
     own_file = task in tagging.DATA_SETS and has_published_layout(file)
     has_words = own_file or FORMATS.get(suffix) in (read_columns, read_conllu)
@@ -140,10 +152,10 @@ def _own_columns(task: str) -> list[str]:
     return [layout.texts[0] for layout in DATA_SETS[task].files.layouts] if task in DATA_SETS else []
 
 
-def _label_columns(task: str) -> tuple[Sequence[str], Set[str]]:
+def _label_columns(task: str, named: ColumnSettings) -> tuple[Sequence[str], Set[str]]:
     """The columns of labels, and the values in them that mean none."""
-    if task not in DATA_SETS:
-        return ["label"], frozenset()
+    if task not in DATA_SETS or "label" in named.model_fields_set:
+        return [named.label], DATA_SETS[task].unlabelled if task in DATA_SETS else frozenset()
     return [layout.label for layout in DATA_SETS[task].files.layouts], DATA_SETS[task].unlabelled
 
 
@@ -324,9 +336,10 @@ def _column(columns: Sequence[str], there: Sequence[str], place: str, rows: Sequ
             return name
     suggested = _wordiest(there, rows)
     example = "" if suggested is None else f", such as --group {shlex.quote(suggested)}"
+    named = f"--column {columns[-1]}=COLUMN, or " if len(columns) > 1 else ""
     raise InputError(
         f"{place}: no column {' or '.join(map(repr, columns))} by which rows belong together: there is "
-        f"{', '.join(there)}; name one of them: --group COLUMN keeps rows with equal COLUMN together{example}"
+        f"{', '.join(there)}; name one of them: {named}--group COLUMN keeps rows with equal COLUMN together{example}"
     )
 
 

@@ -162,6 +162,8 @@ BAD_USES: dict[str, tuple[dict[str, str], str, str]] = {
      "d.tsv:3: 1 fields where the header has 2 (text, label): fix the row"),
     "no such group": ({"d.tsv": TSV}, "split d.tsv --task classification --out s --group title",
      "d.tsv:1: no column 'title' by which rows belong together: there is text, label; name one of them: --group"),
+    "no column of a text to split": ({"d.tsv": TSV}, "split d.tsv --task classification --out s --column question=text",
+     "--column question is not for texts and pairs of texts"),
 }  # fmt: skip
 
 

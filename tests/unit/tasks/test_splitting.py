@@ -20,6 +20,7 @@ from unmask.errors import InputError, OutputError, SettingsError
 from unmask.io.input_files import InputFiles
 from unmask.io.settings import TableSettings
 from unmask.io.tables import read_rows
+from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.splits import SPLITS, split_of_groups
 from unmask.tasks.splitting import split_file
 
@@ -269,7 +270,7 @@ def a_genre(number: int) -> str:
 )  # fmt: skip
 def test_the_column_of_a_group_is_asked_for_by_example(tmp_path: Path, content: str, example: str) -> None:
     path = write(tmp_path / "a.csv", f"{content}\n")
-    told = "name one of them: --group COLUMN keeps rows with equal COLUMN together" + (
+    told = "name one of them: --column text=COLUMN, or --group COLUMN keeps rows with equal COLUMN together" + (
         example and f", such as {example}"
     )
     with pytest.raises(InputError, match=re.escape(told) + "$"):
@@ -406,3 +407,16 @@ def test_labels_that_were_not_looked_at_are_told(tmp_path: Path, caplog: pytest.
     rows = [{"text": str(number), "book": "x"} for number in range(10)]
     split_file(write_rows(tmp_path / "a.jsonl", *rows), "classification", tmp_path / "out")
     assert "a.jsonl: no label in a column 'label': whether each part has all labels was not checked" in caplog.text
+
+
+def test_columns_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    split_of = split_of_groups("ABCDEFGHIJ")
+    path = write(tmp_path / "a.csv", "Text,Label\n" + "".join(f"{text},x\n{text.upper()},x\n" for text in "abcdefghij"))
+    with pytest.raises(InputError, match=r"a\.csv:1: no column .* name one of them: --column text=COLUMN, or --group"):
+        split_file(path, "classification", tmp_path / "out")
+    split_file(path, "classification", tmp_path / "out", named=ColumnSettings(text="Text", label="Label"))
+    for name, part in texts_of(tmp_path / "out", ".csv").items():
+        assert {line[0].upper() for line in part.splitlines()[1:]} == {key for key in split_of if split_of[key] == name}
+    assert not caplog.messages
+    with pytest.raises(SettingsError, match=r"data\.columns\.question is not for texts"):
+        split_file(path, "classification", tmp_path / "out2", named=ColumnSettings(question="Text"))

@@ -18,9 +18,8 @@ from unmask.doctor.findings import Diagnosis, FigureTable, Finding
 from unmask.doctor.recipe.checks import check_rate, steps_of
 from unmask.errors import InputError, UserError
 from unmask.finetuning.files import shared_files
-from unmask.finetuning.fitting import fit_to_models
+from unmask.finetuning.fitting import FEW_STEPS, fit_to_models
 from unmask.finetuning.inputs import TaskInputs, open_inputs
-from unmask.finetuning.run import FEW_STEPS
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.example_sets import ExampleSet
 from unmask.io.progress import human_count, human_duration

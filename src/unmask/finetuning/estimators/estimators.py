@@ -9,6 +9,7 @@ settings. No run directory is written. Every estimator works in `Pipeline`, `cro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ from unmask.finetuning.estimators.inputs import (
     rows_of,
     tags_of_texts,
 )
-from unmask.finetuning.fitting import rate_for, warn_of_untrained_positions
+from unmask.finetuning.fitting import epochs_advice, rate_for, warn_of_untrained_positions
 from unmask.finetuning.inputs import build_module, fit_loss
 from unmask.finetuning.run import save_finetuned
 from unmask.inference.example_sets import encode_sets, run_module
@@ -57,6 +58,11 @@ from unmask.training.run.model_place import check_place
 from unmask.training.state import StepResult, TrainState
 from unmask.training.stepping.eager import EagerStepper
 from unmask.training.steps import Learner
+
+logger = logging.getLogger("unmask")
+
+WARNED_OF: set[str] = set()
+"""What this process has warned of: every fold of a cross-validation fits anew."""
 
 
 @dataclass(eq=False, repr=False)
@@ -167,6 +173,9 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             counts.log("X")
             trained = settings.task.max_length if settings.from_scratch else source.trained_length
             warn_of_untrained_positions(int(training.row_lengths.max()), trained, source.directory, "max_length")
+            if (advice := epochs_advice(settings.train, len(training), "epochs")) and advice not in WARNED_OF:
+                WARNED_OF.add(advice)
+                logger.warning(advice)
             loader = ExampleLoader(training, settings.seed, settings.train.batch_size, settings.train.batch_size)
             optimizer = build_optimizer(module.to(compute.device), settings.optimizer)
             progress = _LossCurve()

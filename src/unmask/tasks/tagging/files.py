@@ -6,14 +6,13 @@ Published: WNUT-17 (Derczynski et al. 2017), WikiGold (Balasuriya et al. 2009), 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from unmask.errors import InputError
 from unmask.io.input_files import DataPath, InputFiles, as_files, files_of
+from unmask.io.parquet import class_names
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
 from unmask.tasks.tagging.conll import (
@@ -87,7 +86,7 @@ FORMATS: dict[str, Reader] = {
 }
 """Files without a header, by suffix."""
 
-_TABLES = (".jsonl", ".csv", ".parquet")
+_TABLES = (".jsonl", ".json", ".csv", ".parquet")
 """Files that are tables for every data set; .tsv is one only if the data set has no files of its own."""
 
 
@@ -129,8 +128,8 @@ def read_file(
             yield from _read_table(file)
         else:
             raise InputError(
-                f"{file}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .csv, .tsv "
-                "or .parquet with the columns tokens and tags; rename it"
+                f"{file}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .json, "
+                ".csv, .tsv or .parquet with the columns tokens and tags; rename it"
             )
 
 
@@ -190,7 +189,7 @@ def _is_numbered(file: InputFiles, columns: TaggingColumns) -> bool:
 
 def _read_table(file: InputFiles) -> Iterator[Row]:
     """The rows of a table; numbered tags get the names that a `.parquet` of Hugging Face `datasets` holds."""
-    names = _names_of_numbers(file.path) if file.path.suffix == ".parquet" else {}
+    names = class_names(file.path) if file.path.suffix == ".parquet" else {}
     for row in read_rows(file):
         fields = dict(row.fields)
         for column, tag_names in names.items():
@@ -199,24 +198,3 @@ def _read_table(file: InputFiles) -> Iterator[Row]:
                     tag_names[tag] if type(tag) is int and 0 <= tag < len(tag_names) else tag for tag in fields[column]
                 ]
         yield replace(row, fields=fields)
-
-
-def _names_of_numbers(path: Path) -> dict[str, list[str]]:
-    """By column, the names of the numbers in its lists."""
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_schema
-    except ImportError:
-        return {}  # reading the rows says so
-    try:
-        metadata = json.loads((read_schema(path).metadata or {}).get(b"huggingface", b"{}"))
-        features = metadata["info"]["features"]
-    except (ArrowException, OSError, ValueError, KeyError, TypeError):
-        return {}
-    names = {}
-    for column, feature in features.items() if isinstance(features, dict) else ():
-        inner = feature[0] if isinstance(feature, list) and feature else feature
-        inner = inner.get("feature", inner) if isinstance(inner, dict) else None
-        if isinstance(inner, dict) and isinstance(inner.get("names"), list):
-            names[column] = [str(name) for name in inner["names"]]
-    return names

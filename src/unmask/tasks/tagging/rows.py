@@ -22,9 +22,10 @@ Span = tuple[int, int]
 """First character, and the one after the last."""
 
 _POSSESSIVE = re.compile("(?<=\\w)['’][sS]$")
-_ENTITIES = ("entities", "label", "labels")
-"""Where entities are looked for; doccano writes `label`, which may also be the class of a text, and is no list then."""
-_ENTITY_KEYS = (("start", "end", "label"), ("start_offset", "end_offset", "label"))
+_ENTITIES = ("entities", "spans", "label", "labels")
+"""Where entities are looked for; Prodigy and spaCy write `spans`; doccano and Label Studio `label`, which may also be
+the class of a text, and is no list then."""
+_ENTITY_KEYS = (("start", "end", "label"), ("start", "end", "labels"), ("start_offset", "end_offset", "label"))
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def read_example(
     """A row as an example, its tags unchanged.
 
     A row has `tokens` or `text`, and perhaps `tags`, or `entities` that point into the text: `[[start, end, label]]`,
-    which doccano calls `label`.
+    which other programs call `spans` or `label`.
 
     Args:
         columns: of a table; rows of other files have the usual ones.
@@ -286,8 +287,13 @@ def _entities_of(row: Row, tags_name: str | None, is_text: bool) -> Any:
         return value if isinstance(value, list) and isinstance(value[0], list | Mapping) else None
     if row.fields.get("entities") is not None:
         return _perhaps_list(row, "entities")
-    lists = (_perhaps_list(row, name) for name in _ENTITIES)
-    return next((value for value in lists if isinstance(value, list)), None)
+    names = (name for name in _ENTITIES if is_text or name != "spans")  # beside words they may be of words
+    name, value = next(((name, its) for name in names if isinstance(its := _perhaps_list(row, name), list)), ("", None))
+    if name == "spans" and (answer := row.fields.get("answer")) in ("reject", "ignore"):
+        raise InputError(
+            f"{row.source}: answer is {shown(answer)}: expected spans that were accepted; take the row out"
+        )
+    return value
 
 
 def _perhaps_list(row: Row, name: str) -> Any:
@@ -326,14 +332,16 @@ def _tags_of_entities(entities: Any, text: str, units: Sequence[Span], source: s
 def _checked_entity(entity: Any, length: int, source: str) -> tuple[int, int, str]:
     given = entity
     if isinstance(entity, Mapping):
-        keys = next((keys for keys in _ENTITY_KEYS if keys[0] in entity), _ENTITY_KEYS[0])
-        given = [entity.get(key) for key in keys]
+        keys = next((keys for keys in _ENTITY_KEYS if all(key in entity for key in keys)), _ENTITY_KEYS[0])
+        *places, labels = (entity.get(key) for key in keys)
+        given = [*places, labels[0] if isinstance(labels, list) and len(labels) == 1 else labels]
     if isinstance(given, list) and len(given) == 3:
         start, end, label = given
         if type(start) is int and type(end) is int and 0 <= start < end <= length and isinstance(label, str) and label:
             return start, end, label
     raise InputError(
         f"{source}: the entity {shown(entity)}: expected [start, end, label], characters of the text from 0 to {length}"
+        ", or an object of start, end and label (or labels, a list of one)"
     )
 
 

@@ -45,7 +45,7 @@ from unmask.tasks.tagging.rows import (
     single_word,
     with_context,
 )
-from unmask.tasks.tagging.schemes import Scheme, are_bio, complete_labels, detect_scheme, find_entities
+from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, are_bio, complete_labels, detect_scheme, find_entities
 from unmask.tasks.tagging.windows import encode_sentences
 from unmask.tokenization.opening import Tokenizer
 
@@ -164,6 +164,13 @@ class Tagging:
             for row in self.load_rows(path):
                 self._read(row)  # raises at the first row without tags, naming the columns that it has
             raise InputError(f"{path}: not a single sentence in it: nothing to learn or to measure")
+        if scheme == "none" and OUTSIDE in seen:
+            kind = min(seen - {OUTSIDE})
+            logger.warning(
+                "%s: no tag begins with B- or I-, so tags such as %r are read as they are, like parts of speech, and "
+                "no entities will be found: if %s is an entity's type, write I-%s",
+                *(path, kind, kind, kind),
+            )
         labels = complete_labels(seen)
         if len(labels) > MOST_LABELS:
             raise InputError(

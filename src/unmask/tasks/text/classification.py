@@ -22,8 +22,10 @@ from unmask.models.encoder import Encoder
 from unmask.tasks.base import ExampleCounts, Prediction, log_mean_probability
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
+from unmask.tasks.rows import listed
 from unmask.tasks.sequence_module import SequenceModule, label_loss, new_sequence_module
 from unmask.tasks.settings import ColumnSettings, TaskSettings
+from unmask.tasks.text.class_names import naming_classes
 from unmask.tasks.text.data_sets import DATA_SETS, TextDataSet
 from unmask.tasks.text.examples import TextExample, TextFiles
 from unmask.tasks.text.labels import read_label, sorted_and_checked, unknown_label
@@ -118,7 +120,14 @@ class Classification(TextTask[str]):
                 f"{self.files.columns.label!r} looks like ids, texts or measured values; name the right one with "
                 "data.columns.label=..., take task.name=regression for values, or list the labels in task.labels"
             )
-        return sorted_and_checked(found)
+        labels = sorted_and_checked(found)
+        if {"-1", "0", "1"}.issubset(labels):
+            logger.warning(
+                "%s: labels %s: if -1 means that there is no label, take out its rows, the first of which is %s; if it "
+                "is one, list all in task.labels for no warning",
+                *(path, listed(labels), found["-1"]),
+            )
+        return labels
 
     def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[LabelledText]:
         """See `Task`; notes numbers in a table that are read as the ids of names, for they may mean other labels."""
@@ -131,7 +140,8 @@ class Classification(TextTask[str]):
                 counts.note(f"labels that are numbers, taken for ids ({', '.join(meant)})")
             return label
 
-        return self.files.load(path, counts, read, unlabelled)
+        known = {**self._ids, **self._meanings}
+        return self.files.load(path, counts, naming_classes(path, known, read), unlabelled)
 
     def _read_label(self, row: Row, name: str) -> str | None:
         label = read_label(row, name, may_be_empty="" in self.data_set.unlabelled)

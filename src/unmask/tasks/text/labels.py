@@ -30,9 +30,10 @@ def read_label(row: Row, name: str, may_be_empty: bool = False) -> str:
     """
     value = _labelled(row, name)
     if isinstance(value, list | dict):
+        by_column = '; pandas writes rows with to_json(..., orient="records", lines=True)' if "0" in value else ""
         raise InputError(
             f"{row.source}: the column {name!r} holds {shown(value)}: expected a label, a string or a number (lists "
-            "of labels are for task.multi_label)"
+            f"of labels are for task.multi_label){by_column}"
         )
     return "" if may_be_empty and value in ("", None) else _plain_label(row, name, value)
 

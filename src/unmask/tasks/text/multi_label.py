@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import listed, named
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
+from unmask.tasks.text.class_names import naming_classes
 from unmask.tasks.text.examples import TextExample
 from unmask.tasks.text.labels import read_flag, read_labels, sorted_and_checked, unknown_label
 from unmask.tasks.text.metrics import LabelSetScore, f1_scores, warn_of_absent
@@ -89,6 +90,11 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
                 "there or not, write it out as two labels and leave task.multi_label out"
             )
         return replace(fitted, labels=sorted_and_checked(found, self.settings.label_separator))
+
+    def load(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[ManyLabelled]:
+        its_own = self.files.columns.labels is not None
+        read = self._read_label if its_own else naming_classes(path, self._ids, self._read_label)
+        return self.files.load(path, counts, read, unlabelled)
 
     def _read_label(self, row: Row, name: str) -> tuple[str, ...]:
         """An example with an empty list of labels counts as labelled."""

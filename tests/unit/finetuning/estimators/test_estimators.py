@@ -379,8 +379,19 @@ def test_a_vocabulary_of_another_language_is_warned_of_once(tiny_model: Path, ca
     """Not in every fold, nor at `fit` and at `predict`."""
     texts = ["국민은 기다린다", "영화가 좋다", "영화는 길다", "국민이 온다"]
     cross_val_score(classifier(tiny_model, epochs=1), texts, ["a", "b", "a", "b"], cv=2)
-    [told] = caplog.messages
+    [told] = [line for line in caplog.messages if line.startswith("X: ")]
     assert told.startswith("X: 100 % of the tokens")
+
+
+def test_few_steps_are_warned_of_once(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.finetuning.estimators.estimators.WARNED_OF", set())
+    for _ in range(2):
+        classifier(tiny_model, epochs=2).fit(TEXTS, LABELS)
+    assert caplog.record_tuples == [
+        ("unmask", 30, "epochs=2 gives 6 steps, in which little is learnt: epochs=67 gives 201")
+    ]
 
 
 def test_labels_that_differ_in_case_are_told(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:

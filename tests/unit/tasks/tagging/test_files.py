@@ -42,6 +42,25 @@ def test_labels_come_from_the_training_file_and_are_complete(tmp_path: Path) -> 
         unlabelled.fit_to(write(tmp_path / "e.conll", many))
 
 
+def test_a_json_list_is_a_table(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", '[{"tokens": ["in", "Oslo"], "tags": ["O", "B-LOC"]}]')
+    task = tagging_task(labels=None).fit_to(path)
+    assert [one.tags for one in load(task, path)[0]] == [("O", "B-LOC")]
+
+
+def test_types_without_a_prefix_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "a.conll", "in\tO\nOslo\tLOC\nAda\tPER\n")
+    task = tagging_task(labels=None).fit_to(path)
+    load(task, path)
+    assert task.labels == ("LOC", "O", "PER")
+    [told] = caplog.messages
+    assert "a.conll: no tag begins with B- or I-" in told
+    assert told.endswith("no entities will be found: if LOC is an entity's type, write I-LOC")
+    caplog.clear()
+    tagging_task(labels=None).fit_to(write(tmp_path / "b.conll", "in\tADP\nOslo\tPROPN\n"))
+    assert not caplog.messages
+
+
 def test_characters_are_tagged_where_entities_end_inside_words(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -189,6 +189,22 @@ def test_names_of_numbers_in_a_parquet_of_datasets(tmp_path: Path) -> None:
         assert read(row.fields).tags == ("O", "B-X")
 
 
+def test_entities_as_label_studio_and_prodigy_write_them() -> None:
+    text, tags = "Ada in Oslo", ("B-PER", "O", "O")
+    entity = {"start": 0, "end": 3, "text": "Ada", "labels": ["PER"]}
+    for label in ([entity], json.dumps([entity])):
+        assert read({"id": 1, "text": text, "label": label}).tags == tags
+    with pytest.raises(InputError, match=r"x:7: the entity .*: expected .* or an object of start, end and label"):
+        read({"text": text, "label": [{**entity, "labels": ["PER", "LOC"]}]})
+    spans = [{"start": 0, "end": 3, "label": "PER"}]
+    assert read({"text": text, "spans": spans, "answer": "accept"}).tags == tags
+    assert read({"text": text, "spans": []}).tags == ("O", "O", "O")
+    with pytest.raises(InputError, match='x:7: answer is "reject": expected spans that were accepted'):
+        read({"text": text, "spans": spans, "answer": "reject"})
+    with pytest.raises(InputError, match="x:7: no column 'tags'"):  # of words, perhaps
+        read({"tokens": "Ada in Oslo", "spans": [[0, 1, "PER"]]})
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -46,6 +46,24 @@ def test_labels_that_may_be_something_else_are_asked_about(tmp_path: Path, label
     assert labels_of(tmp_path, labels, labels=labels) == tuple(labels)  # listed, they are what they are
 
 
+def test_minus_one_beside_other_numbers_may_be_no_label(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert labels_of(tmp_path, ["1", "-1", "0"]) == ("-1", "0", "1")
+    assert "labels -1, 0, 1: if -1 means that there is no label, take out its rows, the first of which" in caplog.text
+    assert "a.tsv:3; if it is one, list all in task.labels" in caplog.text
+    caplog.clear()
+    labels_of(tmp_path, ["1", "-1", "0"], labels=["-1", "0", "1"])
+    labels_of(tmp_path, ["1", "-1"])
+    assert not caplog.messages
+
+
+def test_a_table_that_pandas_wrote_by_column_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", '{"text": {"0": "fine"}, "label": {"0": "good"}}')
+    with pytest.raises(
+        InputError, match=r'a\.json:1: the column \'label\' .*; pandas writes .*orient="records", lines=True'
+    ):
+        new_task().fit_to(path)
+
+
 NOTHING_ELSE = (
     *(["0.0", "1.0"], ["1", "2", "10"], ["New York, NY", "Los Angeles, CA"]),
     *(["yes", "no", "yes, but"], ["none", "some"]),
