@@ -79,13 +79,23 @@ def test_what_is_not_done_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     ]
 
 
-@pytest.mark.parametrize(("modules", "message"), [({"type": 1}, "expected a list of modules"), (MODULES[:2], "cannot")])
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ({"type": 1}, "expected a list of modules"),
+        ([{"type": "Pooling", "path": "../1_Pooling"}], r"its path '\.\./1_Pooling' is not the name of a folder"),
+    ],
+)
 def test_damaged_files_are_refused(tmp_path: Path, modules: object, message: str) -> None:
-    model = save(tmp_path / "model", {}, modules)
-    if modules == MODULES[:2]:
-        (model / "1_Pooling" / "config.json").unlink()
     with pytest.raises(ModelError, match=message):
-        load_feature_model(model)
+        load_feature_model(save(tmp_path / "model", {}, modules))
+
+
+def test_a_pooling_that_is_not_there_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = save(tmp_path / "model", {})
+    (model / "1_Pooling" / "config.json").unlink()
+    assert load_feature_model(model).usual_pool == "mean"
+    assert "1_Pooling/config.json is not there, so the mean is taken" in caplog.text
 
 
 def test_version_6_has_the_length_with_the_tokenizer(tmp_path: Path) -> None:

@@ -32,8 +32,11 @@ def glue_run_command(
 ) -> None:
     """Fine-tune a model on each of GLUE's tasks by its recipe (init_from=MODEL), and average the figures."""
     from unmask.finetuning.glue import TASKS, overrides_by_task
+    from unmask.io.writing import refuse_existing
 
     words = overrides_by_task(data, overrides or [], TASKS if tasks is None else tasks.split(","))
+    for task in words:
+        refuse_existing(out / task, overwrite or resume, "choose another --out, or pass --resume or --overwrite")
     from unmask.finetuning.run import finetune
     from unmask.inference.glue.average import average_runs
     from unmask.training.distributed import joined_ranks

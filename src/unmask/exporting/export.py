@@ -100,8 +100,9 @@ def export(
         and not path.name.endswith(".index.json")
     ]
     saved = find_sentence_model(directory)
-    pooling = [] if saved is None else [saved.folder]
-    own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied), *pooling)
+    pooling = None if saved is None else saved.pooling
+    folders = [] if pooling is None else [pooling.parent.name]
+    own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied), *folders)
     refuse_foreign(out, own, "an exported model", CERTIFICATE)
     refuse_existing(out, overwrite)
     is_tuned = loaded.head_kind is not None
@@ -117,8 +118,9 @@ def export(
     with writing_directory(out, overwrite) as place:
         for path in copied:
             shutil.copy(path, place / path.name)
-        for folder in pooling:
-            shutil.copytree(directory / folder, place / folder)
+        if pooling is not None:
+            (place / pooling.parent.name).mkdir(exist_ok=True)
+            shutil.copy(pooling, place / pooling.parent.name)
         # Google's have none, and in others the class may be left out that the weights show.
         write_json(place / CONFIG, {**(loaded.config or {}), "architectures": [loaded.architecture]})
         logger.info("writing the graph")

@@ -47,8 +47,9 @@ def overrides_by_task(data: Path, overrides: Sequence[str], tasks: Sequence[str]
 
 def _files(data: Path, task: str, missing: list[str]) -> list[str]:
     """`data.*` of a task; what is not there is added to `missing`."""
-    table = next(table for table in TABLES.values() if table.task == task)
-    folder = next(iter(folders_of(data, table)), data / table.folders[0])
+    name, table = next((name, table) for name, table in TABLES.items() if table.task == task)
+    published = name.removesuffix(".tsv").removesuffix("-m")
+    folder = next(iter(folders_of(data, table)), data / published)
     files = _FILES_OF_MNLI if task == "mnli" else _FILES
     missing += [f"{folder.name}/{name}" for name in files.values() if not (folder / name).is_file()]
     return [f"data.{split}={folder / name}" for split, name in files.items()]

@@ -338,7 +338,7 @@ def _column(columns: Sequence[str], there: Sequence[str], place: str, rows: Sequ
     example = "" if suggested is None else f", such as --group {shlex.quote(suggested)}"
     named = f"--column {columns[-1]}=COLUMN, or " if len(columns) > 1 else ""
     raise InputError(
-        f"{place}: no column {' or '.join(map(repr, columns))} by which rows belong together: there is "
+        f"{place}: no column {' or '.join(map(repr, dict.fromkeys(columns)))} by which rows belong together: there is "
         f"{', '.join(there)}; name one of them: {named}--group COLUMN keeps rows with equal COLUMN together{example}"
     )
 

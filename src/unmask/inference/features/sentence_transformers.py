@@ -32,13 +32,13 @@ class SentenceModel:
     Attributes:
         pool: of its tokens.
         max_length: tokens that are read, special ones included; None: as many as the encoder can.
-        folder: where the pooling's own configuration is, beside the model.
+        pooling: the file of the pooling's own settings; None where it is not there.
         remarks: what is not done here: another pool, another module, a prompt that is put before every text.
     """
 
     pool: Pool
     max_length: int | None
-    folder: str
+    pooling: Path | None
     remarks: tuple[str, ...]
 
 
@@ -61,12 +61,18 @@ def find_sentence_model(directory: Path) -> SentenceModel | None:
         "max_seq_length"
     )  # version 6 has it in another
     length = length or _read_if_there(directory / "tokenizer_config.json").get("model_max_length")
-    modes = _read_modes(directory / paths["Pooling"] / "config.json")
+    most = length if type(length) is int and length > 0 else None
+    pooling = directory / paths["Pooling"] / "config.json"
+    if not pooling.is_file():
+        remarks.append(
+            f"{pooling.relative_to(directory)} is not there, so the mean is taken: get it where the model is from"
+        )
+        return SentenceModel("mean", most, None, tuple(remarks))
+    modes = _read_modes(pooling)
     pool = _POOLS.get(modes[0]) if len(modes) == 1 else None
     if pool is None:
         remarks.append(f"it pools by {' and '.join(modes) or 'nothing'}, and here the mean is taken")
-    most = length if type(length) is int and length > 0 else None
-    return SentenceModel(pool or "mean", most, paths["Pooling"], tuple(remarks))
+    return SentenceModel(pool or "mean", most, pooling, tuple(remarks))
 
 
 def _read_modules(path: Path) -> list[dict[str, str]]:
@@ -77,6 +83,8 @@ def _read_modules(path: Path) -> list[dict[str, str]]:
     for module in modules if isinstance(modules, list) else [modules]:
         if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
             raise ModelError(f"{path}: expected a list of modules with type and path: get the model again")
+        if Path(module["path"]).name != module["path"]:
+            raise ModelError(f"{path}: its path {module['path']!r} is not the name of a folder beside it")
     return list(modules)
 
 

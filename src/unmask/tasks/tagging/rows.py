@@ -22,7 +22,7 @@ Span = tuple[int, int]
 """First character, and the one after the last."""
 
 _POSSESSIVE = re.compile("(?<=\\w)['’][sS]$")
-_ENTITIES = ("entities", "spans", "label", "labels")
+_ENTITIES = ("entities", "label", "labels", "spans")
 """Where entities are looked for; Prodigy and spaCy write `spans`; doccano and Label Studio `label`, which may also be
 the class of a text, and is no list then."""
 _ENTITY_KEYS = (("start", "end", "label"), ("start", "end", "labels"), ("start_offset", "end_offset", "label"))

@@ -21,7 +21,8 @@ def naming_classes(
     """Reads labels of files as `read_label` does, but numbers by their names, and -1 as no label.
 
     Args:
-        known: what labels may be in files; empty: not known yet. A number among them, whose name is not, stays.
+        known: what labels may be in files; empty: not known yet. A number among them stays, unless all names of its
+            column are too.
         read_label: returns the label in a column of a row, or None for a value that means no label.
     """
     names = {str(file): class_names(file.path) for file in files_of(path) if file.suffixes == (".parquet", "")}
@@ -42,4 +43,4 @@ def naming_classes(
 def _named(value: Any, names: list[str], known: Collection[str]) -> Any:
     if type(value) is not int or not 0 <= value < len(names):
         return value
-    return value if str(value) in known and names[value] not in known else names[value]
+    return value if str(value) in known and not set(names) <= set(known) else names[value]

@@ -10,12 +10,20 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unmask.errors import OutputError
 from unmask.io.paths import GENERATOR, MODEL, RESULTS, SPAN_BOUNDARY
-from unmask.io.writing import UNFINISHED, as_output_error, refuse_existing, refuse_foreign, sha256, writing_directory
+from unmask.io.writing import (
+    REPLACED,
+    UNFINISHED,
+    as_output_error,
+    refuse_existing,
+    refuse_foreign,
+    sha256,
+    writing_directory,
+)
 from unmask.models.hub.files import CONFIG, HEAD_WEIGHTS, WEIGHTS
 from unmask.tokenization.directory import KEPT_FILES
 from unmask.tokenization.kinds.word_characters import SETTINGS_FILE, WORDS_FILE
@@ -79,18 +87,26 @@ def replacing_model(run: Path) -> Iterator[Path]:
     """Yields a directory to write a run's model into, which takes the place of the one there as a whole.
 
     What is no part of a model, such as an edited card, stays beside it; see `drop_card` for where its weights are
-    others then. The figures of the model that is replaced are gone before it is.
+    others then. The figures of the model that is replaced are gone before it is, and back where it stays after all.
     """
-    model = run / MODEL
-    with writing_directory(model, overwrite=True) as new:
-        yield new
-        for folder in (Path(), Path(GENERATOR)):
-            if (new / folder).is_dir():
-                _keep_foreign(model / folder, new / folder)
-        if _checksums(new) != _checksums(model):
-            drop_card(new, model)
-        with as_output_error(run / RESULTS):
-            (run / RESULTS).unlink(missing_ok=True)
+    model, figures = run / MODEL, run / RESULTS
+    aside = figures.with_name(f"{REPLACED}{RESULTS}")
+    aside.unlink(missing_ok=True)  # of a process that was killed
+    try:
+        with writing_directory(model, overwrite=True) as new:
+            yield new
+            for folder in (Path(), Path(GENERATOR)):
+                if (new / folder).is_dir():
+                    _keep_foreign(model / folder, new / folder)
+            if _checksums(new) != _checksums(model):
+                drop_card(new, model)
+            with as_output_error(figures), suppress(FileNotFoundError):
+                os.replace(figures, aside)
+    except BaseException:
+        with suppress(OSError):
+            os.replace(aside, figures)
+        raise
+    aside.unlink(missing_ok=True)
 
 
 def _keep_foreign(old: Path, new: Path) -> None:

@@ -199,6 +199,7 @@ def test_entities_as_label_studio_and_prodigy_write_them() -> None:
     spans = [{"start": 0, "end": 3, "label": "PER"}]
     assert read({"text": text, "spans": spans, "answer": "accept"}).tags == tags
     assert read({"text": text, "spans": []}).tags == ("O", "O", "O")
+    assert read({"text": text, "spans": [], "label": [[0, 3, "PER"]]}).tags == tags
     with pytest.raises(InputError, match='x:7: answer is "reject": expected spans that were accepted'):
         read({"text": text, "spans": spans, "answer": "reject"})
     with pytest.raises(InputError, match="x:7: no column 'tags'"):  # of words, perhaps

@@ -53,6 +53,13 @@ def test_labels_agree_with_those_of_other_files(path: Path) -> None:
         assert [one.label for one in task.load(path, ExampleCounts())] == [str(known[1]), str(known[0])]
 
 
+def test_a_file_has_names_or_numbers_never_both(path: Path) -> None:
+    write(path, [0, 1, 2, 1], class_label("1", "2", "many"))
+    rows = [{"text": "t", "label": label} for label in range(3)]
+    task = new_task().fit_to(write_rows(path.with_suffix(".jsonl"), *rows))
+    assert [one.label for one in task.load(path, ExampleCounts())] == ["0", "1", "2", "1"]
+
+
 def test_published_sets_keep_their_labels(path: Path) -> None:
     write(path, [1, 0, -1], class_label("negative", "positive"), "sentence")
     assert labels_in(path, name="sst2") == (("0", "1"), ["1", "0"], 1)

@@ -106,3 +106,19 @@ def test_a_model_is_replaced_as_a_whole_and_what_is_beside_it_stays(model: Path)
     assert names(model) == [".git", "README.md", "config.json", "data", "generator", "notes.md"]
     assert (model / "config.json").read_text() == "new"
     assert names(model.parent) == ["model"]
+
+
+def test_the_figures_stay_with_a_model_that_cannot_be_replaced(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = write(model.parent / "results.json", "{}")
+    write(results.with_name(".unfinished-replaced-results.json"), "of a process that was killed")
+
+    def rename(source: Path, target: Path) -> None:
+        if Path(source) == model:  # it is a mount point
+            raise OSError(errno.EBUSY, "busy")
+        Path(source).rename(target)
+
+    monkeypatch.setattr("os.replace", rename)
+    with pytest.raises(OutputError, match="/run/model: "), replacing_model(model.parent) as new:
+        write(new / "config.json", "new")
+    assert results.read_text() == (model / "config.json").read_text() == "{}"
+    assert names(model.parent) == ["model", "results.json"]
