@@ -13,6 +13,7 @@ from typing import Any
 from unmask.errors import SettingsError
 from unmask.tasks.base import Task
 from unmask.tasks.kinds import FACTS
+from unmask.tasks.text.calibration import sureness
 
 logger = logging.getLogger("unmask")
 
@@ -26,15 +27,8 @@ def certainty(prediction: dict[str, Any], thresholds: Mapping[str, float] = Mapp
     """
     probabilities = prediction["probabilities"]
     if "labels" in prediction:
-        return min(_sureness(each, thresholds.get(label, 0.5)) for label, each in probabilities.items())
+        return min(sureness(each, thresholds.get(label, 0.5)) for label, each in probabilities.items())
     return float(max(probabilities.values() if isinstance(probabilities, dict) else probabilities))
-
-
-def _sureness(probability: float, threshold: float) -> float:
-    """1/2 at the threshold, 1 at the probabilities 0 and 1, and in a straight line between."""
-    is_there = probability >= threshold
-    room = 1 - threshold if is_there else threshold
-    return 0.5 + 0.5 * abs(probability - threshold) / room if room else 1.0
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ def write_pairs_page(path: Path, model: str, pairs: str, results: Sequence[Mappi
             ("Pairs", f"{last['n']:,}"),
             ("Paradigms", f"{len(last['paradigms']):,}"),
         ],
+        alike=last["alike"],
+        num_pairs=last["n"],
         curve=curve,
         terms=[(term, last["terms"].get(term), members) for term, members in by_term.items()],
     )

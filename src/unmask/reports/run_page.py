@@ -23,7 +23,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
 from unmask.reports.reliability import draw_reliability
 from unmask.reports.sample_rows import view_samples
-from unmask.training.run.environment import ENVIRONMENT, read_sessions
+from unmask.training.run.environment import ENVIRONMENT, changed_budgets, read_sessions
 from unmask.training.run.log import METRICS, read_metrics
 
 REPORT = "report.html"
@@ -72,12 +72,15 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     calibration = results.pop("calibration", None)
     chosen_on = results.pop("thresholds_chosen_on", None)
     results.pop("num_pairs", None)  # how many `pairs_accuracy` is of
-    figures = last_evaluation(rows)
-    for name, value in flatten(results).items():
-        if figures.get(name.replace("dev.", "eval/", 1)) == value:  # measured at the last step
-            continue
+    final = flatten(results)
+    # what is final of dev was measured with the weights kept, and after what was chosen there
+    figures = {
+        key: value for key, value in last_evaluation(rows).items() if key.replace("eval/", "dev.", 1) not in final
+    }
+    for name, value in final.items():
         figures[f"eval/{name}" if f"eval/{name}" in figures else name] = value
-    titles = {key: _title(key, positive_label) for key in figures}
+    titles = _titles(figures, positive_label)
+    headline = {titles[key]: figures[key] for key in sorted(figures, key=lambda key: key.startswith("dev."))}
 
     session = sessions[-1] if sessions else {}
     path = run_directory / REPORT
@@ -88,8 +91,12 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
         above=session.get("recipe"),
         command=shlex.join(session.get("command", [])),
         has_ended=has_ended,
-        tiles=_tiles(rows, num_parameters, {titles[key]: value for key, value in figures.items()}),
-        **_curves(rows, floors, parts_of(recipe, rows), _rate_title(recipe)),
+        lost_at=_lost_at(rows),
+        tiles=_tiles(rows, num_parameters, headline),
+        **_curves(rows, floors, parts_of(recipe, rows, sessions), _rate_title(recipe)),
+        is_short=not rows or rows[-1]["step"] < 2,
+        nothing_held_out=has_ended and results_path.exists() and not figures,
+        has_many_labels=bool(recipe.get("task", {}).get("multi_label")),
         results=[(titles[key], human_number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
         chosen_on=chosen_on,
@@ -136,11 +143,14 @@ MOST_METRICS = 6
 """How many of the task's metrics, from the first, have a figure; the table has all."""
 
 
-def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, int]:
+SECOND_STAGE = "second stage"
+
+
+def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row], sessions: Sequence[Row] = ()) -> dict[str, int]:
     """The steps done when each part of a run begins, by the part's name, for the parts that have begun.
 
-    The parts are the second of two stages, recognised by its losses, none of which the first has, and the phases after
-    the first if the budget is in steps or tokens.
+    The parts are the second of two stages, recognised by the losses that only its rows have, the phases after the first
+    if the budget is in steps or tokens, and what was trained under a budget that a resumed session changed.
     """
     trained = [row for row in rows if "tokens" in row]
     steps, tokens = ([0, *(row[name] for row in trained)] for name in ("step", "tokens"))
@@ -151,9 +161,13 @@ def parts_of(recipe: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, int]:
             begun[f"phase {number}"] = math.ceil(phase["until"] * budget["steps"])
         elif budget.get("tokens"):
             begun[f"phase {number}"] = math.ceil(np.interp(phase["until"] * budget["tokens"], tokens, steps))
-    terms = [(row["step"], {key for key in row if key.startswith("loss/")}) for row in trained]
-    last = next((its for _, its in reversed(terms) if its), set())
-    begun["second stage"] = max((step for step, its in terms if its and not its & last), default=steps[-1])
+    begun |= {f"budget {change['now']}": change["step"] for change in changed_budgets(sessions)}
+    found = [(row["step"], {key for key in row if key.startswith("loss/")}) for row in trained]
+    terms = [(step, its) for step, its in found if its]
+    new = terms[-1][1] - terms[0][1] if terms else set()
+    first = [step for step, its in terms if not its & new]
+    if new and all(step > first[-1] for step, its in terms if its & new):
+        begun[SECOND_STAGE] = first[-1]
     return {name: step for name, step in begun.items() if step < steps[-1]}
 
 
@@ -175,9 +189,11 @@ def panels(
     """Every figure for which the rows have points, the loss first; `rate` is the title of the learning rate's."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     losses = ["loss", *(key for key in keys if key.startswith("loss/"))]
-    if len(losses) > 1 and all(sum(key in row for key in losses[1:]) < 2 for row in rows):
-        del losses[0]  # it equals its only term, in each stage
-    nothing = Series.of((), "")
+    if len(losses) > 1 and (
+        SECOND_STAGE in (parts or {}) or all(sum(key in row for key in losses[1:]) < 2 for row in rows)
+    ):
+        del losses[0]  # each stage has a sum of its own, or it equals its only term
+    nothing, titles = Series.of((), ""), _titles(keys)
     found, shown = [], set()
     for key in losses:
         held_out = _held_out(key)
@@ -190,7 +206,7 @@ def panels(
             title += f": weighted sum of {', '.join(_words(each.removeprefix('loss/')) for each in losses[1:])}"
         found.append(Panel(title, Series.of(rows, key), Series.of(rows, held_out), floors.get(key, {})))
     for key in [key for key in keys if key.startswith("eval/") and key not in shown][:MOST_METRICS]:
-        found.append(Panel(_in_words(key), nothing, Series.of(rows, key), floors.get(key, {})))
+        found.append(Panel(titles[key], nothing, Series.of(rows, key), floors.get(key, {})))
     found.append(Panel(rate, Series.of(rows, "learning_rate"), nothing, is_noisy=False))
     found.append(Panel("Gradient norm before clipping", Series.of(rows, "gradient_norm"), nothing))
     found.append(Panel("Tokens per second", Series.of(rows, "tokens_per_s"), nothing))
@@ -273,6 +289,12 @@ def _facts(rows: Sequence[Row], num_parameters: float | None) -> Iterator[tuple[
         yield title, human_number(loss.last) if loss.is_drawable else ""
 
 
+def _lost_at(rows: Sequence[Row]) -> int | None:
+    """The step at whose loss the run ends, if that is not finite."""
+    step, loss = next(((row["step"], row["loss"]) for row in reversed(rows) if "loss" in row), (None, 0.0))
+    return step if loss is None else None
+
+
 def _settings(recipe: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
     single = {name: value for name, value in recipe.items() if not isinstance(value, dict)}
     groups = {"run": single} | {name: flatten(value) for name, value in recipe.items() if isinstance(value, dict)}
@@ -292,10 +314,19 @@ WORDS = {"mlm": "MLM", "lm": "LM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO", "ev
 """Parts of keys and the words to show for them."""
 
 
-def _title(key: str, positive_label: str | None) -> str:
-    """A figure's name; `dev.f1` of two labels also names the positive one."""
-    is_f1 = key.replace("/", ".").rpartition(".")[2] == "f1"
-    return f"{_in_words(key)} of {positive_label}" if is_f1 and positive_label is not None else _in_words(key)
+_OF_100 = re.compile("(best_|HasAns_|NoAns_)?(f1|exact|exact_match)")
+"""The figures of question answering that are of 100, as its own scripts give them."""
+
+
+def _titles(keys: Iterable[str], positive_label: str | None = None) -> dict[str, str]:
+    """The figures' names; `dev.f1` of two labels also names the positive one, and what is of 100 says so."""
+    names = {key: re.split("[/.]", key)[-1] for key in keys}
+    answers_questions = not {"exact", "exact_match"}.isdisjoint(names.values())
+    titles = {}
+    for key, name in names.items():
+        of_label = f" of {positive_label}" if name == "f1" and positive_label is not None else ""
+        titles[key] = _in_words(key) + (" (%)" if answers_questions and _OF_100.fullmatch(name) else of_label)
+    return titles
 
 
 def _in_words(key: str) -> str:

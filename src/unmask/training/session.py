@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,8 +74,8 @@ class RunContext:
         seed: of dropout; None: it draws from PyTorch's generators as they are.
         ranks: the processes that train together; the directory and the log are this one's.
         recipe: of the run, as values of JSON, for its checkpoints.
-        draw_report: writes the page that shows the run so far; called after an evaluation, at most once a minute, and
-            at a stop.
+        draw_report: writes the page that shows the run so far; called after an evaluation, at most once a minute, at
+            a stop, and where the run has diverged for good.
     """
 
     what: str
@@ -302,6 +302,9 @@ class Session:
             newest = find_shared_checkpoint(self.checkpoints, ranks, self.settings.save_every or 1)
         if newest is None:
             self._log_bad_step(state, bad)
+            if ranks.is_first:
+                with suppress(Exception):  # the divergence is the error to raise
+                    self.context.draw_report()
             with ranks.agreeing():  # all processes have it, and the first one says so
                 has_checkpoint = bool(list_steps(self.checkpoints))
                 raise UserError(f"{kept}. {advise(self.settings, state.step, state.roll_backs, has_checkpoint)}")

@@ -370,7 +370,10 @@ def test_what_is_chosen_on_dev_is_in_the_model(
         assert unmask("card", "chosen").code == 0
         assert said in (run / "model" / "README.md").read_text("utf-8")
         assert f" · f1_macro {after['dev']['f1_macro']:.4g} · " in log.partition("; with that ")[2]
-    assert "Accuracy on dev, by how sure the model is" in (run / "report.html").read_text("utf-8")
+    title = (
+        "How often a label is there on dev" if kind == "multi_label" else "Accuracy on dev, by how sure the model is"
+    )
+    assert title in (run / "report.html").read_text("utf-8")
 
 
 def test_nothing_is_chosen_without_a_dev_file(unmask: Command, place: Path, task_models: Any) -> None:

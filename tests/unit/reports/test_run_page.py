@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from support.files import write, write_rows
+from support.files import write
+from support.run_pages import run_directory, training_row
 from unmask.io.progress import human_number
 from unmask.objectives.floors import by_figure, discriminator_floors
 from unmask.reports.run_page import flatten, last_evaluation, panels, parts_of, write_report
@@ -56,21 +57,9 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
 
-def training_row(step: int, **changed: Any) -> dict[str, Any]:
-    row = {"step": step, "tokens": step * 1000, "loss": 9.0 / step, "loss/mlm": 8.5 / step, "loss/nsp": 0.5 / step}
-    return row | {"learning_rate": 1e-4, "gradient_norm": 1.0, "tokens_per_s": 500.0} | changed
-
-
 def without_loss(step: int) -> dict[str, Any]:
     """A row of steps that had no target."""
     return {name: value for name, value in training_row(step).items() if not name.startswith("loss")}
-
-
-def run_directory(path: Path, rows: list[dict[str, Any]], **files: Any) -> Path:
-    write_rows(path / "metrics.jsonl", *rows)
-    for name, value in files.items():
-        write(path / f"{name}.json", json.dumps(value))
-    return path
 
 
 def report_of(path: Path) -> tuple[str, Page]:
@@ -237,6 +226,13 @@ def test_the_stages_of_a_run_have_no_common_loss() -> None:
     assert [panel.title for panel in found] == titles
     assert all(panel.parts == {"second stage": 4} for panel in found)
     assert all(panel.last_step == 6 for panel in found)
+    rows = [stage_row(step, "generator") | stage_row(step, "lm" if step < 5 else "discriminator") for step in (2, 4, 6)]
+    parts = parts_of({}, rows)
+    assert parts == {"second stage": 4}, "the stages may share a loss"
+    titles = [f"{name} loss in training" for name in ("Generator", "LM", "Discriminator")]
+    assert [panel.title for panel in panels(rows, {}, parts)] == titles, "and have two sums, which are not drawn"
+    rare = [stage_row(2, "lm"), stage_row(4, "lm") | stage_row(4, "nsp"), stage_row(6, "lm")]
+    assert parts_of({}, [*rare, stage_row(8, "lm") | stage_row(8, "nsp")]) == {}, "a loss that is rare is no stage"
     together = stage_row(2, "generator") | stage_row(2, "discriminator")
     assert panels([together], {})[0].title == "Loss in training: weighted sum of generator, discriminator"
     assert parts_of({}, [together]) == {}

@@ -94,6 +94,7 @@ def run(
     *,
     numbers: Sequence[int] | None = None,
     stop_at: int | None = None,
+    draw_report: Callable[[], object] = lambda: None,
     **settings: Any,
 ) -> Toy:
     """A run of 12 steps, resumed where it has been begun; it is interrupted after the batch `stop_at`."""
@@ -104,6 +105,7 @@ def run(
         Whole(lambda progress, start: steps_of(numbers or range(start.sequence + 1, 1000), poison)),
         {"steps": 12, "save_every": 4, "log_every": 3} | settings,
         stops=lambda batch: batch.keys is not None and stop_at is not None and int(batch.keys[0]) == stop_at,
+        draw_report=draw_report,
         optimizer=OptimizerSettings(learning_rate=0.01),
         schedule=ScheduleSettings(warmup_steps=2),
     )
@@ -115,6 +117,18 @@ def same_end(one: Path, other: Path) -> bool:
     ends = [find_checkpoint(directory / "checkpoints") for directory in (one, other)]
     first, second = (end.directory for end in ends if end is not None)
     return all((first / name).read_bytes() == (second / name).read_bytes() for name in (WEIGHTS, OPTIMIZER))
+
+
+def test_the_report_of_a_run_that_diverged_has_its_last_row_and_hides_no_error(tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    def draw() -> None:
+        steps.extend(row["step"] for row in read_metrics(tmp_path / "metrics.jsonl"))
+        raise OSError("no space left")
+
+    with pytest.raises(UserError, match="the run has diverged"):
+        run(tmp_path, {7: math.nan}, draw_report=draw)
+    assert steps == [3, 6, 7]
 
 
 def test_a_run_stops_before_the_update_and_keeps_step_and_checkpoints(tmp_path: Path) -> None:

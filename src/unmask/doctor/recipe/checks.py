@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -235,11 +236,11 @@ def _value(settings: PretrainRecipe, key: str) -> object:
 
 
 def _shown(value: object) -> str:
-    if value is None:
-        return "null"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, float):
         return f"{value:g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def plan_table(plan: PretrainingPlan, settings: PretrainRecipe, flops: float) -> FigureTable:

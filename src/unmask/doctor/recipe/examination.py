@@ -227,9 +227,10 @@ def probe_table(probe: SpeedProbe, tokens_per_step: float, flops: float, compute
     """What was measured, and what a whole step is estimated to need."""
     step_s = probe.seconds_for(tokens_per_step)
     rate = tokens_per_step / step_s
+    measured = "1 step" if len(probe.steps_s) == 1 else f"{len(probe.steps_s)} steps"
     rows = (
         ("machine", compute.describe()),
-        ("measured", f"{len(probe.steps_s)} step(s) of {probe.sequences:,} sequences, {probe.tokens:,.0f} tokens"),
+        ("measured", f"{measured} of {probe.sequences:,} sequences, {probe.tokens:,.0f} tokens"),
         ("a step of these", f"{human_duration(probe.step_s)}, the median; {probe.steadiness}"),
         ("optimizer in it", human_duration(probe.optimizer_s)),
         ("a step of the recipe", human_duration(step_s)),

@@ -256,11 +256,13 @@ def _over_fitting(rows: Sequence[Row], training_key: str, held_out_key: str, cha
         return
     (best, step), end = min(figures), held_out[-1][1]
     if end > training + 0.3 and (end > best + 0.1 or (chance is not None and end > chance)):
-        message = (
-            f"the held-out loss ends at {end:.2f} while the training loss is {training:.2f}; its lowest was {best:.2f} "
-            f"at step {step:,}"
-        )
-        advice = "stop earlier, or give more data and take fewer passes over it"
+        message = f"the held-out loss ends at {end:.2f} while the training loss is {training:.2f}"
+        if end > best:
+            message += f"; its lowest was {best:.2f} at step {step:,}"
+            advice = "stop earlier, or give more data and take fewer passes over it"
+        else:
+            message += f": no better than guessing, which gives {chance:.2f}"
+            advice = "give more data, or look whether train and dev are of one kind"
         yield Finding("over-fitting", "warning", message, advice)
 
 

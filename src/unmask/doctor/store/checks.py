@@ -181,7 +181,8 @@ def facts_table(facts: Mapping[str, Any], statistics: StoreStatistics, tokenizer
     ]
     if tokenizer.continuation.any():
         rows.append(("tokens in a word", f"{counts.sum() / max(1, counts[~tokenizer.continuation].sum()):.2f}"))
-    rows.append(("on disk", f"{human_bytes(facts['size_bytes'])} in {facts['shards']} shard(s)"))
+    shards = "1 shard" if facts["shards"] == 1 else f"{facts['shards']:,} shards"
+    rows.append(("on disk", f"{human_bytes(facts['size_bytes'])} in {shards}"))
     return FigureTable("The store", tuple(rows))
 
 

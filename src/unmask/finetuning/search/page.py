@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from unmask.finetuning.search.summary import on_test, spread_in_words, what_was_not_learned
+from unmask.io.paths import TRIALS
 from unmask.io.progress import figures_in_a_line, human_number
 from unmask.reports.figure import Panel, Series, draw
 from unmask.reports.layout import write_page
@@ -53,7 +54,13 @@ def write_trials_page(directory: Path, summary: Summary) -> None:
         ],
         without_degenerate=_without_degenerate(summary),
         runs=[
-            (row["trial"], figures_in_a_line(row["dev"]), figures_in_a_line(row["test"])) for row in summary["trials"]
+            (
+                row["trial"],
+                not row["error"] or (directory / TRIALS / row["trial"] / REPORT).is_file(),
+                figures_in_a_line(row["dev"]),
+                figures_in_a_line(row["test"]),
+            )
+            for row in summary["trials"]
         ],
         number=human_number,
     )
@@ -166,15 +173,20 @@ def _together(summary: Summary) -> str:
     )
 
 
-def _means(summary: Summary) -> tuple[list[str], list[list[str]]]:
+def _means(summary: Summary) -> tuple[list[str], list[list[str]]] | None:
+    """A row for each metric, a column for each configuration; None for one configuration, whose means stand beside the
+    best run."""
     configurations = summary["combinations"]
-    columns = list(
+    if len(configurations) < 2:
+        return None
+    metrics = list(
         dict.fromkeys((split, name) for row in configurations for split in ("dev", "test") for name in row[split])
     )
     rows = [
-        [row["name"], *(spread_in_words(row[split].get(name)) for split, name in columns)] for row in configurations
+        [f"{split} {name}", *(spread_in_words(row[split].get(name)) for row in configurations)]
+        for split, name in metrics
     ]
-    return ["configuration", *(f"{split} {name}" for split, name in columns)], rows
+    return ["", *(row["name"] for row in configurations)], rows
 
 
 def _without_degenerate(summary: Summary) -> list[tuple[str, str, str]]:

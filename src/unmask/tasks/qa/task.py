@@ -42,6 +42,9 @@ from unmask.tokenization.opening import Tokenizer
 COLUMNS = ("question", "context", "answers", "id")
 """The fields of `ColumnSettings` that apply here."""
 
+_SHOWN_AROUND = 100
+"""How many characters of a passage a sample shows on either side of the answer."""
+
 
 @dataclass(frozen=True)
 class QaTask:
@@ -177,13 +180,16 @@ class QaTask:
         return {"exact_match": {"a random span": 100 * float((1 / spans).mean())}}
 
     def sample(self, example: QaExample, prediction: Prediction) -> dict[str, Any]:
-        """See `Task`; the label is the right answer that was given, else the first."""
+        """See `Task`; the label is the right answer that was given, else the first, and the passage what stands
+        around it."""
         golds, given, normalisation = example.gold_texts, prediction["answer"], self.data_set.normalisation
         found = [gold for gold in golds or () if compare(given, [gold], normalisation)[0]]
+        label = "(no answer)" if golds is None else next(iter((*found, *golds)), "(no answer)")
+        passage = _around(example.context, given if golds is None else label)
         best = prediction["n_best"][0]["probability"] if prediction["n_best"] else None
         return {
-            "input": {"question": example.question, "context": example.context},
-            "label": None if golds is None else next(iter((*found, *golds)), "(no answer)"),
+            "input": {"question": example.question, "context": passage},
+            "label": None if golds is None else label,
             "prediction": given or "(no answer)",
             "probability": best if given else prediction["no_answer_probability"],
             "correct": None if golds is None else bool(compare(given, golds, normalisation)[0]),
@@ -243,3 +249,10 @@ def open_task(settings: TaskSettings, columns: ColumnSettings, lenient: bool = F
         settings = settings.model_copy(update={"unanswerable": data_set.unanswerable})
     layouts = [QaColumns.named(columns), *([QaColumns()] if lenient or data_set is not PLAIN else [])]
     return QaTask(settings, tuple(dict.fromkeys(layouts)), columns, data_set)
+
+
+def _around(passage: str, answer: str) -> str:
+    """The part of a passage around an answer; its beginning where the answer is not there."""
+    place = max(0, passage.find(answer))
+    first, end = max(0, place - _SHOWN_AROUND), place + len(answer) + _SHOWN_AROUND
+    return f"{'…' if first else ''}{passage[first:end]}{'…' if end < len(passage) else ''}"

@@ -23,6 +23,13 @@ _COLDEST, _HOTTEST = 1 / 32, 32.0
 """Between these the temperature is looked for: a model that is right everywhere would be best at 0, and has none."""
 
 
+def sureness(probability: float, threshold: float) -> float:
+    """How sure a decision about a label is: 1/2 at its threshold, 1 at the probabilities 0 and 1, in straight lines
+    between."""
+    room = 1 - threshold if probability >= threshold else threshold
+    return 0.5 + 0.5 * abs(probability - threshold) / room if room else 1.0
+
+
 class Reliability:
     """Statements in ranges of the probability that a model gives them: that a label is right, or of several that one is
     there."""

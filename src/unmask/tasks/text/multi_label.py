@@ -24,6 +24,7 @@ from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import listed, named
 from unmask.tasks.sequence_module import SequenceModule, new_sequence_module
+from unmask.tasks.text.calibration import sureness
 from unmask.tasks.text.class_names import naming_classes
 from unmask.tasks.text.examples import TextExample
 from unmask.tasks.text.labels import read_flag, read_labels, sorted_and_checked, unknown_label
@@ -191,12 +192,13 @@ class MultiLabelClassification(TextTask[tuple[str, ...]]):
         }
 
     def sample(self, example: ManyLabelled, prediction: Prediction) -> dict[str, Any]:
-        """See `Task`; the probability is that of the least certain decision."""
+        """See `Task`; the probability is that of the least sure decision, as `sureness` has it."""
+        thresholds = self.label_thresholds
         return {
             "input": self.files.shown(example),
             "label": None if example.label is None else named(example.label) or "(none)",
             "prediction": named(prediction["labels"]) or "(none)",
-            "probability": min(max(p, 1 - p) for p in prediction["probabilities"].values()),
+            "probability": min(sureness(p, thresholds[label]) for label, p in prediction["probabilities"].items()),
             "correct": None if example.label is None else set(example.label) == set(prediction["labels"]),
         }
 

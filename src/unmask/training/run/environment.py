@@ -78,13 +78,19 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
 def budget_changes(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Where the budget of a run was changed so that its rates are not those of its recipe from the beginning: "at step
     300, from train.steps=300 to train.steps=400"."""
+    found = changed_budgets(sessions)
+    return [f"at step {change['step']:,}, from {change['was']} to {change['now']}" for change in found]
+
+
+def changed_budgets(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The changes of `budget_changes`: each the `step` done, and what the budget `was` and is `now`."""
     found: list[Mapping[str, Any]] = []
     for change in filter(None, (session.get("budget_change") for session in sessions)):
         while found and found[-1]["step"] >= change["step"]:  # of whose steps none is left
             change = {**change, "was": found.pop()["was"]}
         if change["was"] != change["now"]:
             found.append(change)
-    return [f"at step {change['step']:,}, from {change['was']} to {change['now']}" for change in found]
+    return found
 
 
 def installed_versions() -> dict[str, str | None]:

@@ -179,10 +179,11 @@ def test_settings_of_a_tokenizer_beside_a_store_are_not_listed() -> None:
 
 
 def test_only_what_differs_from_the_defaults_is_listed() -> None:
-    train, optimizer = {"tokens": 1_000_000, "batch_size": 32}, {"learning_rate": 2e-3}
+    train, optimizer = {"tokens": 1_000_000, "batch_size": 32, "recompute": True}, {"learning_rate": 2e-3}
     settings = PretrainRecipe.model_validate({"corpus": ["a.txt"], "train": train, "optimizer": optimizer})
     assert differences_table(settings).rows == (
         ("optimizer.learning_rate", "0.002", "0.0001"),
         ("train.tokens", "1,000,000", ""),
         ("train.batch_size", "32", "256"),
+        ("train.recompute", "true", "false"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -356,6 +357,8 @@ def test_the_loss_of_guessing_is_that_of_the_kind_of_head(
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changed), "utf-8")
     found = run_of(tmp_path, FINETUNE, task_rows([training] * 4, [held_out]))
     assert {name: found[name] for name in ("task-uniform-floor", "over-fitting") if name in found} == expected
+    told = [each.message + each.advice for each in check_run(tmp_path) if each.name == "over-fitting"]
+    assert all("guessing" in each and not re.search("lowest|stop earlier", each) for each in told), "it is the best"
 
 
 def test_uneven_speed(tmp_path: Path) -> None:

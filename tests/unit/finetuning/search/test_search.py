@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,11 @@ def test_a_run_that_fails_is_noted_and_the_others_go_on(tmp_path: Path) -> None:
     assert (summary["num_finished"], summary["num_failed"], row["n"]) == (2, 1, 2)
     assert row["failed"] == ["lr5e-05_batch16_epochs3_seed1"]
     assert summary["trials"][1]["error"] == "the loss is not finite at step 7"
-    assert "the loss is not finite at step 7" in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "the loss is not finite at step 7" in page
+    linked = [f"lr5e-05_batch16_epochs3_seed{seed}" for seed in (0, 2)]
+    assert re.findall('href="trials/(.*?)/report.html"', page) == linked, "the one that failed has none"
+    assert "All metrics" not in page, "of one configuration they stand beside the best run"
     assert "has failed, the others continue" in (tmp_path / "out" / "log.txt").read_text()
 
 

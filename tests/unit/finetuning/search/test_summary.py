@@ -50,6 +50,8 @@ def test_means_and_spread_over_restarts_and_the_best_apart(tmp_path: Path) -> No
     page = (tmp_path / "out" / "report.html").read_text()
     assert "0.75 ± 0.05" in page
     assert page.count("<circle") == 6
+    assert "<tr><th></th><th>lr1e-05_batch16_epochs3</th><th>lr2e-05_batch16_epochs3</th></tr>" in page
+    assert "<tr><td>dev accuracy</td><td>0.75 ± 0.05</td><td>0.7 ± 0.17</td></tr>" in page
     assert not list((tmp_path / "out").glob("trials/*/checkpoints"))
 
 

@@ -182,6 +182,9 @@ def test_what_a_report_shows() -> None:
     assert silent == {**shown, "label": nothing, "prediction": nothing, "probability": 0.25, "correct": True}
     unknown = task.sample(replace(one, gold_texts=None), answered)
     assert (unknown["label"], unknown["correct"]) == (None, None)
+    long = replace(one, context="a " * 99 + "a red kite" + " b" * 99)
+    around = f"…{'a ' * 50}a red kite{' b' * 50}…"
+    assert task.sample(long, answered)["input"]["context"] == around, "a hundred characters on each side of the answer"
 
 
 def test_what_a_model_remembers() -> None:

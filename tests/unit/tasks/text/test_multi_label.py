@@ -152,5 +152,8 @@ def test_a_sample_for_the_report() -> None:
     assert TASK.sample(example("t"), {"labels": ["a"], "probabilities": probabilities}) == {
         "input": {"text": "t"}, "label": "(none)", "prediction": "a", "probability": 0.7, "correct": False
     }  # fmt: skip
+    tuned = TASK.with_settings(thresholds={"a": 0.8, "b": 0.3, "c": 0.1})
+    sure = tuned.sample(example("t"), {"labels": ["a", "b"], "probabilities": probabilities})["probability"]
+    assert sure == 0.5, "b is at its threshold"
     likeliest_first = {"labels": ["b", "a"], "probabilities": {"a": 0.6, "b": 0.9, "c": 0.05}}
     assert TASK.sample(example("t", "a", "b"), likeliest_first)["correct"]
