@@ -11,6 +11,7 @@ import typer
 
 from unmask.cli.options import (
     Columns,
+    Device,
     Encoding,
     Header,
     Json,
@@ -70,6 +71,7 @@ def evaluate_command(
     na_threshold: Annotated[
         float, typer.Option("--na-threshold", help="no answer where that probability is over this")
     ] = 1.0,
+    device: Device = "auto",
     precision: Precision = "fp32",
     as_json: Json = False,
 ) -> None:
@@ -91,7 +93,7 @@ def evaluate_command(
         if words or columns or task is not None or na_probs is not None:
             raise SettingsError("--column, --task, --na-probs and task.KEY=VALUE are for --data: leave them out")
         files = InputFiles((pairs,), table_settings(encoding, separator, header, quoted))
-        asked = {"pll": pll, "discriminator": discriminator, "precision": precision}
+        asked = {"pll": pll, "discriminator": discriminator, "device": device, "precision": precision}
         _evaluate_pairs(model, files, asked, checkpoints, out, overwrite, as_json)
         return
     if out is not None or overwrite or checkpoints or discriminator or pll != "original":
@@ -115,7 +117,7 @@ def evaluate_command(
         assert model is not None
         if na_probs:
             raise SettingsError("--na-probs is for --predictions: a model says itself how probable no answer is")
-        result = evaluate(model, files, task, named, settings=given, precision=precision)
+        result = evaluate(model, files, task, named, settings=given, device=device, precision=precision)
     _print_figures(result, as_json)
 
 

@@ -9,7 +9,20 @@ from typing import Annotated, cast
 
 import typer
 
-from unmask.cli.options import Columns, Device, Json, Model, Overwrite, Precision, print_json_lines
+from unmask.cli.options import (
+    Columns,
+    Device,
+    Encoding,
+    Header,
+    Json,
+    Model,
+    Overwrite,
+    Precision,
+    Quoted,
+    Separator,
+    given_files,
+    print_json_lines,
+)
 
 app = typer.Typer()
 
@@ -57,7 +70,9 @@ def generate_command(
 @app.command("score")
 def score_command(
     model: Model,
-    data: Annotated[Path, typer.Argument(help="examples: a table, JSON lines, or a data set's files")],
+    data: Annotated[
+        str, typer.Argument(help="examples: a table, JSON lines, a data set's files, a glob or a folder of shards")
+    ],
     task: Annotated[
         str, typer.Option("--task", help="classification, choice, or a data set of such a kind")
     ] = "classification",
@@ -75,8 +90,12 @@ def score_command(
     threshold: Annotated[
         float | None, typer.Option("--threshold", help="of acceptability: the mean log-probability of a good text")
     ] = None,
-    dev: Annotated[Path | None, typer.Option("--dev", help="labelled examples to choose the threshold on")] = None,
+    dev: Annotated[str | None, typer.Option("--dev", help="labelled examples to choose the threshold on")] = None,
     columns: Columns = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
     out: Annotated[Path | None, typer.Option("--out", help="a .jsonl for the predictions")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -96,31 +115,36 @@ def score_command(
     if out is not None:
         if as_json:
             raise SettingsError("--out is for predictions, and --json prints the figures: leave one of them out")
+        if out.suffix != ".jsonl":
+            raise SettingsError(f"--out {out}: expected a name that ends in .jsonl: one JSON object a line is written")
         refuse_existing(out, overwrite)
-        refuse_inputs_inside(out, [data, *data.glob("*"), *([] if dev is None else [dev])])
-    named = read_columns(columns or [])
+    named, written = read_columns(columns or []), (encoding, separator, header, quoted)
+    files = given_files(data, *written)
+    dev_files = None if dev is None else given_files(dev, *written)
+    if out is not None:
+        refuse_inputs_inside(out, [*files.paths, *files.path.glob("*"), *(dev_files.paths if dev_files else [])])
     is_alone = (task, template, words, threshold, dev, as_json) == ("classification", None, None, None, None, False)
     with naming_columns():
         if method == "acceptability" and is_alone:
-            lines = score_texts(model, data, columns=named, device=device, precision=precision)
+            lines = score_texts(model, files, columns=named, device=device, precision=precision)
         else:
             opened = open_zero_shot(
                 model,
-                data,
+                files,
                 task,
                 method=cast(Method | None, method),
                 template=template,
                 words=None if words is None else read_words(words),
                 threshold=threshold,
-                dev=dev,
+                dev=dev_files,
                 columns=named,
                 device=device,
                 precision=precision,
             )
             if as_json:
-                print(json.dumps(evaluate_zero_shot(opened, data), ensure_ascii=False))
+                print(json.dumps(evaluate_zero_shot(opened, files), ensure_ascii=False))
                 return
-            lines = predict_zero_shot(opened, data)
+            lines = predict_zero_shot(opened, files)
         if out is None:
             print_json_lines(lines)
         else:

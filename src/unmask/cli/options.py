@@ -65,9 +65,12 @@ def given_files(
     return files
 
 
-def reading_options(format: str, column: str, encoding: str, separator: str | None, on_error: str) -> dict[str, Any]:
+def reading_options(
+    format: str, column: str, encoding: str, separator: str | None, header: str, quoted: bool | None, on_error: str
+) -> dict[str, Any]:
     """What these options say of how files become documents; see `unmask.corpus.settings.ReadingSettings`."""
-    return {"format": format, "column": column, "encoding": encoding, "separator": separator, "on_error": on_error}
+    of_tables = {"encoding": encoding, "separator": separator, "header": header, "quoted": quoted}
+    return {"format": format, "column": column, **of_tables, "on_error": on_error}
 
 
 def table_settings(encoding: str, separator: str | None, header: str, quoted: bool | None) -> TableSettings:

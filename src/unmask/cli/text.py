@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,11 @@ from unmask.cli.options import (
     Column,
     Encoding,
     Format,
+    Header,
     Json,
     OnError,
     Overwrite,
+    Quoted,
     Separator,
     Set,
     Text,
@@ -42,6 +45,8 @@ def tokenizer_train(
     column: Column = "text",
     encoding: Encoding = "utf-8",
     separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
     on_error: OnError = "stop",
     settings: Set = None,
     overwrite: Overwrite = False,
@@ -53,7 +58,7 @@ def tokenizer_train(
     from unmask.tokenization.learning.from_files import train_tokenizer
 
     given = {"kind": kind, "vocab_size": vocab_size, "lowercase": lowercase, "segmenter": segmenter}
-    reading = reading_options(format, column, encoding, separator, on_error)
+    reading = reading_options(format, column, encoding, separator, header, quoted, on_error)
     options = read_tokenizer_options(preset, given, reading, settings or [])
     _, report = train_tokenizer(
         text, out, options.tokenizer, seed=seed, overwrite=overwrite, reading=options.reading, cleaning=options.cleaning
@@ -87,6 +92,8 @@ def tokenizer_report(
     column: Column = "text",
     encoding: Encoding = "utf-8",
     separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
     on_error: OnError = "stop",
     settings: Set = None,
     overwrite: Overwrite = False,
@@ -99,13 +106,15 @@ def tokenizer_report(
     from unmask.tokenization.comparison.tables import format_report
 
     check_page(out, overwrite)
-    options = read_corpus_options(reading_options(format, column, encoding, separator, on_error), {}, settings or [])
+    reading = reading_options(format, column, encoding, separator, header, quoted, on_error)
+    options = read_corpus_options(reading, {}, settings or [])
     report = report_tokenizers(
         tokenizers, text, max_bytes=max_bytes, seed=seed, reading=options.reading, cleaning=options.cleaning
     )
     print(json.dumps(report.as_dict(), ensure_ascii=False) if as_json else format_report(report))
     if out is not None:
         write_page(report, out)
+        print(f"wrote {out}", file=sys.stderr)
 
 
 @app.command("prepare")
@@ -119,6 +128,8 @@ def prepare_command(
     column: Column = "text",
     encoding: Encoding = "utf-8",
     separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
     on_error: OnError = "stop",
     min_characters: Annotated[int, typer.Option("--min-characters", help="drop shorter documents")] = 1,
     duplicates: Annotated[
@@ -140,7 +151,7 @@ def prepare_command(
     from unmask.recipe.loading import read_corpus_options
     from unmask.store.preparation import describe_annotations, prepare
 
-    reading = reading_options(format, column, encoding, separator, on_error)
+    reading = reading_options(format, column, encoding, separator, header, quoted, on_error)
     cleaning = {"min_characters": min_characters, "duplicates": duplicates, "near_duplicates": near_duplicates}
     options = read_corpus_options(reading, cleaning, settings or [])
     store = prepare(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -113,6 +114,7 @@ def doctor_command(
         print_diagnosis(diagnosis)
     if out is not None:  # last, so that a full disk loses nothing of the diagnosis
         write_diagnosis(out, diagnosis)
+        print(f"wrote {out}", file=sys.stderr)
     if diagnosis.has_fault:
         raise typer.Exit(2)
 

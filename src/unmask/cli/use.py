@@ -11,6 +11,7 @@ import typer
 
 from unmask.cli.options import (
     Columns,
+    Device,
     Encoding,
     Header,
     Json,
@@ -74,6 +75,7 @@ def predict_command(
     most_uncertain: Annotated[
         int | None, typer.Option("--most-uncertain", help="only so many inputs, the least certain first: to label next")
     ] = None,
+    device: Device = "auto",
     precision: Precision = "fp32",
     overwrite: Overwrite = False,
 ) -> None:
@@ -87,11 +89,12 @@ def predict_command(
     named, given = read_columns(columns or []), read_task_settings(settings or [])
     files = given_files(inputs, encoding, separator, header, quoted)
     deciding = Deciding(abstain_below, most_uncertain)
-    options: Any = {"columns": named, "settings": given, "deciding": deciding, "format": format, "precision": precision}
+    options: Any = {"columns": named, "settings": given, "deciding": deciding, "format": format}
+    options |= {"device": device, "precision": precision}
     if out is not None:
         print(write_predictions(model, files, out, overwrite=overwrite, **options))
     elif goes_to_file(sys.stdout):
-        predictor = load_predictor(model, precision=precision)
+        predictor = load_predictor(model, device=device, precision=precision)
         with Progress("predicting", unit="inputs") as progress:
             print_json_lines(predict_file(predictor, files, **options, advance=progress.advance))
     else:
@@ -128,6 +131,7 @@ def features_command(
     header: Header = "first_row",
     quoted: Quoted = None,
     max_length: MaxLength = None,
+    device: Device = "auto",
     precision: Precision = "fp32",
     overwrite: Overwrite = False,
 ) -> None:
@@ -145,6 +149,7 @@ def features_command(
         input_format=input_format,
         format=format,
         max_length=max_length,
+        device=device,
         precision=precision,
         overwrite=overwrite,
     )
@@ -165,6 +170,8 @@ def similarity_command(
     separator: Separator = None,
     header: Header = "first_row",
     quoted: Quoted = None,
+    device: Device = "auto",
+    precision: Precision = "fp32",
 ) -> None:
     """Say how alike texts are: the cosine of their embeddings, one JSON object a line."""
     from unmask.inference.features.similarity import compare
@@ -175,7 +182,8 @@ def similarity_command(
     if len(given) == 1 and (given[0] == "-" or Path(given[0]).exists()):
         given = [given_files(given[0], *written)]
     asked, among = (None if path is None else given_files(path, *written) for path in (query, corpus))
-    print_json_lines(compare(model, given, asked, among, columns=named, top_k=top_k, layers=layers, pool=pool))
+    options: Any = {"layers": layers, "pool": pool, "device": device, "precision": precision}
+    print_json_lines(compare(model, given, asked, among, columns=named, top_k=top_k, **options))
 
 
 @app.command("split")

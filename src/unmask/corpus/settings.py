@@ -29,8 +29,8 @@ class ReadingSettings(TableSettings):
 
     def option(self, name: str, value: str) -> str:
         """How a setting is given, for messages."""
-        has_option = name != "quoted"
-        given = f"--{name.replace('_', '-')} {value}" if has_option else f"--set reading.{name}={value}"
+        flags = {"true": f"--{name}", "false": f"--not-{name}"}
+        given = flags.get(value, f"--{name.replace('_', '-')} {value}")
         return f"{given} (in a recipe reading.{name}={value})"
 
     def as_recorded(self) -> dict[str, Any]:

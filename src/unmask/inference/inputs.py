@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, dropwhile, islice
@@ -145,18 +145,28 @@ def _check_first_texts(texts: Sequence[PlainText], task: Task[Any]) -> None:
     every line would be answered as a text."""
     names = {columns.texts[0] for columns in task.files.layouts} if isinstance(task, TextTask) else {"text", "tokens"}
     lines = [text.fields["text"] for text in texts]
-    for separator, format in (("\t", "tsv"), (",", "csv"), (";", "csv"), ("|", "csv")):
-        cells = [cell.strip(' "') for cell in "".join(lines[:1]).split(separator)]
-        if len(cells) > 1 and names.intersection(cells):
-            raise InputError(
-                f"{texts[0].source}: read as a text, and it is the header of a table ({', '.join(cells)}): give "
-                f"--format {format}; if it is a text, --format txt"
-            )
+    refuse_header(texts, names, "--format {format}; if it is a text, --format txt")
     if lines and isinstance(task, Tagging) and looks_like_columns(lines, task.columns, task.labels):
         raise InputError(
             f"{texts[0].source}: read as a text, and it is a word with its tag, as the lines that follow: give "
             "--format conll; if they are texts, --format txt"
         )
+
+
+def refuse_header(rows: Sequence[Row], names: Set[str], advice: str) -> None:
+    """Raises InputError where the first row is a plain text that is the header of a table with one of these columns.
+
+    Args:
+        advice: what to give, with `{format}` or `{separator}` in it.
+    """
+    first = rows[0] if rows and isinstance(rows[0], PlainText) else None
+    for separator, format in (("\t", "tsv"), (",", "csv"), (";", "csv"), ("|", "csv")):
+        cells = [] if first is None else [cell.strip(' "') for cell in first.fields["text"].split(separator)]
+        if first is not None and len(cells) > 1 and not names.isdisjoint(cells):
+            given = advice.format(format=format, separator="tab" if separator == "\t" else f"'{separator}'")
+            raise InputError(
+                f"{first.source}: read as a text, and it is the header of a table ({', '.join(cells)}): give {given}"
+            )
 
 
 def _first_lines(file: InputFiles) -> list[str]:

@@ -215,8 +215,12 @@ def read_texts(stream: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
     """The lines of a stream, each with its place; blank ones are passed over.
 
     Raises:
-        InputError: a line is not UTF-8.
+        InputError: a line is not UTF-8, or all are blank.
     """
+    is_empty = True
     for number, line in read_utf8_lines(stream, name):
         if not line.isspace():
+            is_empty = False
             yield f"{name}:{number}", line.rstrip("\r\n")
+    if is_empty:
+        raise InputError(f"{name}: there is nothing in it: expected inputs")

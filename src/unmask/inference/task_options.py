@@ -62,6 +62,11 @@ def read_task_settings(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         SettingsError: a word sets something else.
     """
+    for word in words:
+        if "=" not in word:
+            raise SettingsError(
+                f"{word!r}: one FILE is read: quote the glob, or name its folder; a setting is task.KEY=VALUE"
+            )
     given = parse_overrides(words)
     for key in given:
         if key != "task" or not isinstance(given[key], Mapping):

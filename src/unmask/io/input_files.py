@@ -18,6 +18,8 @@ from unmask.io.reading import check_library, open_input, split_suffixes
 from unmask.io.settings import TableSettings
 
 STANDARD_INPUT = Path("-")
+NEEDS_NAME = "a name says what kind of file it is: write it to a file, such as examples.csv"
+"""What is said of standard input where only the suffix of a file says what is in it."""
 
 _SHARDS = (".parquet", ".jsonl", ".csv", ".tsv")
 _SPLIT = re.compile(r"(train|dev|valid|validation|eval|test)(?![a-z])")

@@ -15,7 +15,7 @@ from itertools import chain, islice
 
 from unmask.errors import InputError
 from unmask.io.encodings import NumberedLines
-from unmask.io.input_files import DataPath, InputFiles, files_of
+from unmask.io.input_files import NEEDS_NAME, STANDARD_INPUT, DataPath, InputFiles, files_of
 from unmask.io.json_text import no_object, read_json
 from unmask.io.parquet import open_parquet, refusing_damage
 from unmask.io.reading import COMPRESSIONS, open_input
@@ -86,6 +86,8 @@ def _rows_of(
             yield from read_json(stream, str(file))
     elif form in LINE_FORMATS:
         yield from read_line_format(form, file.lines(), str(file), file.settings, faults.refuse, header, short_rows)
+    elif file.path == STANDARD_INPUT:
+        raise InputError(f"{file}: {NEEDS_NAME}")
     else:
         known = [end + packed for end in FORMATS[:-1] for packed in COMPRESSIONS]
         raise InputError(

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from unmask.config import read_settings_file
 from unmask.errors import CheckpointError, InputError
-from unmask.io.paths import CHECKPOINTS, RECIPE, model_directory
+from unmask.io.paths import CHECKPOINTS, MODEL, RECIPE, model_directory
 from unmask.io.writing import refuse_inputs_inside, writing_directory
 from unmask.models.hub.config import MADE_BY, length_config
 from unmask.models.hub.directory import save_model
@@ -20,7 +21,7 @@ from unmask.objectives.base import ObjectiveModule
 from unmask.objectives.table import new_objective
 from unmask.pretraining.initial_weights import build_module
 from unmask.pretraining.start import open_start
-from unmask.recipe.loading import load_pretrain_recipe
+from unmask.recipe.loading import load_pretrain_recipe, program_of
 from unmask.tokenization.kinds.gpt1_template import without_template
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.saved_config import fit_to_model
@@ -53,6 +54,8 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     run, out = Path(run), Path(out)
     if not (run / RECIPE).is_file():
         raise InputError(f"{run}: no recipe.yaml: expected the directory of a pre-training run")
+    if program_of(read_settings_file(run / RECIPE)) == "finetune":
+        raise InputError(f"{run}: it is a fine-tuning run: its model is {run / MODEL}")
     settings = load_pretrain_recipe(str(run / RECIPE))
     steps = list_steps(run / CHECKPOINTS)
     if not steps or step not in (None, *steps):

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from unmask.io.encodings import is_text
@@ -158,8 +167,8 @@ class GenerateRequest(Schema):
 
 
 class MinimalPair(Schema):
-    good: Text
-    bad: Text
+    good: Text = Field(validation_alias=AliasChoices("good", "sentence_good"), description="or sentence_good, as BLiMP")
+    bad: Text = Field(validation_alias=AliasChoices("bad", "sentence_bad"), description="or sentence_bad")
 
 
 class PairsRequest(Schema):
@@ -170,7 +179,7 @@ class Answer(BaseModel):
     """What every use answers.
 
     Attributes:
-        predictions: one for each input, as the command line writes them.
+        predictions: one for each input, as the command line writes them; `score` and `pairs` have keys of their own.
         truncated: whether anything of an input was not read.
         tokens_left_out: of each input, how many tokens were not read.
     """

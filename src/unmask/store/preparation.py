@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
+from unmask.config import as_settings
 from unmask.corpus.annotations import KINDS
 from unmask.corpus.cleaning.near_duplicates import estimate_memory
 from unmask.corpus.documents import CorpusCounts, Document
@@ -64,8 +65,8 @@ def prepare(
     ray_address: str | None = None,
     overwrite: bool = False,
     resume: bool = False,
-    reading: ReadingSettings = ReadingSettings(),  # noqa: B008  frozen
-    cleaning: CleaningSettings = CleaningSettings(),  # noqa: B008  frozen
+    reading: ReadingSettings | Mapping[str, Any] = ReadingSettings(),  # noqa: B008  frozen
+    cleaning: CleaningSettings | Mapping[str, Any] = CleaningSettings(),  # noqa: B008  frozen
     splitter: str = "rules",
     shard_bytes: int = SHARD_BYTES,
 ) -> TokenStore:
@@ -81,17 +82,20 @@ def prepare(
             its machines share under the same name.
         overwrite: True replaces a store at `out` when the new one is complete; if anything fails, the old one stays.
         resume: True continues an interrupted preparation at `out`: its finished shards are kept.
-        reading: how files become documents.
-        cleaning: what is repaired in documents and which are left out.
+        reading: how files become documents, as settings or a dictionary of them.
+        cleaning: what is repaired in documents and which are left out; likewise.
         splitter: what finds sentences, a key of `unmask.corpus.sentences.splitters.SENTENCE_SPLITTERS`.
         shard_bytes: bytes of text in a shard.
 
     Raises:
         InputError: no text, or text that cannot be read.
+        SettingsError: a setting is unknown or out of its range.
         OutputError: `out` exists, holds other things than a store, or the disk is full or too small.
         StoreError: the store to be resumed was made from another text or tokenizer, or with other settings.
         Interrupted: Ctrl-C or SIGTERM; finished shards are kept.
     """
+    reading = as_settings(ReadingSettings, reading, "reading")
+    cleaning = as_settings(CleaningSettings, cleaning, "cleaning")
     out, tokenizer_path = own_place(Path(out)), Path(tokenizer)
     if workers < 1:
         raise InputError(f"workers={workers}: expected at least 1")

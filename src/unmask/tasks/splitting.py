@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.io.input_files import DataPath, InputFiles, as_files
+from unmask.io.input_files import NEEDS_NAME, STANDARD_INPUT, DataPath, InputFiles, as_files
 from unmask.io.progress import Progress
 from unmask.io.reading import open_input
 from unmask.io.rows import Row, stop
@@ -128,6 +128,8 @@ def split_file(
     elif form in LINE_FORMATS or file.settings.separator is not None:
         of_form = form if form in LINE_FORMATS else ".csv"
         parts, write = _lines([*file.lines()], columns, file, of_form, _own_header(task))
+    elif file.path == STANDARD_INPUT:
+        raise InputError(f"{file}: {NEEDS_NAME}")
     else:
         raise InputError(
             f"{file}: unknown kind of file for {task}: expected .json, .jsonl, .tsv, .csv or .parquet, or for tagging "

@@ -165,7 +165,7 @@ def choose_compute(device: str = "auto", precision: str = "auto") -> Compute:
     found = find_gpu() if device != "cpu" else None
     if isinstance(found, NoGpu):
         if device == "cuda":
-            raise SettingsError(f"device=cuda, but {found.problem}: set device=cpu, or {found.remedy}")
+            raise SettingsError(f"device=cuda, but {found.problem}: take cpu, or {found.remedy}")
         if found.is_fault:
             _warn(f"computes on the CPU, for {found.problem}: to use the GPU, {found.remedy}")
     gpu = found if isinstance(found, Gpu) else None

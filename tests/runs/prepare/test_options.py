@@ -16,8 +16,11 @@ import zstandard
 from support.commands import Command, check_refused, tree_of, type_in, write_files
 from support.corpora import GOOD, Files, table
 from support.files import json_lines
+from unmask.errors import SettingsError
 from unmask.store.encoding import held_out_hash
+from unmask.store.preparation import prepare
 from unmask.store.store import TokenStore
+from unmask.tokenization.learning.from_files import train_tokenizer
 from unmask.tokenization.tokenizer import load_tokenizer
 
 FIXTURES = Path(__file__).parents[2] / "unit" / "corpus" / "formats" / "fixtures"
@@ -310,6 +313,26 @@ def test_mistakes_in_a_mixture_are_told(
     before = tree_of(place)
     check_refused(unmask("prepare", *text, "--tokenizer", tokenizer, "--out", "made", "--workers", 1), message)
     assert tree_of(place) == before
+
+
+def test_how_tables_are_written_is_an_option(unmask: Command, place: Path, tokenizer: Path) -> None:
+    write_files({"a.csv": '1,"good\n2,words"\n'})
+    table = ("--header", "none", "--not-quoted", "--column", "2")
+    made = unmask("prepare", "a.csv", "--tokenizer", tokenizer, "--out", "made", "--workers", 1, *table)
+    assert made.code == 0, made.errors
+    assert TokenStore("made").num_documents == 2
+    report = unmask("tokenizer", "report", tokenizer, "--text", "a.csv", *table, "--out", "r.html")
+    assert (report.code, report.errors) == (0, "wrote r.html\n")
+    assert unmask("doctor", "made", "--out", "d.html").errors.endswith("wrote d.html\n")
+
+
+def test_settings_are_given_as_dictionaries(place: Path, tokenizer: Path) -> None:
+    write_files({"a.jsonl": '{"body": "some good words"}\n{"body": "a"}\n'})
+    options: dict[str, Any] = {"reading": {"column": "body"}, "cleaning": {"min_characters": 2}}
+    assert prepare("a.jsonl", tokenizer, "made", **options).num_documents == 1
+    assert train_tokenizer("a.jsonl", "t", {"vocab_size": 60}, **options)[1].vocab_size <= 60
+    with pytest.raises(SettingsError, match=r"^reading: unknown key colum; did you mean column\?"):
+        prepare("a.jsonl", tokenizer, "other", reading={"colum": "body"})
 
 
 OPTIONS: dict[str, str] = {

@@ -107,6 +107,8 @@ def test_pairs_are_scored_as_by_evaluate(model: str, client: TestClient, model_d
     assert told["prefers"] == ("good" if expected[0] > expected[1] else "bad")
     [told] = ask(client, f"/v1/models/{model}/pairs", inputs=[{"good": good, "bad": good}])["predictions"]
     assert told["prefers"] is None, "evaluate counts such a pair as wrong"
+    blimp = [{"sentence_good": good, "sentence_bad": good}]
+    assert ask(client, f"/v1/models/{model}/pairs", inputs=blimp)["predictions"] == [told]
     scores = ask(client, f"/v1/models/{model}/score", inputs=[good, bad])["predictions"]
     assert [one["score"] for one in scores] == pytest.approx(expected.tolist(), abs=1e-5)
 

@@ -304,11 +304,11 @@ def test_what_is_too_much_worse_is_not_written(
         ),
         (
             '{"review": "a", "label": 1}',
-            "check.jsonl:1: no column 'text': expected text; there is review, label. Name yours with --column text=",
+            "check.jsonl:1: no column 'text': there is review, label. Name yours with --column text=",
         ),
         (
             '{"review": "a", "label": 1}\n{"review": "b", "label": 1}',
-            "check.jsonl:1: no column 'text': expected text; there is review, label. Name yours with --column text=",
+            "check.jsonl:1: no column 'text': there is review, label. Name yours with --column text=",
         ),
         ('{"text": "a", "label": "?"}', "check.jsonl:1: the label '?'"),
         ("", "check.jsonl"),

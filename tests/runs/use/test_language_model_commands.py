@@ -149,9 +149,32 @@ def test_texts_without_labels_have_their_log_probability(unmask: Command, gpt1: 
     ]
     circle = unmask(*command, "--threshold", "-5")
     assert "or of texts alone for `unmask score --method acceptability`" in circle.errors
-    assert (
-        "no column 'text': expected text; there is id, said. Name yours with --column" in unmask(*command[:-2]).errors
+    assert "no column 'text': there is id, said. Name yours with --column" in unmask(*command[:-2]).errors
+
+
+def test_files_are_read_as_by_other_commands(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
+    for label in "ab":
+        write(tmp_path / f"{label}.csv", f"text;label\nthe 날, {label};{label}\n".encode("cp949"))
+    glob, written = tmp_path / "*.csv", ("--encoding", "cp949", "--separator", ";")
+    for more in ((), ("--method", "acceptability"), ("--method", "acceptability", "--dev", glob)):
+        printed = unmask("score", gpt1, glob, *written, *more)
+        texts = [json.loads(line)["input"]["text"] for line in printed.output.splitlines()]
+        assert texts == ["the 날, a", "the 날, b"], printed.errors
+    assert json.loads(unmask("score", gpt1, tmp_path, *written, "--json").output)["n"] == 2
+    told = unmask("score", gpt1, glob).errors
+    assert ("--encoding cp949" in told, "data.encoding" in told) == (True, False)
+
+
+def test_a_header_is_no_text(unmask: Command, gpt1: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("score", gpt1, "-", "--method", "acceptability")
+    type_in(monkeypatch, "text,label\nthe man,1\n")
+    refused = unmask(*command)
+    assert refused.code == 2
+    assert "standard input:1: read as a text, and it is the header of a table (text, label): give --separator ','" in (
+        refused.errors
     )
+    type_in(monkeypatch, "text,label\nthe man,1\n")
+    assert json.loads(unmask(*command, "--separator", ",").output)["input"] == {"text": "the man", "label": "1"}
 
 
 def test_what_has_no_label_is_judged_by_a_dev_file_that_has(unmask: Command, gpt1: Path, tmp_path: Path) -> None:
@@ -184,6 +207,7 @@ def test_choices_are_ranked_and_what_is_cut_is_told(
         (("--method", "guess"), "method 'guess' is not for classification"),
         (("--words", "positive"), "--words 'positive': expected LABEL=WORDS"),
         (("--words", "1=a", "--words", "1=b"), "names the label '1' twice"),
+        (("--out", "x.csv"), "--out x.csv: expected a name that ends in .jsonl"),
         (("--json", "--out", "x.jsonl"), "--out is for predictions"),
         (("--template", "{text}"), r"template '{text}'"),
         (("--column", "texts=a"), "texts"),

@@ -44,8 +44,9 @@ def test_blank_lines_are_passed_over(unmask: Command, monkeypatch: pytest.Monkey
     [
         ("모든 [MASK] 은\n없다\n".encode(), "error: standard input:2: no [MASK] in '없다'"),
         (b"x [MASK] \xff\n", "error: standard input:1: not UTF-8 at byte 9"),
+        (b"\n", "error: standard input: there is nothing in it: expected inputs\n"),
     ],
-    ids=["no mask", "not UTF-8"],
+    ids=["no mask", "not UTF-8", "nothing"],
 )
 def test_a_bad_line_is_named(
     unmask: Command, monkeypatch: pytest.MonkeyPatch, masked_lm: Path, text: bytes, message: str

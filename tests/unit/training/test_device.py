@@ -65,7 +65,7 @@ def pretend_gpu(
 
 @pytest.mark.usefixtures("without_cuda")
 def test_cuda_where_there_is_none_is_refused(monkeypatch: Patch) -> None:
-    problem = "^device=cuda, but PyTorch sees no CUDA device: set device=cpu, or"
+    problem = "^device=cuda, but PyTorch sees no CUDA device: take cpu, or"
     with pytest.raises(SettingsError, match=f"{problem} install"):
         choose_compute("cuda")
     monkeypatch.setattr(torch.version, "cuda", "12.9")
@@ -105,7 +105,7 @@ def test_a_gpu_without_kernels_is_passed_over_by_auto_and_refused_by_cuda(monkey
     with pytest.raises(SettingsError) as refusal:
         choose_compute("cuda")
     assert str(refusal.value).startswith(f"device=cuda, but {problem}")
-    assert str(refusal.value).endswith(": set device=cpu, or install a build of torch that has them")
+    assert str(refusal.value).endswith(": take cpu, or install a build of torch that has them")
     for _ in range(2):
         assert choose_compute("auto").device.type == "cpu"
     (record,) = caplog.records  # once in a process
@@ -121,7 +121,7 @@ def test_a_gpu_that_lets_nobody_in(monkeypatch: Patch, caplog: Log) -> None:
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
     problem = r"the GPU cannot be used \(CUDA error: out of memory\): "
-    with pytest.raises(SettingsError, match=f"^device=cuda, but {problem}set device=cpu, or see with nvidia-smi"):
+    with pytest.raises(SettingsError, match=f"^device=cuda, but {problem}take cpu, or see with nvidia-smi"):
         choose_compute("cuda")
     assert choose_compute("auto").device.type == "cpu"
     (record,) = caplog.records

@@ -181,7 +181,7 @@ def extract_features(
     """
     input = as_files(input)
     checked_pool = check_pool(pool)
-    _check_known("format", format, get_args(Format))
+    _check_known("format", format, get_args(Format), " (of the input: --input-format)")
     out = Path(out)
     refuse_foreign(out, (FEATURES, INDEX, TABLE), "features")
     refuse_existing(out, overwrite)
@@ -254,9 +254,9 @@ def one_vector_pool(name: str | None, model: FeatureModel) -> Pool:
     return check_pool(name)
 
 
-def _check_known(what: str, name: str, known: Sequence[str]) -> None:
+def _check_known(what: str, name: str, known: Sequence[str], more: str = "") -> None:
     if name not in known:
-        raise SettingsError(f"no {what} {name!r}: {nearest(str(name), known).removeprefix('; ')}")
+        raise SettingsError(f"no {what} {name!r}: {nearest(str(name), known).removeprefix('; ')}{more}")
 
 
 def _ids(index: Path, pool: Pool) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from unmask.errors import ModelError
 from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import in_sets
-from unmask.inference.inputs import read_inputs
+from unmask.inference.inputs import read_inputs, refuse_header
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
@@ -56,6 +56,8 @@ def score_texts(
     )
     counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, str(data))
     for rows in in_sets(read_inputs(as_files(data)), _MOST_TEXTS):
+        if not counts.examples:
+            refuse_header(rows, {column}, "--separator {separator}; if it is a text, give it in JSON lines")
         for row in rows:
             choose_layout([column], row, lambda name: (name,), "--column text=...")
         encoded = loaded.tokenizer.encode_batch([checked_text(row[column], column, row.source) for row in rows])

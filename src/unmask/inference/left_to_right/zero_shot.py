@@ -34,7 +34,7 @@ from unmask.inference.evaluation import named_figures, warn_if_degenerate
 from unmask.inference.example_sets import in_sets
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
-from unmask.io.input_files import as_files
+from unmask.io.input_files import DataPath, as_files
 from unmask.io.rows import find_field
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.choice.layouts import ChoiceExample
@@ -100,13 +100,13 @@ class ZeroShot:
     task: Classification | Choice
     heuristic: Heuristic
 
-    def predict(self, path: str | Path, *, unlabelled: bool = True) -> Iterator[tuple[Any, Prediction]]:
+    def predict(self, path: str | DataPath, *, unlabelled: bool = True) -> Iterator[tuple[Any, Prediction]]:
         """Streams a file's examples with their predictions; `unlabelled` reads no labels."""
         counts = ExampleCounts()
-        for part in self.read(as_files(path).path, counts, unlabelled=unlabelled):
+        for part in self.read(as_files(path), counts, unlabelled=unlabelled):
             yield from zip(part, self._answer(part, counts), strict=True)
 
-    def read(self, path: Path, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[list[Any]]:
+    def read(self, path: DataPath, counts: ExampleCounts, *, unlabelled: bool = False) -> Iterator[list[Any]]:
         """Streams a file's examples, some at a time; a warning at the end says what was left out, cut or unknown."""
         coverage = Coverage(self.model.tokenizer, str(path))
         for part in in_sets(self._examples(path, counts, unlabelled), _MOST_EXAMPLES):
@@ -118,7 +118,7 @@ class ZeroShot:
         coverage.note(counts)
         counts.log(path)
 
-    def _examples(self, path: Path, counts: ExampleCounts, unlabelled: bool) -> Iterator[Any]:
+    def _examples(self, path: DataPath, counts: ExampleCounts, unlabelled: bool) -> Iterator[Any]:
         if not unlabelled:
             return self.task.load(path, counts)
         if isinstance(self.task, Choice):
@@ -227,14 +227,14 @@ def _texts(example: TextExample[Any] | ChoiceExample) -> list[str]:
 
 def open_zero_shot(
     model: str | Path | LanguageModel,
-    data: str | Path,
+    data: str | DataPath,
     task: str = "classification",
     *,
     method: Method | None = None,
     template: str | None = None,
     words: Mapping[str, str] | None = None,
     threshold: float | None = None,
-    dev: str | Path | None = None,
+    dev: str | DataPath | None = None,
     columns: Columns = NOTHING_SAID,
     device: str = "auto",
     precision: str = "fp32",
@@ -286,7 +286,7 @@ def open_zero_shot(
         return zero_shot
     if dev is None:
         raise SettingsError("acceptability needs a threshold: give a dev file to choose it on, or the threshold")
-    chosen = _threshold_on(zero_shot, Path(dev))
+    chosen = _threshold_on(zero_shot, as_files(dev))
     logger.warning("%s: a text has the label %s over a mean log-probability of %.4g", dev, fitted.labels[1], chosen)
     return ZeroShot(loaded, fitted, Heuristic("acceptability", threshold=chosen))
 
@@ -329,7 +329,7 @@ def _check_template(template: str, task: Classification | Choice) -> None:
         raise SettingsError(f"template {template!r}: expected {' and '.join(names)}, and {{label}} once")
 
 
-def _threshold_on(zero_shot: ZeroShot, dev: Path) -> float:
+def _threshold_on(zero_shot: ZeroShot, dev: DataPath) -> float:
     """The mean log-probability above which texts get the second label, for the highest Matthews correlation."""
     task = zero_shot.task
     assert isinstance(task, Classification)
@@ -366,7 +366,7 @@ def best_threshold(values: NDArray[np.float64], positive: NDArray[np.bool_]) -> 
     return float((ranked[best] + ranked[best + 1]) / 2)
 
 
-def predict_zero_shot(zero_shot: ZeroShot, data: str | Path) -> Iterator[dict[str, Any]]:
+def predict_zero_shot(zero_shot: ZeroShot, data: str | DataPath) -> Iterator[dict[str, Any]]:
     """Predictions for the examples of a file, labelled or not, in their order, as `predict` writes them.
 
     Raises:
@@ -379,7 +379,7 @@ def predict_zero_shot(zero_shot: ZeroShot, data: str | Path) -> Iterator[dict[st
         yield {**kept, "input": dict(example.fields), **prediction}
 
 
-def evaluate_zero_shot(zero_shot: ZeroShot, data: str | Path) -> dict[str, Any]:
+def evaluate_zero_shot(zero_shot: ZeroShot, data: str | DataPath) -> dict[str, Any]:
     """Measures a language model on labelled examples.
 
     Returns:

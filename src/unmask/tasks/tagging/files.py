@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from unmask.errors import InputError
-from unmask.io.input_files import DataPath, InputFiles, as_files, files_of
+from unmask.io.input_files import NEEDS_NAME, STANDARD_INPUT, DataPath, InputFiles, as_files, files_of
 from unmask.io.parquet import class_names
 from unmask.io.rows import Row
 from unmask.io.tables import read_rows
@@ -126,6 +126,8 @@ def read_file(
             yield from FORMATS[suffix](file, note)
         elif suffix in (*_TABLES, ".tsv"):
             yield from _read_table(file)
+        elif file.path == STANDARD_INPUT:
+            raise InputError(f"{file}: {NEEDS_NAME}")
         else:
             raise InputError(
                 f"{file}: unknown kind of file: expected {', '.join(FORMATS)} (one word a line), or .jsonl, .json, "

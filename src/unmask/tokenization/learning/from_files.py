@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from unmask.config import build_settings
+from unmask.config import as_settings
 from unmask.corpus.documents import CorpusCounts
 from unmask.corpus.pipeline import find_corpora, read_corpora
 from unmask.corpus.segmenters import SEGMENTERS
@@ -34,8 +34,8 @@ def train_tokenizer(
     *,
     seed: int = 0,
     overwrite: bool = False,
-    reading: ReadingSettings = ReadingSettings(),  # noqa: B008  immutable
-    cleaning: CleaningSettings = CleaningSettings(),  # noqa: B008  immutable
+    reading: ReadingSettings | Mapping[str, Any] = ReadingSettings(),  # noqa: B008  immutable
+    cleaning: CleaningSettings | Mapping[str, Any] = CleaningSettings(),  # noqa: B008  immutable
 ) -> tuple[Tokenizer, TrainingReport]:
     """Trains a tokenizer and saves it, with a record of what it was trained on, in the form that
     `transformers.AutoTokenizer` opens (it does not know tokenizers of words).
@@ -46,8 +46,8 @@ def train_tokenizer(
         settings: kind, size, casing ..., as `unmask.TokenizerSettings` or a dictionary of them.
         seed: of the sample that is taken if the text exceeds `settings.sample_bytes`.
         overwrite: True replaces a tokenizer at `out`.
-        reading: how files become documents.
-        cleaning: what is repaired in documents, and which are left out.
+        reading: how files become documents, as settings or a dictionary of them.
+        cleaning: what is repaired in documents, and which are left out; likewise.
 
     Raises:
         InputError: no text, or text that cannot be read.
@@ -55,8 +55,9 @@ def train_tokenizer(
             text, or a package is missing.
         OutputError: `out` exists, holds other things than a tokenizer, or the disk is full.
     """
-    if not isinstance(settings, TokenizerSettings):
-        settings = build_settings(TokenizerSettings, settings, "settings")
+    settings = as_settings(TokenizerSettings, settings, "settings")
+    reading = as_settings(ReadingSettings, reading, "reading")
+    cleaning = as_settings(CleaningSettings, cleaning, "cleaning")
     out = Path(out)
     refuse_foreign(out, TOKENIZER_FILES, "a tokenizer")
     refuse_existing(out, overwrite)

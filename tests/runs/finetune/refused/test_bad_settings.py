@@ -21,7 +21,7 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     "labels of a question": ("qa", ["task.labels=[a, b]"],
      "finetune/qa: task: labels is for classification and tagging"),
     "a column that is not there": ("classification", ["data.columns.text=review"],
-     "t.jsonl:1: no column 'review': expected review; there is text, label. Name yours with data.columns"),
+     "t.jsonl:1: no column 'review': there is text, label. Name yours with data.columns"),
     "a mistyped column": ("classification", ["data.columns.lable=stars"],
      "finetune/classification: unknown key data.columns.lable; did you mean data.columns.label?"),
     "half a pair": ("classification", ["data.columns.text_a=text"],
@@ -52,9 +52,9 @@ BAD_SETTINGS: dict[str, tuple[str, list[str], str]] = {
     "dev of one column": ("tagging", ["data.dev=t.conll", "data.dev_columns.tags=1"],
      "t.conll: data.dev_columns.tokens and data.dev_columns.tags are both column 1"),
     "dev of other columns": ("classification", ["data.dev=other.tsv"],
-     "other.tsv:2: no column 'text': expected text; there is review, label. Name yours with data.dev_columns.text=..."),
+     "other.tsv:2: no column 'text': there is review, label. Name yours with data.dev_columns.text=..."),
     "test of a column that is not there": ("classification", ["data.test=t.jsonl", "data.test_columns.text=review"],
-     "t.jsonl:1: no column 'review': expected review; there is text, label. Name yours with data.test_columns.text="),
+     "t.jsonl:1: no column 'review': there is text, label. Name yours with data.test_columns.text="),
     "dev of other choices": ("choice", ["data.dev=other.csv"],
      "other.csv:2: no column 'choices': expected context and choices; there is context, choice0, choice1, label. Name "
      "yours with data.dev_columns.context=... and data.dev_columns.choices=..., the column of a list, or where each "

@@ -79,7 +79,7 @@ def test_a_wrong_row_is_told_with_its_line(
 
 def test_a_tsv_whose_rows_do_not_fit_is_told_how_to_be_read_with_quotes(tmp_path: Path) -> None:
     told = refused(write(tmp_path / "a.tsv", 'n\ttext\n1\t"a\nb"\n'))
-    assert "if yours are between quotes, give --set reading.quoted=true (in a recipe reading.quoted=true)" in told
+    assert "if yours are between quotes, give --quoted (in a recipe reading.quoted=true)" in told
 
 
 # -------------------------------------------------------------------------------------------------------------- parquet
