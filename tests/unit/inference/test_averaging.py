@@ -169,21 +169,29 @@ def test_layouts_and_what_is_of_training_alone_may_differ(tmp_path: Path, models
         assert torch.allclose(parameter.detach(), (first[name] + second[name]) / 2, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("settings", "name", "chosen"),
+    [
+        ({"name": "classification", "multi_label": True, "labels": ["a", "b"]}, "thresholds", [0.1, 0.2]),
+        ({"name": "qa", "unanswerable": True}, "null_threshold", -1.5),
+    ],
+)
 def test_what_was_chosen_for_one_model_is_left_out(
-    tmp_path: Path, models: list[Path], caplog: pytest.LogCaptureFixture
+    settings: dict[str, Any],
+    name: str,
+    chosen: Any,
+    tmp_path: Path,
+    models: list[Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    members = [
-        save_task_model(tmp_path / name, models[0], name="classification", multi_label=True, labels=["a", "b"])
-        for name in ("one", "two")
-    ]
+    members = [save_task_model(tmp_path / member, models[0], **settings) for member in ("one", "two")]
     task = json.loads((members[0] / "config.json").read_text())["unmask_task"]
-    edit_config(
-        members[0], unmask_task=task | {"thresholds": [0.1, 0.2]}, unmask_trained_length=16, torch_dtype="bfloat16"
-    )
+    edit_config(members[0], unmask_task=task | {name: chosen}, unmask_trained_length=16, torch_dtype="bfloat16")
     edit_config(members[1], unmask_trained_length=8)
     config = json.loads((average_models(members, tmp_path / "mean") / "config.json").read_text())
+    task.pop(name, None)
     assert (config["unmask_task"], config["unmask_trained_length"], config.get("torch_dtype")) == (task, 8, None)
-    assert "thresholds: left out, for it was chosen on dev" in caplog.text
+    assert f"{name}: left out, for it was chosen on dev" in caplog.text
 
 
 def test_models_of_other_tasks_have_none(tmp_path: Path, models: list[Path]) -> None:

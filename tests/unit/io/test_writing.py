@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import shutil
+import stat
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,24 @@ def test_a_file_that_fails_leaves_the_old_one_as_it_was(tmp_path: Path, error: B
             raise error
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["f.bin"]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, replace = [], os.replace
+
+    def sync(descriptor: int) -> None:
+        state = os.fstat(descriptor)
+        done.append("the folder" if stat.S_ISDIR(state.st_mode) else f"{state.st_size} bytes")
+
+    def rename(source: Path, target: Path) -> None:
+        done.append(f"is {target.name}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    with writing(tmp_path / "f") as file:
+        file.write(b"abc")
+    assert done == ["3 bytes", "is f", "the folder"]
 
 
 def test_text_and_json_are_utf8(tmp_path: Path) -> None:
@@ -121,6 +141,27 @@ def test_a_directory_is_replaced_when_the_new_one_is_complete(tmp_path: Path) ->
         assert names(path) == ["only in the old one"]
     assert names(path) == ["inner"]
     assert names(tmp_path) == ["d"]
+
+
+def test_a_directory_that_cannot_be_replaced_has_its_name_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "d"
+    path.mkdir()
+    fill(path, "old")
+    calls, replace = count(1), os.replace
+
+    def fail_at_second(source: Path, target: Path) -> None:
+        if next(calls) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_at_second)
+    with pytest.raises(OutputError, match="cannot write .*d: Input/output error"):  # noqa: SIM117
+        with writing_directory(path, overwrite=True) as unfinished:
+            fill(unfinished, "new")
+    assert names(tmp_path) == ["d"]
+    assert (path / "inner" / "f").read_text() == "old"
 
 
 def test_a_directory_takes_no_file_away(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.files import write, write_rows
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.features import batches as feature_batches
 from unmask.inference.features.extraction import load_feature_model
-from unmask.inference.features.similarity import compare, embed, similarities
+from unmask.inference.features.similarity import compare, embed, similarities, unit_length
 
 QUERIES = ["a man is outside", "two dogs"]
 CORPUS = ["people wait", "a man is outside", "a dog", "", "the child plays with a ball", "a man", "people wait"]
@@ -145,6 +145,28 @@ def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> No
     for pool in ("cls", "mean", "max"):
         with pytest.raises(ModelError, match="what the model computes is not finite"):
             list(embed(model, ["a man", "a dog"], pool=pool))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("pool", ["cls", "mean", "max"])
+def test_one_text_of_many_that_is_not_finite_is_told(
+    pool: str, value: float, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, states_of = load_feature_model(tiny_model), feature_batches._states
+
+    def states(model: Any, batch: Any) -> Any:
+        found = states_of(model, batch).clone()
+        found[: int(batch.lengths[0]), 0] = value  # one dimension of the longest text
+        return found
+
+    monkeypatch.setattr(feature_batches, "_states", states)
+    with pytest.raises(ModelError, match="what the model computes is not finite"):
+        embed(model, ["a man", "a man and two dogs", "a dog"], pool=pool)
+
+
+def test_vectors_of_any_length_get_length_one() -> None:
+    vectors = np.array([[3, 4], [6e-7, -8e-7], [0, 0], [0, 2e15]], dtype=np.float32)
+    np.testing.assert_allclose(unit_length(vectors), [[0.6, 0.8], [0.6, -0.8], [0, 0], [0, 1]], rtol=1e-6)
 
 
 def test_the_commands_three_ways(tiny_model: Path, tmp_path: Path) -> None:

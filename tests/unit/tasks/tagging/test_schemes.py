@@ -81,6 +81,8 @@ def test_strict_entities_are_those_of_seqeval(tags: list[str]) -> None:
         ([""], "none"),
         (["I-P O I-P", "B-P O", "I-Q I-P", "I-P", "O B-Q I-Q"], "IOB1"),  # and two mistakes
         (["B-P O B-P", "I-P O"], "BIO"),
+        (["I-P O I-P O I-P", "B-P O B-P"], "BIO"),  # more of them with I, but no two thirds
+        (["I-P O I-P O I-P O I-P O I-P", "B-P O B-P"], "IOB1"),
         (["B-P I-P O B-P", "S-P O"], "BIO"),
         (["S-P B-P E-P O S-P", "B-P O"], "IOBES"),
     ],

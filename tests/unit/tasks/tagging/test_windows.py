@@ -168,6 +168,14 @@ def test_context_fills_rows_and_has_no_labels(tokenizer: TextTokenizer) -> None:
     assert encode([one], tokenizer, max_length=5).input_ids.tolist() == row("dog", "dog", "is")
 
 
+def test_a_sentence_longer_than_a_row_has_no_context(tokenizer: TextTokenizer) -> None:
+    before, behind = (" ".join([word] * 40) for word in ("a", "is"))
+    alone, between = example(" ".join(["man"] * 40)), example(" ".join(["man"] * 40), left=(before,), right=(behind,))
+    encoded = encode([between], tokenizer, max_length=12, stride=4)
+    assert encoded.lengths.max() == 12
+    assert encoded.input_ids.tolist() == encode([alone], tokenizer, max_length=12, stride=4).input_ids.tolist()
+
+
 @given(st.lists(st.integers(0, 9), max_size=9), st.lists(st.integers(0, 9), max_size=9), st.integers(0, 20))
 def test_context_takes_what_is_next(left: list[int], right: list[int], room: int) -> None:
     before, behind = take_context([left[:4], left[4:]], [right[:4], right[4:]], room)

@@ -107,6 +107,15 @@ def test_no_threshold_gives_a_higher_f1(decisions: list[tuple[float, bool]]) -> 
     assert 0 < threshold <= 1
 
 
+@pytest.mark.parametrize(
+    ("probabilities", "is_true", "threshold"),
+    [([0.9, 0.5], [True, False], 0.7), ([0.9, 0.5], [True, True], 0.25), ([0.2, 0.8, 0.6], [False, True, True], 0.4)],
+)
+def test_a_threshold_lies_in_the_middle(probabilities: list[float], is_true: list[bool], threshold: float) -> None:
+    found = best_thresholds(np.array(probabilities)[:, None], np.array(is_true)[:, None])
+    assert found.tolist() == pytest.approx([threshold])
+
+
 def test_thresholds_decide_and_are_remembered() -> None:
     task = new_task(**MANY, thresholds={"a": 0.7, "b": 0.2})
     logits = torch.logit(torch.tensor([[0.69, 0.21], [0.71, 0.19]], dtype=torch.float64))

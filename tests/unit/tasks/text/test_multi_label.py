@@ -124,6 +124,13 @@ def test_decisions_at_one_half_the_likeliest_first() -> None:
     assert one["probabilities"] == pytest.approx({"a": 0.5, "b": 0.4750208, "c": 0.8807970}, abs=1e-6)
 
 
+def test_several_models_answer_with_the_mean_of_their_probabilities() -> None:
+    one, other = torch.tensor([[4.0, -0.5, 0.0, -60.0]]), torch.tensor([[-1.0, -6.0, 2.0, 50.0]])
+    mean = (torch.sigmoid(one) + torch.sigmoid(other)) / 2
+    torch.testing.assert_close(torch.sigmoid(TASK.combine([one, other])), mean)
+    torch.testing.assert_close(TASK.combine([one]), one)
+
+
 def test_floors_are_those_of_constant_predictions() -> None:
     dev = of_labels([1, 0, 0], [1, 1, 0], [0, 0, 0])
     floors = TASK.floors(of_labels([1, 0, 0], [1, 1, 0], [0, 0, 1]), dev)
