@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,10 @@ def test_all_that_is_missing_is_named_before_anything_is_trained(glue: Path) -> 
     (glue / "CoLA" / "train.tsv").unlink()
     with pytest.raises(InputError, match=r"no CoLA/train\.tsv, QQP/dev\.tsv: expected GLUE's folders .* --tasks"):
         overrides_by_task(glue, ["init_from=m"])
+    shutil.rmtree(glue / "MNLI")
+    its = ", ".join(f"MNLI/{name}.tsv" for name in ("train", "dev_matched", "dev_mismatched"))
+    with pytest.raises(InputError, match=f"no {its}: expected"):
+        overrides_by_task(glue, ["init_from=m"], ["mnli", "mnli"])
     (glue / "RTE").rename(glue / "rte")
     assert list(overrides_by_task(glue, ["init_from=m"], ["wnli", "rte", "rte"])) == ["wnli", "rte"]
 

@@ -57,10 +57,9 @@ def find_sentence_model(directory: Path) -> SentenceModel | None:
     prompt = _read_if_there(directory / "config_sentence_transformers.json").get("default_prompt_name")
     if prompt is not None:
         remarks.append(f"its prompt {prompt!r} is not put before texts: write it there yourself")
-    length = _read_if_there(directory / "sentence_bert_config.json").get(
-        "max_seq_length"
-    )  # version 6 has it in another
-    length = length or _read_if_there(directory / "tokenizer_config.json").get("model_max_length")
+    length = _read_if_there(directory / "sentence_bert_config.json").get("max_seq_length")
+    if length is None:  # as version 6 writes it
+        length = _read_if_there(directory / "tokenizer_config.json").get("model_max_length")
     most = length if type(length) is int and length > 0 else None
     pooling = directory / paths["Pooling"] / "config.json"
     if not pooling.is_file():

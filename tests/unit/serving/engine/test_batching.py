@@ -350,15 +350,34 @@ def test_who_has_left_is_not_computed() -> None:
     assert use.batches == [[0], [2]]
 
 
+def test_the_tokens_of_who_has_left_wait_no_longer() -> None:
+    use = Doubling()
+    use.gate.clear()
+    batcher = Batcher(Limits(queue_tokens=10), BatchMetrics())
+    batcher.submit(use.work(0))
+    assert use.began.wait(10)
+    batcher.submit(use.work(1, 8)).cancel()
+    stays = batcher.submit(use.work(2, 8))
+    use.gate.set()
+    assert stays.result(10) == 4
+
+
 def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_back: list[None] = []
-    monkeypatch.setattr(batching_module, "GIVEN_BACK_EVERY_S", 0.0)
-    monkeypatch.setattr(batching_module, "give_freed_memory_back", lambda: given_back.append(None))
+    """Every ten seconds; what comes next is answered behind it."""
+    now, given_back = [0.0], []
+    monkeypatch.setattr(batching_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(batching_module, "give_freed_memory_back", lambda: given_back.append(now[0]))
+    batcher, use = Batcher(Limits(), BatchMetrics()), Doubling()
+    for now[0] in (0, 9, 10, 11, 19, 25, 26):
+        for _ in range(2):
+            assert batcher.submit(use.work(1)).result(10) == 2
+    assert given_back == [10, 25]
 
-    async def ask() -> None:
-        batcher = Batcher(Limits(), BatchMetrics())
-        use = Doubling()
-        assert [await compute(batcher, use.work(number)) for number in (1, 2)] == [2, 4]
 
-    asyncio.run(ask())
-    assert given_back
+def test_one_core_is_left_to_others_where_requests_came_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    use, batcher = Doubling(), Batcher(Limits(), BatchMetrics(), shares=True)
+    asyncio.run(behind_a_gate(use, batcher, lambda: [compute(batcher, use.work(number)) for number in (1, 2)]))
+    assert taken == [4, 3]

@@ -9,7 +9,7 @@ import pytest
 
 from unmask.errors import InputError
 from unmask.io.progress import Advance
-from unmask.tasks.minimal_pairs.comparing import compare_pairs
+from unmask.tasks.minimal_pairs.comparing import compare_pairs, score_pairs
 from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
 from unmask.tasks.minimal_pairs.scorers import Sentence, TokenScores
 
@@ -61,6 +61,20 @@ def test_equally_likely_sentences_and_equal_ids_are_wrong() -> None:
     found = compare_pairs(GivenScores(), [of("all", "", RIGHT, EQUALLY_LIKELY, ALIKE, EQUALLY_LIKELY)])
     assert found["metrics"]["accuracy"] == 25
     assert found["alike"] == 1
+
+
+def test_each_pair_is_told_with_its_scores() -> None:
+    of_files = [
+        MinimalPair(pair.good, pair.bad, f"a.jsonl:{line}") for line, pair in enumerate((RIGHT, WRONG, ALIKE), 1)
+    ]
+    scored = score_pairs(GivenScores(), [of("one", "", *of_files[:1]), of("other", "", *of_files[1:])])
+    names = ["paradigm", "place", "sentence_good", "sentence_bad", "score_good", "score_bad", "right"]
+    assert [list(row) for row in scored.rows()] == [names] * 3
+    assert [tuple(row.values()) for row in scored.rows()] == [
+        ("one", "a.jsonl:1", "good -2", "bad -3", -2, -3, True),
+        ("other", "a.jsonl:2", "good -3", "bad -2", -3, -2, False),
+        ("other", "a.jsonl:3", "same -2", "same -3", -2, -3, False),
+    ]
 
 
 def test_pairs_keep_their_paradigm_over_several_rounds_of_scoring() -> None:

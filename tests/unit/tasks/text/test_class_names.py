@@ -60,6 +60,16 @@ def test_a_file_has_names_or_numbers_never_both(path: Path) -> None:
     assert [one.label for one in task.load(path, ExampleCounts())] == ["0", "1", "2", "1"]
 
 
+def test_numbers_have_their_names_where_the_task_knows_these_too(path: Path) -> None:
+    write(path, [1, 0], class_label("neg", "pos"))
+    assert labels_in(path, labels=["0", "1", "neg", "pos"])[1] == ["pos", "neg"]
+
+
+def test_a_number_beyond_the_names_stays(path: Path) -> None:
+    write(path, [0, 2, 1, -2], class_label("neg", "pos"))
+    assert labels_in(path)[1:] == (["neg", "2", "pos", "-2"], 0)
+
+
 def test_published_sets_keep_their_labels(path: Path) -> None:
     write(path, [1, 0, -1], class_label("negative", "positive"), "sentence")
     assert labels_in(path, name="sst2") == (("0", "1"), ["1", "0"], 1)

@@ -36,6 +36,13 @@ def test_a_discriminator_is_replaced_with_its_generator_and_with_nothing_else(mo
         check_place(model, overwrite=True)
 
 
+def test_what_has_no_configuration_is_no_model(tmp_path: Path) -> None:
+    write(tmp_path / "model" / "vocab.txt", "[PAD]")
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match=r"is not a model \(config\.json is missing\)"):
+            check_place(tmp_path / "model", overwrite)
+
+
 @pytest.mark.parametrize("folder", [".", "generator"])
 def test_a_card_is_replaced_with_its_model_until_somebody_edits_it(
     model: Path, caplog: pytest.LogCaptureFixture, folder: str
@@ -81,6 +88,38 @@ def test_a_card_does_not_outlive_its_model_unseen(model: Path, caplog: pytest.Lo
         assert card.read_text("utf-8") == edited
     assert len(caplog.messages) == 2
     assert "has been edited, so it stays: it describes the model that is replaced" in caplog.messages[-1]
+
+
+def test_a_card_does_not_outlive_the_generator(model: Path) -> None:
+    for folder in (model, model / "generator"):
+        write(folder / "model.safetensors", "0")
+    card = write(model / CARD, marked("# A model\n"))
+    for weights, stays in (("0", True), ("1", False)):
+        with replacing_model(model.parent) as new:
+            write(new / "model.safetensors", "0")
+            write(new / "generator" / "model.safetensors", weights)
+        assert card.exists() == stays
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_links_beside_a_model_stay_links(model: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool) -> None:
+    """Whether or not the disk has hard links."""
+
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "no hard links")
+
+    theirs = write(model.parent.parent / "data" / "text.txt", "theirs")
+    targets = {"file": theirs, "folder": theirs.parent, "nothing": theirs.with_name("gone")}
+    for name, target in targets.items():
+        (model / name).symlink_to(target)
+    write(model / "notes.md", "mine")
+    if not has_links:
+        monkeypatch.setattr("os.link", refuse)
+    with replacing_model(model.parent) as new:
+        write(new / "config.json", "new")
+    assert {name: (model / name).readlink() for name in targets} == targets
+    assert (model / "notes.md").read_text() == "mine"
+    assert names(theirs.parent) == ["text.txt"]
 
 
 def test_a_model_is_replaced_as_a_whole_and_what_is_beside_it_stays(model: Path) -> None:
