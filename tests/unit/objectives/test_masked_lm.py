@@ -248,6 +248,16 @@ def test_a_vocabulary_without_a_mask_token_is_refused(settings: ObjectiveSetting
         new_objective(settings, Vocabulary(SIZE, None, (0, 1), np.zeros(SIZE, dtype=np.bool_)))
 
 
+def test_random_entries_are_all_the_ordinary_ones_and_never_a_special_one() -> None:
+    vocabulary = Vocabulary(9, MASK, (0, 1, 2, 3, 4), np.zeros(9, dtype=np.bool_))
+    settings = settings_of(target_prob=1.0, mask_token_prob=0.0, random_token_prob=1.0)
+    batch = pack([[CLS, *[5] * 100, SEP]] * 5, keys=list(range(5)))
+    prepared = MaskedLM(settings, vocabulary).prepare(batch.with_columns(special_tokens_mask=batch.input_ids < 5))
+    targets = prepared.columns["target_positions"]
+    assert len(targets) == 500
+    assert set(prepared.input_ids[targets].tolist()) == {5, 6, 7, 8}
+
+
 def test_the_floors_are_those_of_who_uses_no_context() -> None:
     """Four entries after the special ones, alike: masked they are one in four, and what is shown is the target by .2
     kept and .2 of .8 drawn, or else one of three."""

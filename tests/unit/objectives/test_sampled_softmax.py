@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unmask.models.elmo.settings import ElmoSettings
 from unmask.models.elmo.word_softmax import WordSoftmax
+from unmask.objectives import sampled_softmax
 from unmask.objectives.sampled_softmax import draw_candidates, log_expected_counts, summed_sampled_loss
 
 SIZE = 30
@@ -64,13 +65,15 @@ def slow_loss(softmax: WordSoftmax, hidden: Tensor, labels: list[int], candidate
     return total
 
 
-def test_loss_and_gradients_are_those_of_the_formulas() -> None:
+@pytest.mark.parametrize("rows_at_once", [3, 512])
+def test_loss_and_gradients_are_those_of_the_formulas(monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
+    monkeypatch.setattr(sampled_softmax, "_ROWS", rows_at_once)
     torch.manual_seed(0)
     softmax = WordSoftmax(ElmoSettings(vocab_size=SIZE, projection_size=4))
     torch.nn.init.normal_(softmax.bias)
-    hidden = torch.randn(9, 4, requires_grad=True)
+    hidden = torch.randn(10, 4, requires_grad=True)
     candidates, num_draws = draw_candidates(3, 8, SIZE)
-    labels = [int(candidates[0]), 5, int(candidates[3]), 29, 0, 0, 7, int(candidates[7]), 12]
+    labels = [int(candidates[0]), 5, int(candidates[3]), 29, 0, 0, 7, int(candidates[7]), 12, 1]
     loss = summed_sampled_loss(softmax, hidden, torch.tensor(labels), torch.from_numpy(candidates), num_draws)
     parameters = (hidden, softmax.weight, softmax.bias)
     ours = torch.autograd.grad(loss, parameters)

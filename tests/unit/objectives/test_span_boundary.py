@@ -26,12 +26,17 @@ TOLERANCE = 1e-5
 boundary token off by one is some hundred times more (`test_the_tolerance_can_fail`)."""
 
 
-def small_batch(lengths: tuple[int, ...] = (22, 9, 30), share: float = 0.5) -> tuple[Batch, Tensor]:
-    """Sequences with special tokens at both ends and in the middle, labels, and a share of targets in runs."""
+def small_batch(
+    lengths: tuple[int, ...] = (22, 9, 30), share: float = 0.5, with_special: bool = True
+) -> tuple[Batch, Tensor]:
+    """Sequences with special tokens at both ends and in the middle or without any, labels, and a share of targets in
+    runs."""
     chance = random.Random(0)
     rows = [[CLS, *(chance.randrange(5, SIZE) for _ in range(length - 2)), SEP] for length in lengths]
     for row in rows:
         row[len(row) // 2] = SEP
+    if not with_special:
+        rows = [[max(token, 5) for token in row] for row in rows]
     batch = pack(rows)
     special = batch.input_ids < 5
     chosen = torch.tensor([chance.random() < share for _ in range(batch.num_tokens)]) & ~special
@@ -56,6 +61,9 @@ def boundaries_slowly(batch: Batch, chosen: Tensor, most: int) -> list[tuple[int
     return found
 
 
+LENGTHS = st.lists(st.integers(3, 30), min_size=1, max_size=5).map(tuple)
+
+
 def columns_of(batch: Batch) -> list[tuple[int, int, int, int]]:
     columns = batch.columns
     left, right = (columns["boundary_positions"][columns[f"boundary_{side}"]] for side in ("left", "right"))
@@ -63,9 +71,11 @@ def columns_of(batch: Batch) -> list[tuple[int, int, int, int]]:
     return list(zip(*(each.tolist() for each in found), strict=True))
 
 
-@given(st.lists(st.integers(3, 30), min_size=1, max_size=5).map(tuple), st.floats(0, 1), st.sampled_from([1, 2, 20]))
-def test_boundaries_are_those_of_a_slow_reference(lengths: tuple[int, ...], share: float, most: int) -> None:
-    batch, chosen = small_batch(lengths, share)
+@given(LENGTHS, st.floats(0, 1), st.sampled_from([1, 2, 20]), st.booleans())
+def test_boundaries_are_those_of_a_slow_reference(
+    lengths: tuple[int, ...], share: float, most: int, with_special: bool
+) -> None:
+    batch, chosen = small_batch(lengths, share, with_special)
     found = with_boundaries(batch, chosen, most)
     assert columns_of(found) == boundaries_slowly(batch, chosen, most)
     positions = found.columns["boundary_positions"].tolist()
@@ -93,6 +103,15 @@ def test_a_worked_example() -> None:
 @pytest.mark.parametrize("span", [(1, 3), (10, 12), (1, 12)])
 def test_a_span_at_an_edge_has_no_boundary_loss(span: tuple[int, int]) -> None:
     assert boundaries_of(*span, 20) == []
+
+
+@pytest.mark.parametrize("place", [3, 5])
+def test_a_token_at_the_edge_of_a_text_without_special_tokens_has_no_boundary_loss(place: int) -> None:
+    """Beside the first one and the last one of the second row are tokens of other texts."""
+    batch = pack([[5, 6, 7], [8, 9, 10], [11, 12, 13]])
+    batch = batch.with_columns(special_tokens_mask=torch.zeros(9, dtype=torch.bool))
+    assert columns_of(with_boundaries(batch, torch.arange(9) == place, 20)) == []
+    assert columns_of(with_boundaries(batch, torch.arange(9) == 4, 20)) == [(4, 3, 5, 1)]
 
 
 def small_module(architecture: str = "bert") -> MaskedLMModule:

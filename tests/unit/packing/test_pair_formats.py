@@ -101,6 +101,23 @@ def test_the_share_of_short_ordered_pairs() -> None:
     assert stats.binomtest(short, len(sizes), 0.2 * 30 / 31).pvalue > IMPROBABLE
 
 
+# -------------------------------------------------------------------------------------------------- next sentences
+
+
+@pytest.mark.parametrize("short", [0.0, 1.0])
+def test_a_sentence_that_fills_its_chunk_gets_the_one_after_it(short: float) -> None:
+    store = numbered_store([[20] * 8] * 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair_formats, "truncate_pair", lambda a, b, longest, draws: (a, b))
+        pairs = [pair for pair in plan(store, SegmentPairs(20, "nsp", short)) if pair.label == IS_NEXT]
+    pairs = [pair for pair in pairs if pair.a.start < 140]  # the last one of a document has none after it
+    assert len(pairs) > 20
+    for a, b, _ in pairs:
+        assert a.start % 20 == 0
+        assert (a.document, a.start + 20, a.end + 20) == (b.document, b.start, b.end)
+        assert a.end == b.start
+
+
 # ------------------------------------------------------------------------------------------------- single sentences
 
 

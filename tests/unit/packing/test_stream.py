@@ -16,9 +16,10 @@ from unmask.batch import StepBatches
 from unmask.errors import InputError, StoreError
 from unmask.packing.loader import Position
 from unmask.packing.split import Split
-from unmask.packing.stream import StreamLoader, target_counts
+from unmask.packing.stream import StreamLoader, character_rows, target_counts
+from unmask.store.shard import StoredWords
 from unmask.store.store import TokenStore
-from unmask.tokenization.kinds.word_characters import SPECIAL_WORDS, WordTokenizer
+from unmask.tokenization.kinds.word_characters import BEGIN_WORD, END_WORD, PADDING, SPECIAL_WORDS, WordTokenizer
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", ".", "나는"]
 TOKENIZER = WordTokenizer([*SPECIAL_WORDS, *WORDS[:6], "."])
@@ -66,6 +67,15 @@ def characters_of(words: list[str]) -> list[list[int]]:
         for word in words
     ]
     return TOKENIZER.table[np.array(ids)].tolist()
+
+
+def test_words_are_cut_so_that_both_marks_fit() -> None:
+    """Rows of eight: six bytes of a word, between the marks."""
+    written = [b"abcde", b"fghijk", b"lmnopqr", b"stuvwxyza"]
+    words = StoredWords(np.frombuffer(b"".join(written), dtype=np.uint8), np.cumsum([len(word) for word in written]))
+    rows = character_rows(np.arange(4), words, 8).tolist()
+    assert rows[0] == [BEGIN_WORD, *b"abcde", END_WORD, PADDING]
+    assert rows[1:] == [[BEGIN_WORD, *word[:6], END_WORD] for word in written[1:]]
 
 
 def of_lanes(steps: list[StepBatches[Position]], column: str) -> list[list[object]]:

@@ -33,6 +33,7 @@ from unmask.models.kernels import products
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective
 from unmask.objectives.bilm import BiLM
+from unmask.objectives.directions import NEXT_POSITIONS
 from unmask.objectives.settings import BiLMSettings, CausalLMSettings, MaskedLMSettings, ReplacedTokenSettings
 from unmask.objectives.settings_base import ObjectiveSettings
 from unmask.objectives.table import new_objective
@@ -60,6 +61,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "spans": {"objective": {"sentence_objective": "none", "masking": "span", "span_boundary": True}},
     "sentence order": {"objective": {"sentence_objective": "sop"}, "packing": {"format": "segment_pair"}},
     "entities": {"objective": {"sentence_objective": "none", "masking": "entity"}},
+    "half read left to right": {"objective": {"sentence_objective": "none", "causal_share": 0.5}},
 }
 
 
@@ -79,7 +81,9 @@ def sizes_of(name: str, **changed: Any) -> EncoderSettings:
 def made(name: str, sequences: int, short_sequence_prob: float = 0.0) -> tuple[Objective, Batch]:
     settings = recipe_of(name, short_sequence_prob)
     objective = new_objective(settings.objective, any_vocabulary(120))
-    return objective, objective.prepare(next(random_batches(settings, 120, sequences)))
+    batch = next(random_batches(settings, 120, sequences))
+    rates = {name: torch.tensor(rate) for name, rate in settings.objective.rates(0.0, None).items()}
+    return objective, objective.prepare(batch.with_columns(**rates))
 
 
 def module_of(name: str, **changed: Any) -> Any:
@@ -94,9 +98,12 @@ def test_bert_base_has_as_many_as_the_published_one() -> None:
 def operations_of(
     settings: ObjectiveSettings, sizes: EncoderSettings, batch: Batch, length: float, share: float | None = None
 ) -> float:
-    """Those of training per token, for the batch's own share of targets, or `share`."""
-    share = len(batch.columns["target_positions"]) / batch.num_tokens if share is None else share
-    exact = settings.model_copy(update={"target_prob": share} if hasattr(settings, "target_prob") else {})
+    """Those of training per token, for the batch's own shares of targets, or `share`; of sequences read from left to
+    right every token that predicts the next one is a target."""
+    left_to_right = len(batch.columns.get(NEXT_POSITIONS, ()))
+    share = len(batch.columns["target_positions"]) / (batch.num_tokens - left_to_right) if share is None else share
+    own = {"target_prob": share, "causal_share": left_to_right / batch.num_tokens}
+    exact = settings.model_copy(update={name: value for name, value in own.items() if hasattr(settings, name)})
     return new_objective(exact, any_vocabulary(sizes.vocab_size)).operations(sizes, batch, length)
 
 
@@ -190,7 +197,7 @@ def test_operations_of_every_objective(name: str) -> None:
         module(batch)
     tokens, hidden = batch.num_tokens, sizes.hidden_size
     boundaries = len(batch.columns.get("boundary_positions", ()))
-    num_targets = len(batch.columns["target_positions"])
+    num_targets = len(batch.columns["target_positions"]) + len(batch.columns.get(NEXT_POSITIONS, ()))
     necessary = operations_of(settings.objective, sizes, batch, 24) * tokens / 3
 
     def unread(read: int, width: int) -> int:
@@ -259,7 +266,8 @@ def test_memory_of_every_objective(name: str) -> None:
     direct = measure_saved_bytes(sizes_of(name), 4, batch, objective, CPU)
     estimate = estimate_memory(FIXED, sizes_of(name), batch, objective, batch.num_tokens, CPU)
     assert estimate.activations == direct  # each block keeps the same, to the byte
-    vocabulary_targets = len(batch.columns["target_positions"]) + len(batch.columns.get("boundary_targets", ()))
+    columns = ("target_positions", "boundary_targets", NEXT_POSITIONS)
+    vocabulary_targets = sum(len(batch.columns.get(name, ())) for name in columns)
     own_gradient = 120 * 16 * 4 if recipe_of(name).objective.name == "causal_lm" else 0
     assert estimate.logits == vocabulary_targets * 120 * 4 + own_gradient
 

@@ -25,6 +25,16 @@ def test_what_has_no_probability_is_never_drawn(dtype: torch.dtype) -> None:
     assert sample_from_softmax(logits, uniforms).tolist() == [1, 3, 3]
 
 
+def test_sums_that_end_below_one_leave_nothing_to_a_class_without_probability() -> None:
+    """The probabilities of so many classes add up to 1 but for rounding."""
+    logits = torch.randn(64, 32_768, generator=torch.Generator().manual_seed(0))
+    logits[:, -1] = -math.inf
+    sums = torch.softmax(logits, -1).cumsum(-1)[:, -1]
+    assert (sums < 1).any()
+    drawn = sample_from_softmax(logits, torch.full((64,), 1 - 2.0**-24))
+    assert (drawn < 32_767).all()
+
+
 def test_draws_follow_the_softmax_and_are_not_the_likeliest_class() -> None:
     number, num_classes = 20_000, 11
     row = torch.randn(num_classes, generator=torch.Generator().manual_seed(0)) * 1.5

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from support.tensors import assert_equal, give_gradients
 from unmask.training.optimizers.adamw import AdamW, OnDevice
+from unmask.training.optimizers.optimizer import clipping_divisor
 
 RATE, BETAS, EPSILON, DECAY = 0.01, (0.9, 0.999), 1e-6, 0.1
 
@@ -97,6 +98,23 @@ def test_scaled_gradients_and_rates_on_the_device_are_what_they_are_elsewhere(bi
         one.step()
         other.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)  # the rates are rounded to fp32
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_gradients_far_over_the_norm_are_scaled_down_to_it(bias_correction: bool) -> None:
+    """With an epsilon that outweighs the second moment: otherwise the first step is the same at every scale."""
+    ours, theirs = parameters(), parameters()
+    one, other = (AdamW(groups(of), RATE, BETAS, 10.0, bias_correction) for of in (ours, theirs))
+    for of in (ours, theirs):
+        give_gradients(of, 0)
+    gradients = [[parameter.grad for parameter in of if parameter.grad is not None] for of in (ours, theirs)]
+    torch._foreach_mul_(gradients[0], 100)
+    norm = nn.utils.get_total_norm(gradients[0])
+    torch._foreach_mul_(gradients[1], 100 * 0.5 / float(norm))
+    one.grad_scale = clipping_divisor(norm, 0.5)
+    one.step()
+    other.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("bias_correction", [True, False])

@@ -24,7 +24,7 @@ from unmask.training.device import Compute
 from unmask.training.distributed import Ranks
 from unmask.training.optimizers import optimizer as module_under_test
 from unmask.training.optimizers.adamw import OnDevice
-from unmask.training.optimizers.muon import MuonWithAdamW
+from unmask.training.optimizers.muon import MuonWithAdamW, orthogonalise
 from unmask.training.optimizers.optimizer import build_optimizer
 from unmask.training.settings import OptimizerSettings
 
@@ -184,6 +184,15 @@ def test_the_update_is_momentum_made_orthogonal(shape: tuple[int, int]) -> None:
         assert float((before - weight.detach().double() - step).norm() / step.norm()) < 0.05
         expected = before - step
     assert not torch.equal(expected, before)
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (24, 8), (8, 24)], ids=str)
+def test_matrices_are_made_orthogonal_whatever_their_size_and_zeros_stay(shape: tuple[int, int]) -> None:
+    gradients = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+    whole = orthogonalise(gradients, torch.float32)
+    small = orthogonalise(1e-5 * gradients, torch.float32)
+    torch.testing.assert_close(small, whole, rtol=0, atol=1e-3)  # fp32, grown up to 3.4 fold five times
+    assert_equal(orthogonalise(torch.zeros(3, *shape), torch.float32), torch.zeros(3, *shape))
 
 
 def test_what_it_has_loaded_it_steps_on_with() -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support.captured_toy import CPU
+from support.captured_toy import CPU, count_targets, new_batch
+from support.captured_toy import Toy as ToyWithDropout
 from unmask.batch import Batch, LossTerm, pack
 from unmask.models.trained import TrainedModule
 from unmask.training.stepping.eager import EagerStepper, weigh
@@ -86,6 +87,33 @@ def test_clipping_is_by_the_norm_that_is_reported(module: Toy) -> None:
     assert figures.gradient_norm > 0.5
     moved = float(torch.linalg.vector_norm(module.embedding.weight.detach() - before))
     assert moved == pytest.approx(0.1 * 0.5, rel=1e-4)  # PyTorch divides by the norm + 1e-6
+
+
+def test_dropout_is_another_one_at_each_step_and_the_same_at_the_same_one() -> None:
+    module = ToyWithDropout(dropout_prob=0.5)
+    stepper = EagerStepper(module, torch.optim.SGD(module.parameters()), None, CPU, seed=1)
+    batch = new_batch([12, 12, 12], labelled=1.0)
+
+    def sums_of(number: int) -> dict[str, float]:
+        stepper.launch([batch], count_targets(batch), number)
+        [figures] = stepper.read(answer(False))
+        return figures.sums
+
+    first = sums_of(1)
+    assert sums_of(2) != first
+    assert sums_of(1) == first
+
+
+def test_figures_are_of_the_terms_of_their_own_step_alone(module: Toy) -> None:
+    forward = module.forward
+    stepper = stepper_of(module)
+    stepper.launch(BATCHES, COUNTS)
+    stepper.read(answer(False))
+    module.forward = lambda batch: forward(batch)[:1]  # type: ignore[method-assign]
+    stepper.launch(BATCHES, COUNTS)
+    [figures] = stepper.read(answer(False))
+    assert figures.coefficients == {"tokens": 1.0}
+    assert list(figures.sums) == ["tokens"]
 
 
 def test_a_step_that_does_not_fit_leaves_no_gradient(module: Toy) -> None:
