@@ -157,7 +157,7 @@ def test_a_directory_that_cannot_be_replaced_has_its_name_at_once(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail_at_second)
-    with pytest.raises(OutputError, match="cannot write .*d: Input/output error"):  # noqa: SIM117
+    with pytest.raises(OutputError, match=r"cannot write .*d: Input/output error"):  # noqa: SIM117
         with writing_directory(path, overwrite=True) as unfinished:
             fill(unfinished, "new")
     assert names(tmp_path) == ["d"]
