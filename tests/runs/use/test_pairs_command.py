@@ -127,6 +127,21 @@ def test_sentences_that_differ_in_case_or_blanks_lack_no_word(
     told = "2 are two equal sentences to this model, whose tokenizer makes no difference between them (case, accents,"
     assert told in caplog.text
     assert "vocabulary" not in caplog.text
+    caplog.clear()
+    unmask("evaluate", whole, "--pairs", pairs, "--checkpoints", "--json")
+    assert caplog.text.count(told) == 1, "for all checkpoints together"
+
+
+def test_one_pair_of_a_hundred_may_be_equal_to_the_model(
+    whole: Path, tmp_path: Path, unmask: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside those that are the same text, which have a warning of their own."""
+    rows = [("a man", "A man"), ("a man", "a man"), *[("a man", "man a")] * 98]
+    pairs = write_rows(tmp_path / "a.jsonl", *({"good": good, "bad": bad} for good, bad in rows))
+    finished = unmask("evaluate", whole, "--pairs", pairs, "--json")
+    assert json.loads(finished.output)["alike"] == 2
+    assert "pairs of twice the same sentence: 1 of 100" in caplog.text
+    assert "equal sentences to this model" not in caplog.text
 
 
 def test_the_same_sentence_twice_is_no_fault_of_the_vocabulary(

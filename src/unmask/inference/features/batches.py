@@ -173,12 +173,14 @@ def pooled_vectors(model: FeatureModel, encoded: InputSet, pool: Pool) -> NDArra
         if sum(len(its) for its, _ in parts) >= MOST_EXAMPLES:
             take()  # it looks at values, which waits for the device: seldom, but not never
     take()
-    if (pooled.isnan() | pooled.isposinf()).any():
+    if pool == "max":
+        pooled.masked_fill_(pooled.isneginf(), 0)  # of an input without a token
+    if not pooled.isfinite().all():
         raise ModelError(NOT_FINITE)
     if pool == "mean":
         sizes = torch.tensor([max(1, len(its.ids)) for its in encoded.tokens])
         pooled /= sizes.view(-1, *[1] * len(model.shape))
-    return pooled.masked_fill_(pooled.isneginf(), 0).numpy()
+    return pooled.numpy()
 
 
 @torch.inference_mode()

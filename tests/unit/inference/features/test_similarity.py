@@ -147,8 +147,13 @@ def test_a_model_that_computes_nothing_finite_is_refused(tiny_model: Path) -> No
             list(embed(model, ["a man", "a dog"], pool=pool))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("pool", ["cls", "mean", "max"])
+@pytest.mark.parametrize(
+    ("value", "pool"),
+    [
+        *((value, pool) for value in (float("nan"), float("inf")) for pool in ("cls", "mean", "max")),
+        *((float("-inf"), pool) for pool in ("cls", "mean", "mean-with-special")),
+    ],
+)
 def test_one_text_of_many_that_is_not_finite_is_told(
     pool: str, value: float, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,6 +197,19 @@ def test_who_has_the_server_alone_does_not_slow_what_is_expected_of_it(tokens: i
     assert batcher._rate == rate > 8
 
 
+def test_one_batch_changes_what_is_expected_by_a_fifth() -> None:
+    rates: list[float] = []
+
+    class Watched(BatchMetrics):
+        def computed(self, size: int, tokens: int, took_s: float) -> None:
+            rates.append(tokens / max(took_s, 1e-6))
+
+    use, batcher = Doubling(), Batcher(Limits(), Watched())
+    batcher._rate = 2.0
+    asyncio.run(press(use, batcher))
+    assert batcher._rate == pytest.approx(2 + (rates[1] - 2) / 5), "of the batch while which another waits"
+
+
 def test_one_slow_batch_turns_nobody_away_for_long() -> None:
     """What one request at a time takes shows that it is over."""
     use, num_tokens = Doubling(), 10**6
