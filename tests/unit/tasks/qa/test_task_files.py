@@ -63,7 +63,7 @@ def test_tables_with_columns_by_name(tmp_path: Path) -> None:
     (one,), counts = load_training(task, path)
     assert (one.id, one.answers, one.source) == ("7", ((34, 38),), f"{path}:2")
     assert counts.notes == {DROPPED_ANSWERS: 1, DROPPED_QUESTIONS: 1}  # [1] is a text
-    with pytest.raises(InputError, match=r"a\.csv:2: no column 'question' and no column 'context': .* there is n, q"):
+    with pytest.raises(InputError, match=r"a\.csv:2: no column 'question' and no column 'context': there is n, q"):
         load(qa_task(), path)
     lenient = open_task(TaskSettings(name="qa"), columns, lenient=True)
     assert lenient.read(Row({"question": "q", "context": "c"}, "x:1")).context == "c"
