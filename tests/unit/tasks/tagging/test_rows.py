@@ -175,7 +175,7 @@ def test_tags_as_numbers_with_names() -> None:
 
 def test_names_of_numbers_in_a_parquet_of_datasets(tmp_path: Path) -> None:
     """As `Dataset.to_parquet` of Hugging Face writes it."""
-    pyarrow = pytest.importorskip("pyarrow")
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
     from pyarrow import parquet
 
     for feature in (

@@ -12,8 +12,8 @@ from support.files import write_rows
 from support.tasks import new_task
 from unmask.tasks.base import ExampleCounts
 
-pyarrow = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
+pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
 
 
 def write(path: Path, labels: list[Any], feature: Any, text: str = "text") -> Path:
