@@ -51,7 +51,7 @@ def test_nothing_of_ours_names_another_place() -> None:
 def test_every_panel_asks_for_a_use_that_there_is(client: TestClient) -> None:
     known = {address.rpartition("/")[2] for address in client.get("/openapi.json").json()["paths"]}
     for path in (PAGE / "state.js", *PAGE.glob("panels/*.js")):
-        named = re.findall(r'(?:\buse=|uses: \[|JUDGING = \[)(".*?")[\] ]', path.read_text("utf-8"))
+        named = re.findall(r'(?:\buse[=:] ?|JUDGING = \[)("[\w-]+"(?:, "[\w-]+")*)', path.read_text("utf-8"))
         assert named or path.stem in ("classes", "state"), path.name
         for use in re.findall(r'"([\w-]+)"', " ".join(named)):
             assert use in known, (path.name, use)

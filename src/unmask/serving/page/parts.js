@@ -71,7 +71,7 @@ const begun = new Set();
 /** Buttons that put texts into fields: each sample is `[name, {field: value}]`, by the names of the answer's fields. A model that
  * cannot read the text gives way to the one that knows most of it. The panel begins with the first sample of as many texts
  * as the model reads, or with another that the model reads better; with the texts of a link where the address has some. */
-export function Samples({ samples, answer: { fields, model, use, run } }) {
+function Samples({ answer: { samples, fields, model, use, run } }) {
   const fill = (values, its) => {
     model.value = its;
     for (const [name, value] of Object.entries(values)) fields[name].value = withMask(value, its);
@@ -142,8 +142,8 @@ async function bestReader(current, use, texts) {
 
 /** What a panel has been answered: `{waiting, error, value, unknown}` as a signal, whether its fields have been changed since it
  * was asked, and how it is asked again: `run(prepare)` awaits `prepare` and calls what it gives, unless somebody has typed
- * or the panel has been asked again meanwhile. `fields` are those whose texts the model reads. */
-export function answering({ model, use, fields }, look) {
+ * or the panel has been asked again meanwhile. `fields` are those whose texts the model reads, `samples` what they may be filled with. */
+export function answering({ model, use, fields, samples }, look) {
   const state = signal({});
   const isChanged = signal(false);
   let turn = 0;
@@ -166,22 +166,23 @@ export function answering({ model, use, fields }, look) {
       if (own === turn) state.value = { error: error.message };
     }
   };
-  return { state, isChanged, run, model, use, fields };
+  return { state, isChanged, run, model, use, fields, samples };
 }
 
-/** A panel: what it is for, its fields in a form (Enter or Ctrl+Enter asks), and below it what came out. */
-export function Panel({ title, about, answer, children, show, action = "Show" }) {
+/** A panel: what it is for, its fields in a form (Enter or Ctrl+Enter asks), and below it what came out. Each module of `panels`
+ * gives one: `{id, name, missing, about, answer, show, form}`, `missing` for a server without a model that it can ask. */
+export function Panel({ panel: { name, about, answer, form, show } }) {
   const { waiting, error, value, unknown } = answer.state.value;
   const isOld = value && answer.isChanged.value;
   const keys = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) answer.run();
   };
   return html`<section aria-labelledby="title">
-    <h2 id="title" tabindex="-1">${title}</h2>
+    <h2 id="title" tabindex="-1">${name}</h2>
     <p class="about">${about}</p>
-    <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys} onInput=${() => (answer.isChanged.value = true)}>${children}
-      <button class="main">${waiting ? "…" : action}</button>
-      <p class="remark" role="status">${isOld && `Changed: press ${action}.`}</p></form>
+    <form onSubmit=${(event) => { event.preventDefault(); answer.run(); }} onKeyDown=${keys} onInput=${() => (answer.isChanged.value = true)}>${form()}<${Samples} answer=${answer} />
+      <button class="main">${waiting ? "…" : "Show"}</button>
+      <p class="remark" role="status">${isOld && "Changed: press Show."}</p></form>
     <div class=${isOld ? "answer changed" : "answer"} aria-live="polite" aria-busy=${Boolean(waiting)}>
       ${error ? html`<p class="error" role="alert">${error}</p>` : value ? html`${value.leftOut
         ? html`<p class="cut">Too long for this model: ${value.leftOut.toLocaleString("en")} ${value.leftOut === 1 ? "token was" : "tokens were"} not read.</p>`

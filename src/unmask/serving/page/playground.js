@@ -14,12 +14,12 @@ import { learning } from "./panels/learning.js";
 import { matrix } from "./panels/matrix.js";
 import { pairs } from "./panels/pairs.js";
 import { tokens } from "./panels/tokens.js";
-import { width } from "./parts.js";
+import { Panel, width } from "./parts.js";
 import { goTo, models, modelsFor, panel, readAddress, writeAddress } from "./state.js";
 
 const PANELS = [fill, learning, layers, pairs, continuing, classes, entities, answers, matrix, attention, tokens];
 
-const isThere = (each) => each.uses.every((use) => modelsFor(use).length);
+const isThere = (each) => modelsFor(each.answer.use).length > 0;
 
 /** How often the browser has gone back or forward, or to an address that was typed: each shows a panel anew. */
 const visits = signal(0);
@@ -65,7 +65,7 @@ function App() {
       ${PANELS.map((each) => html`<li><a href=${`#${each.id}`} aria-current=${each === shown ? "page" : undefined}
         class=${isThere(each) ? "" : "absent"} onClick=${(event) => open(event, each.id)}>${each.name}</a></li>`)}
     </ul></nav>
-    <main id="main">${isThere(shown) ? html`<${shown.view} key=${`${shown.id}${visits.value}`} /><p class="foot"><button type="button" class="quiet" onClick=${copyLink}>Copy link</button></p>`
+    <main id="main">${isThere(shown) ? html`<${Panel} key=${`${shown.id}${visits.value}`} panel=${shown} /><p class="foot"><button type="button" class="quiet" onClick=${copyLink}>Copy link</button></p>`
       : html`<section><h2 id="title" tabindex="-1">${shown.name}</h2><p class="about">${shown.missing}</p></section>`}</main>`;
 }
 

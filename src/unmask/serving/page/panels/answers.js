@@ -2,12 +2,8 @@
 import { askModel, predict } from "../api.js";
 import { bars, flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { answering, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
 import { field, has } from "../state.js";
-
-const model = field("answers", "model", "");
-const question = field("answers", "question", "Where was the book written?");
-const context = field("answers", "context", "The book was written by Ada in London, and printed in Paris two years later.");
 
 const SAMPLES = [
   ["a place", { question: "Where was the book written?", context: "The book was written by Ada in London, and printed in Paris two years later." }],
@@ -15,7 +11,11 @@ const SAMPLES = [
   ["한국어", { question: "책은 어디에서 쓰였나?", context: "그 책은 1840년에 런던에서 쓰였고 2년 뒤에 파리에서 출판되었다." }],
 ];
 
-const answer = answering({ model, use: "answer", fields: { question, context } }, async () => {
+const model = field("answers", "model", "");
+const question = field("answers", "question", SAMPLES[0][1].question);
+const context = field("answers", "context", SAMPLES[0][1].context);
+
+const answer = answering({ model, use: "answer", fields: { question, context }, samples: SAMPLES }, async () => {
   const its = chosen(model, "answer");
   const asked = { question: question.value, context: context.value };
   const read = await predict(its, "answer", asked);
@@ -58,13 +58,12 @@ function show({ found, spans, note, context }) {
 export const answers = {
   id: "answers",
   name: "Answer a question",
-  uses: ["answer"],
   missing: "Serve a model of finetune/qa to see it answer questions.",
-  view: () => html`<${Panel} title="Answer a question" answer=${answer} show=${show}
-    about="The part of a passage that answers a question, and how probable each beginning and each end is.">
+  about: "The part of a passage that answers a question, and how probable each beginning and each end is.",
+  answer,
+  show,
+  form: () => html`
     <${TextBox} field=${question} label="Question" />
     <${TextBox} field=${context} label="Passage" rows="5" />
-    <${ModelChoice} model=${model} use="answer" />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${ModelChoice} model=${model} use="answer" />`,
 };

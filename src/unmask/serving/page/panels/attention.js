@@ -2,14 +2,8 @@
 import { askModel } from "../api.js";
 import { links } from "../figures.js";
 import { html } from "../html.js";
-import { answering, Choice, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { answering, Choice, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
 import { field } from "../state.js";
-
-const model = field("attention", "model", "");
-const text = field("attention", "text", "The dog that chased the cats was tired .");
-const layer = field("attention", "layer", 0);
-const head = field("attention", "head", 0);
-const least = field("attention", "least", 0.1);
 
 const SAMPLES = [
   ["agreement", { text: "The dog that chased the cats was tired ." }],
@@ -17,7 +11,13 @@ const SAMPLES = [
   ["한국어", { text: "선생님께서 학생들에게 책을 주셨다 ." }],
 ];
 
-const answer = answering({ model, use: "attention", fields: { text } }, async () => {
+const model = field("attention", "model", "");
+const text = field("attention", "text", SAMPLES[0][1].text);
+const layer = field("attention", "layer", 0);
+const head = field("attention", "head", 0);
+const least = field("attention", "least", 0.1);
+
+const answer = answering({ model, use: "attention", fields: { text }, samples: SAMPLES }, async () => {
   const found = await askModel(chosen(model, "attention"), "attention", { text: text.value });
   layer.value = Math.max(0, Math.min(Math.trunc(layer.value), found.weights.length - 1)); // another model may have fewer
   head.value = Math.max(-1, Math.min(Math.trunc(head.value), found.weights[0].length - 1));
@@ -43,12 +43,11 @@ function show({ tokens, weights }) {
 export const attention = {
   id: "attention",
   name: "Attention",
-  uses: ["attention"],
   missing: "Serve a model of attention layers, such as BERT, not as ONNX, to see where each head looks.",
-  view: () => html`<${Panel} title="Attention" answer=${answer} show=${show}
-    about="Where each head of each layer looks. Many look at one place for want of a better one: what it looks at is not yet why it answers.">
+  about: "Where each head of each layer looks. Many look at one place for want of a better one: what it looks at is not yet why it answers.",
+  answer,
+  show,
+  form: () => html`
     <${TextBox} field=${text} label="Text" />
-    <${ModelChoice} model=${model} use="attention" />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${ModelChoice} model=${model} use="attention" />`,
 };

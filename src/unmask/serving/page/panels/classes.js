@@ -2,13 +2,8 @@
 import { askModel, predict } from "../api.js";
 import { bars, flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, Choice, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { answering, Choice, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
 import { field, has, JUDGING, models, reads } from "../state.js";
-
-const model = field("classes", "model", "");
-const text = field("classes", "text", "a gripping , beautifully acted film");
-const second = field("classes", "second", "");
-const method = field("classes", "method", "none");
 
 const SAMPLES = [
   ["praise", { text: "a gripping , beautifully acted film", second: "" }],
@@ -16,6 +11,11 @@ const SAMPLES = [
   ["a pair", { text: "A man plays the guitar on a stage .", second: "A man is asleep ." }],
   ["한국어", { text: "정말 재미있게 본 영화입니다", second: "" }],
 ];
+
+const model = field("classes", "model", "");
+const text = field("classes", "text", SAMPLES[0][1].text);
+const second = field("classes", "second", "");
+const method = field("classes", "method", "none");
 
 /** The model that is shown. */
 const current = () => chosen(model, JUDGING, texts().length);
@@ -29,7 +29,7 @@ function input(its) {
   return Object.fromEntries(texts().map((each, place) => [names[place], each]));
 }
 
-const answer = answering({ model, use: JUDGING, fields: { text, second } }, async () => {
+const answer = answering({ model, use: JUDGING, fields: { text, second }, samples: SAMPLES }, async () => {
   const name = current();
   const [asked, how] = [input(name), method.value];
   if (has(name, "regress")) return predict(name, "regress", asked);
@@ -73,14 +73,13 @@ function show({ found, said, how, words, note }) {
 export const classes = {
   id: "classes",
   name: "Classify",
-  uses: [JUDGING],
   missing: "Serve a model of finetune/classification to see it label a text, or one of finetune/regression.",
-  view: () => html`<${Panel} title="Classify" answer=${answer} show=${show}
-    about="The label of a text, how probable each is and, on request, which words carried it: hidden one at a time, or by integrated gradients. Of a model of regression, its number.">
+  about: "The label of a text, how probable each is and, on request, which words carried it: hidden one at a time, or by integrated gradients. Of a model of regression, its number.",
+  answer,
+  show,
+  form: () => html`
     <${TextBox} field=${text} label="Text" rows="2" />
     ${readsPairs() || second.value ? html`<${TextBox} field=${second} label="Second text" />` : ""}
     <${ModelChoice} model=${model} use=${JUDGING} texts=${texts().length} />
-    ${has(current(), "classify") ? html`<${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />` : ""}
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    ${has(current(), "classify") ? html`<${Choice} field=${method} label="Words that carried it" options=${[["none", "no"], ["erasure", "by hiding each"], ["integrated_gradients", "by integrated gradients"]]} />` : ""}`,
 };

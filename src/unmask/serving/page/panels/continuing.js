@@ -2,15 +2,8 @@
 import { predict } from "../api.js";
 import { flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, NumberBox, Panel, Samples, TextBox, width } from "../parts.js";
+import { answering, chosen, Figure, ModelChoice, NumberBox, TextBox, width } from "../parts.js";
 import { field } from "../state.js";
-
-const model = field("continue", "model", "");
-const prompt = field("continue", "prompt", "Once upon a time");
-const tokens = field("continue", "tokens", 30);
-const temperature = field("continue", "temperature", 1);
-const topK = field("continue", "top_k", 40);
-const seed = field("continue", "seed", 0);
 
 const SAMPLES = [
   ["a story", { prompt: "Once upon a time" }],
@@ -18,7 +11,14 @@ const SAMPLES = [
   ["한국어", { prompt: "옛날 옛적에" }],
 ];
 
-const answer = answering({ model, use: "generate", fields: { prompt } }, () => predict(chosen(model, "generate"), "generate", prompt.value, {
+const model = field("continue", "model", "");
+const prompt = field("continue", "prompt", SAMPLES[0][1].prompt);
+const tokens = field("continue", "tokens", 30);
+const temperature = field("continue", "temperature", 1);
+const topK = field("continue", "top_k", 40);
+const seed = field("continue", "seed", 0);
+
+const answer = answering({ model, use: "generate", fields: { prompt }, samples: SAMPLES }, () => predict(chosen(model, "generate"), "generate", prompt.value, {
   num_tokens: tokens.value, temperature: temperature.value, top_k: topK.value, seed: seed.value,
 }));
 
@@ -34,16 +34,15 @@ function show({ found }) {
 export const continuing = {
   id: "continue",
   name: "Continue a text",
-  uses: ["generate"],
   missing: "Serve a left-to-right language model, such as GPT-1, not as ONNX, to see it continue a text.",
-  view: () => html`<${Panel} title="Continue a text" answer=${answer} show=${show}
-    about="What a left-to-right model writes next, token after token. Temperature 0 takes the likeliest each time; the same seed draws the same.">
+  about: "What a left-to-right model writes next, token after token. Temperature 0 takes the likeliest each time; the same seed draws the same.",
+  answer,
+  show,
+  form: () => html`
     <${TextBox} field=${prompt} label="Beginning" rows="2" />
     <${ModelChoice} model=${model} use="generate" />
     <${NumberBox} field=${tokens} label="Tokens to add" most="200" />
     <${NumberBox} field=${temperature} label="Temperature" step="0.1" />
     <${NumberBox} field=${topK} label="Top k (0: all)" />
-    <${NumberBox} field=${seed} label="Seed" />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${NumberBox} field=${seed} label="Seed" />`,
 };

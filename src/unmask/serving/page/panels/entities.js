@@ -2,19 +2,20 @@
 import { predict } from "../api.js";
 import { flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { answering, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
 import { field } from "../state.js";
-
-const model = field("entities", "model", "");
-const text = field("entities", "text", "Anna Schmidt works for Siemens in Berlin.");
 
 const SAMPLES = [
   ["English", { text: "Anna Schmidt works for Siemens in Berlin." }],
   ["한국어", { text: "이순신 장군은 1545년 서울에서 태어났다." }],
 ];
+
+const model = field("entities", "model", "");
+const text = field("entities", "text", SAMPLES[0][1].text);
+
 const INKS = ["var(--training)", "var(--held-out)", "var(--right)", "var(--warning)", "var(--wrong)", "var(--floor)"];
 
-const answer = answering({ model, use: "tag", fields: { text } }, async () => ({
+const answer = answering({ model, use: "tag", fields: { text }, samples: SAMPLES }, async () => ({
   ...(await predict(chosen(model, "tag"), "tag", { text: text.value })),
   text: [...text.value], // the server counts characters, not halves of them
 }));
@@ -46,12 +47,11 @@ function show({ found, text }) {
 export const entities = {
   id: "entities",
   name: "Find entities",
-  uses: ["tag"],
   missing: "Serve a model of finetune/tagging to see it find entities.",
-  view: () => html`<${Panel} title="Find entities" answer=${answer} show=${show}
-    about="Names and other spans, with their characters in the text as you wrote it.">
+  about: "Names and other spans, with their characters in the text as you wrote it.",
+  answer,
+  show,
+  form: () => html`
     <${TextBox} field=${text} label="Text" rows="3" />
-    <${ModelChoice} model=${model} use="tag" />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${ModelChoice} model=${model} use="tag" />`,
 };

@@ -2,13 +2,8 @@
 import { predict } from "../api.js";
 import { bars } from "../figures.js";
 import { html } from "../html.js";
-import { answering, BlankBox, chosen, Figure, ModelChoice, Panel, Samples, width } from "../parts.js";
+import { answering, BlankBox, chosen, Figure, ModelChoice, width } from "../parts.js";
 import { field, idOf, nameOf, withMask } from "../state.js";
-
-const model = field("fill", "model", "");
-const other = field("fill", "other", "");
-const text = field("fill", "text", "She opened the [MASK] and went out .");
-const edited = field("fill", "edited", "");
 
 const SAMPLES = [
   ["a door", { text: "She opened the [MASK] and went out .", edited: "" }],
@@ -16,10 +11,15 @@ const SAMPLES = [
   ["한국어", { text: "그는 대학교를 [MASK] 뒤 미국으로 건너갔다 .", edited: "" }],
 ];
 
+const model = field("fill", "model", "");
+const other = field("fill", "other", "");
+const text = field("fill", "text", SAMPLES[0][1].text);
+const edited = field("fill", "edited", "");
+
 /** Whether another model is looked at, and the edited text is not. */
 const isBeside = () => other.value && other.value !== chosen(model, "fill-mask");
 
-const answer = answering({ model, use: "fill-mask", fields: { text, edited } }, async () => {
+const answer = answering({ model, use: "fill-mask", fields: { text, edited }, samples: SAMPLES }, async () => {
   // Some tokenizers begin a word with its space; the same word of two models is one row.
   const ask = async ([its, text], more) => {
     const step = its.split("@")[1];
@@ -45,16 +45,14 @@ const answer = answering({ model, use: "fill-mask", fields: { text, edited } }, 
 export const fill = {
   id: "fill",
   name: "Fill in the blank",
-  uses: ["fill-mask"],
   missing: "Serve a masked language model, such as a run of unmask pretrain, to see it fill a blank.",
-  view: () => html`<${Panel} title="Fill in the blank" answer=${answer}
-    about="Which words a model expects in the blank, beside what another model or an earlier checkpoint expects, or what an edited text changes."
-    show=${({ names, rows }) => html`<${Figure} title="The likeliest words in the blank">${bars(rows, width.value, "The likeliest words", names)}<//>`}>
+  about: "Which words a model expects in the blank, beside what another model or an earlier checkpoint expects, or what an edited text changes.",
+  answer,
+  show: ({ names, rows }) => html`<${Figure} title="The likeliest words in the blank">${bars(rows, width.value, "The likeliest words", names)}<//>`,
+  form: () => html`
     <${BlankBox} field=${text} label="Text" model=${model} use="fill-mask" />
     <${BlankBox} field=${edited} label="The same, edited (optional)" model=${model} use="fill-mask"
       remark=${edited.value && isBeside() && "The edited text is not looked at while “Beside it” names another model."} />
     <${ModelChoice} model=${model} use="fill-mask" steps />
-    <${ModelChoice} model=${other} use="fill-mask" label="Beside it" none="no other" steps />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${ModelChoice} model=${other} use="fill-mask" label="Beside it" none="no other" steps />`,
 };

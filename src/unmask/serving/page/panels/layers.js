@@ -2,11 +2,8 @@
 import { askModel } from "../api.js";
 import { flow, percent } from "../figures.js";
 import { html } from "../html.js";
-import { answering, BlankBox, chosen, Figure, ModelChoice, Panel, Samples, width } from "../parts.js";
+import { answering, BlankBox, chosen, Figure, ModelChoice, width } from "../parts.js";
 import { field, withMask } from "../state.js";
-
-const model = field("layers", "model", "");
-const text = field("layers", "text", "He was born in the [MASK] of London .");
 
 const SAMPLES = [
   ["a city", { text: "He was born in the [MASK] of London ." }],
@@ -14,7 +11,10 @@ const SAMPLES = [
   ["한국어", { text: "그는 1945년 서울에서 [MASK] ." }],
 ];
 
-const answer = answering({ model, use: "layers", fields: { text } }, () => {
+const model = field("layers", "model", "");
+const text = field("layers", "text", SAMPLES[0][1].text);
+
+const answer = answering({ model, use: "layers", fields: { text }, samples: SAMPLES }, () => {
   const its = chosen(model, "layers");
   return askModel(its, "layers", { text: withMask(text.value, its), top_k: 5 });
 });
@@ -39,12 +39,11 @@ const show = ({ layers }) => html`<${Figure} title="From the embeddings (0) to t
 export const layers = {
   id: "layers",
   name: "Layer by layer",
-  uses: ["layers"],
   missing: "Serve a masked language model of attention layers, not as ONNX, to see what each layer expects.",
-  view: () => html`<${Panel} title="Layer by layer" answer=${answer} show=${show}
-    about="What the head for masked words makes of each layer's output: where in the model an answer comes up.">
+  about: "What the head for masked words makes of each layer's output: where in the model an answer comes up.",
+  answer,
+  show,
+  form: () => html`
     <${BlankBox} field=${text} label="Text" model=${model} use="layers" />
-    <${ModelChoice} model=${model} use="layers" />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${ModelChoice} model=${model} use="layers" />`,
 };

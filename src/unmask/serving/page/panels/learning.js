@@ -2,12 +2,8 @@
 import { askModel } from "../api.js";
 import { bars, lines } from "../figures.js";
 import { html } from "../html.js";
-import { answering, BlankBox, chosen, Figure, ModelChoice, Panel, Samples, width } from "../parts.js";
+import { answering, BlankBox, chosen, Figure, ModelChoice, width } from "../parts.js";
 import { field, withMask } from "../state.js";
-
-const model = field("learning", "model", "");
-const text = field("learning", "text", "The king and the [MASK] went to London .");
-const at = field("learning", "at", -1); // a step; of any other number, the last checkpoint is shown
 
 const SAMPLES = [
   ["a queen", { text: "The king and the [MASK] went to London ." }],
@@ -15,8 +11,12 @@ const SAMPLES = [
   ["한국어", { text: "그는 서울에서 [MASK] ." }],
 ];
 
+const model = field("learning", "model", "");
+const text = field("learning", "text", SAMPLES[0][1].text);
+const at = field("learning", "at", -1); // a step; of any other number, the last checkpoint is shown
+
 /** Also the words that are among the first at the end or at the beginning, with their probabilities at every step. */
-const answer = answering({ model, use: "checkpoints", fields: { text } }, async () => {
+const answer = answering({ model, use: "checkpoints", fields: { text }, samples: SAMPLES }, async () => {
   const its = chosen(model, "checkpoints");
   const asked = { text: withMask(text.value, its) };
   const ask = async (more) => (await askModel(its, "checkpoints", { ...asked, ...more })).checkpoints;
@@ -42,12 +42,11 @@ function show({ checkpoints, followed }) {
 export const learning = {
   id: "learning",
   name: "Watch it learn",
-  uses: ["checkpoints"],
   missing: "Serve a run of unmask pretrain with its checkpoints (train.keep_every=1000) to see how a word is learnt.",
-  view: () => html`<${Panel} title="Watch it learn" answer=${answer} show=${show}
-    about="What a model expected in the blank at each checkpoint of its run. Move the slider, by arrow keys too.">
+  about: "What a model expected in the blank at each checkpoint of its run. Move the slider, by arrow keys too.",
+  answer,
+  show,
+  form: () => html`
     <${BlankBox} field=${text} label="Text" model=${model} use="checkpoints" />
-    <${ModelChoice} model=${model} use="checkpoints" />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${ModelChoice} model=${model} use="checkpoints" />`,
 };

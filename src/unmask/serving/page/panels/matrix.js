@@ -2,7 +2,7 @@
 import { askModel } from "../api.js";
 import { grid } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { answering, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
 import { field } from "../state.js";
 
 const ENGLISH = "A man plays the guitar .\nSomeone is making music .\nThe stock market fell on Monday .\nShares lost value this week .\nThe cat sleeps on the sofa .";
@@ -13,7 +13,7 @@ const sentences = field("matrix", "sentences", ENGLISH);
 
 const SAMPLES = [["English", { sentences: ENGLISH }], ["한국어", { sentences: KOREAN }]];
 
-const answer = answering({ model, use: "features", fields: { sentences } }, async () => {
+const answer = answering({ model, use: "features", fields: { sentences }, samples: SAMPLES }, async () => {
   const names = sentences.value.split("\n").map((line) => line.trim()).filter(Boolean);
   if (names.length < 2) throw new Error("give at least two sentences, one a line");
   if (names.length > 32) throw new Error(`${names.length} sentences: up to 32 can be shown`);
@@ -25,13 +25,11 @@ const answer = answering({ model, use: "features", fields: { sentences } }, asyn
 export const matrix = {
   id: "matrix",
   name: "Similarity",
-  uses: ["features"],
   missing: "Serve an encoder, or one fine-tuned model (no ensemble, not as ONNX), to see which sentences it finds alike.",
-  view: () => html`<${Panel} title="Similarity" answer=${answer}
-    about="The cosine of the mean vectors of sentences, one a line. A model that was not fine-tuned for it finds much alike."
-    show=${({ names, values }) => html`<${Figure} title="From 0 (pale) to 1 (strong)">${grid(names, values, width.value, "Similarities")}<//>`}>
+  about: "The cosine of the mean vectors of sentences, one a line. A model that was not fine-tuned for it finds much alike.",
+  answer,
+  show: ({ names, values }) => html`<${Figure} title="From 0 (pale) to 1 (strong)">${grid(names, values, width.value, "Similarities")}<//>`,
+  form: () => html`
     <${TextBox} field=${sentences} label="Sentences, one a line" rows="6" />
-    <${ModelChoice} model=${model} use="features" />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${ModelChoice} model=${model} use="features" />`,
 };

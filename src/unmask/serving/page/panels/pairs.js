@@ -2,12 +2,8 @@
 import { askModel } from "../api.js";
 import { flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { answering, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
 import { field, has } from "../state.js";
-
-const model = field("pairs", "model", "");
-const first = field("pairs", "first", "The cats near the door sleep .");
-const second = field("pairs", "second", "The cats near the door sleeps .");
 
 const SAMPLES = [
   ["agreement", { first: "The cats near the door sleep .", second: "The cats near the door sleeps ." }],
@@ -15,7 +11,11 @@ const SAMPLES = [
   ["한국어", { first: "할아버지께서 집에 가신다 .", second: "할아버지께서 집에 간다 ." }],
 ];
 
-const answer = answering({ model, use: "token-scores", fields: { first, second } }, async () => {
+const model = field("pairs", "model", "");
+const first = field("pairs", "first", SAMPLES[0][1].first);
+const second = field("pairs", "second", SAMPLES[0][1].second);
+
+const answer = answering({ model, use: "token-scores", fields: { first, second }, samples: SAMPLES }, async () => {
   const its = chosen(model, "token-scores");
   return Promise.all([first.value, second.value].map((text) => askModel(its, "token-scores", { text })));
 });
@@ -45,13 +45,14 @@ function show(found) {
 export const pairs = {
   id: "pairs",
   name: "Which is likelier",
-  uses: ["token-scores"],
   missing: "Serve a language model that is not fine-tuned, not as ONNX, to see which sentence it finds likelier.",
-  view: () => html`<${Panel} title="Which is likelier" answer=${answer} show=${show}
-    about=${`Natural logarithms of how likely each token is, ${given()}; the more colour, the more surprising.`}>
+  get about() {
+    return `Natural logarithms of how likely each token is, ${given()}; the more colour, the more surprising.`;
+  },
+  answer,
+  show,
+  form: () => html`
     <${TextBox} field=${first} label="First sentence" />
     <${TextBox} field=${second} label="Second sentence" />
-    <${ModelChoice} model=${model} use="token-scores" />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${ModelChoice} model=${model} use="token-scores" />`,
 };

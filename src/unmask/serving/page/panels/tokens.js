@@ -2,20 +2,21 @@
 import { predict } from "../api.js";
 import { flow } from "../figures.js";
 import { html } from "../html.js";
-import { answering, chosen, Figure, ModelChoice, Panel, Samples, TextBox, width } from "../parts.js";
+import { answering, chosen, Figure, ModelChoice, TextBox, width } from "../parts.js";
 import { field } from "../state.js";
-
-const model = field("tokens", "model", "");
-const other = field("tokens", "other", "");
-const text = field("tokens", "text", "The unaffable mathematician overslept.");
 
 const SAMPLES = [
   ["English", { text: "The unaffable mathematician overslept." }],
   ["한국어", { text: "졸업한 학생들이 도서관에서 공부하고 있었다." }],
 ];
+
+const model = field("tokens", "model", "");
+const other = field("tokens", "other", "");
+const text = field("tokens", "text", SAMPLES[0][1].text);
+
 const INKS = ["var(--training)", "var(--held-out)"];
 
-const answer = answering({ model, use: "tokenize", fields: { text } }, async () => {
+const answer = answering({ model, use: "tokenize", fields: { text }, samples: SAMPLES }, async () => {
   const names = [chosen(model, "tokenize"), ...(other.value ? [other.value] : [])];
   const found = await Promise.all(names.map((name) => predict(name, "tokenize", text.value)));
   return names.map((name, place) => ({ name, ...found[place].found }));
@@ -27,13 +28,12 @@ const show = (found) => found.map(({ name, tokens, ids }) => html`<${Figure} tit
 export const tokens = {
   id: "tokens",
   name: "Tokens",
-  uses: ["tokenize"],
   missing: "Serve any model but an ensemble, to see how it cuts a text.",
-  view: () => html`<${Panel} title="Tokens" answer=${answer} show=${show}
-    about="How tokenizers cut a text, with the number of each entry.">
+  about: "How tokenizers cut a text, with the number of each entry.",
+  answer,
+  show,
+  form: () => html`
     <${TextBox} field=${text} label="Text" rows="2" />
     <${ModelChoice} model=${model} use="tokenize" />
-    <${ModelChoice} model=${other} use="tokenize" label="Beside it" none="no other" />
-    <${Samples} samples=${SAMPLES} answer=${answer} />
-  <//>`,
+    <${ModelChoice} model=${other} use="tokenize" label="Beside it" none="no other" />`,
 };
