@@ -217,22 +217,14 @@ def differences_table(settings: PretrainRecipe) -> FigureTable:
     objective, model = type(settings.objective)(name=settings.objective.name), type(settings.model)()
     usual = PretrainRecipe(corpus=[""], train=TrainSettings(steps=1))
     defaults = usual.model_copy(update={"objective": objective, "model": model, "store": settings.store})
-    keys = [key for key in changed_keys(defaults, settings) if key not in ("corpus", "store")]
     rows = [
-        (key, _shown(value), "" if key.removeprefix("train.") in BUDGETS else _shown(_value(defaults, key)))
-        for key in keys
-        if (value := _value(settings, key)) is not None or key != "train.steps"
+        (key, _shown(here), "" if key.removeprefix("train.") in BUDGETS else _shown(default))
+        for key, (default, here) in changed_keys(defaults, settings).items()
+        if key not in ("corpus", "store") and (here is not None or key != "train.steps")
     ]
     if settings.objective.name != usual.objective.name:
         rows.insert(0, ("objective.name", settings.objective.name, usual.objective.name))
     return FigureTable("Settings that differ from the defaults", tuple(rows), ("setting", "here", "default"))
-
-
-def _value(settings: PretrainRecipe, key: str) -> object:
-    value: object = settings.model_dump(mode="json")
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
 
 
 def _shown(value: object) -> str:

@@ -113,33 +113,18 @@ def fixed_memory(num_parameters: int, num_moments: int, compute: Compute) -> Mem
     return MemoryEstimate(weights, weights, FLOAT32 * num_moments, casts, activations=0, logits=0)
 
 
-def estimate_memory(
-    fixed: MemoryEstimate,
-    sizes: EncoderSettings,
-    batch: Batch,
-    objective: Objective,
-    tokens: float,
-    compute: Compute,
-    recompute: bool = False,
-) -> MemoryEstimate:
-    """Memory for a micro-batch of `tokens` tokens.
-
-    What is kept for the backward pass depends on the kernels that a machine uses: it is measured on a few sequences,
-    with two and with three blocks of the recipe's own width, and is linear in tokens and blocks.
-
-    Args:
-        fixed: see `fixed_memory`.
-        batch: some sequences like those of the run, about `MEASURED_TOKENS`, prepared by `objective`.
-        recompute: whether a block keeps its input alone, and what it computes again is there one block at a time.
-    """
-    kept = measure_kept_bytes(sizes, batch, objective, compute, recompute)
-    return scale_memory(fixed, sizes, batch, objective, tokens, compute.device, kept)
-
-
 def measure_kept_bytes(
     sizes: EncoderSettings, batch: Batch, objective: Objective, compute: Compute, recompute: bool = False
 ) -> int:
-    """Bytes that a forward pass over a batch keeps for the backward pass; see `estimate_memory`."""
+    """Bytes that a forward pass over a batch keeps for the backward pass.
+
+    They depend on the kernels that a machine uses: they are measured with two and with three blocks of the recipe's own
+    width, and are linear in blocks, as in tokens (`scale_memory`).
+
+    Args:
+        batch: some sequences like those of the run, about `MEASURED_TOKENS`, prepared by `objective`.
+        recompute: whether a block keeps its input alone, and what it computes again is there one block at a time.
+    """
 
     def saved(num_blocks: int, recompute: bool) -> int:
         return measure_saved_bytes(sizes, num_blocks, batch, objective, compute, recompute)

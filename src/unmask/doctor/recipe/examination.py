@@ -27,10 +27,11 @@ from unmask.doctor.recipe.estimates import (
     checkpoint_bytes,
     count_moments,
     count_parameters,
-    estimate_memory,
     fixed_memory,
     kept_checkpoints,
+    measure_kept_bytes,
     run_bytes,
+    scale_memory,
 )
 from unmask.doctor.recipe.material import Material, largest_phase, load_recipe, open_text
 from unmask.doctor.recipe.speed_probe import MEMORY_FOR_PROBE, SpeedProbe, measure_speed
@@ -86,21 +87,23 @@ def _examine(name: str, material: Material, findings: list[Finding], compute: Co
 
     micro_batch = settings.train.micro_batch_of(settings.train.batch_size)
     available = available_memory(compute)
-    memory, recompute = fixed_memory(num_parameters, num_moments, compute), settings.train.recompute
+    memory = fixed_memory(num_parameters, num_moments, compute)
     probe = None
     if memory.fixed <= available:
-        memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute, recompute)
+        objective = material.objective
+        kept = measure_kept_bytes(sizes, batch, objective, compute, settings.train.recompute)
+        memory = scale_memory(memory, sizes, batch, objective, micro_batch * length, compute.device, kept)
         if settings.train.micro_batch_size == "auto" and compute.device.type == "cuda" and memory.total > available:
             micro_batch = max(1, fitting_sequences(memory, available, micro_batch))
-            memory = estimate_memory(memory, sizes, batch, material.objective, micro_batch * length, compute, recompute)
+            memory = scale_memory(memory, sizes, batch, objective, micro_batch * length, compute.device, kept)
         fitting = int((MEMORY_FOR_PROBE * available - memory.fixed) * micro_batch / memory.per_batch)
         if probe_s > 0 and fitting > 0:
             probe = measure_speed(material, compute, probe_s, most_sequences=min(micro_batch, fitting))
     step_s = None if probe is None else probe.seconds_for(tokens_per_step)
     epochs_per_step = None if material.text is None else material.text.epochs
     plan = make_plan(settings, sizes, num_parameters, tokens_per_step, epochs_per_step, step_s)
-    kept = kept_checkpoints(settings.train, plan.steps)
-    needed = run_bytes(num_parameters, num_moments, kept)
+    num_kept = kept_checkpoints(settings.train, plan.steps)
+    needed = run_bytes(num_parameters, num_moments, num_kept)
     findings = [
         *findings,
         check_memory(memory, available, micro_batch),
@@ -111,7 +114,7 @@ def _examine(name: str, material: Material, findings: list[Finding], compute: Co
     if probe is not None:
         findings.append(_check_probe(probe))
         tables.append(probe_table(probe, tokens_per_step, flops, compute))
-    tables += [memory_table(memory, micro_batch), disk_table(num_parameters, num_moments, kept, material.text)]
+    tables += [memory_table(memory, micro_batch), disk_table(num_parameters, num_moments, num_kept, material.text)]
     operations = None if plan.tokens is None else flops * plan.tokens
     figures: dict[str, object] = {
         "parameters": {**parameters, "total": num_parameters},

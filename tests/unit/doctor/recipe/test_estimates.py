@@ -19,11 +19,12 @@ from unmask.doctor.recipe.estimates import (
     checkpoint_bytes,
     count_moments,
     count_parameters,
-    estimate_memory,
     fixed_memory,
     kept_checkpoints,
+    measure_kept_bytes,
     measure_saved_bytes,
     run_bytes,
+    scale_memory,
 )
 from unmask.doctor.recipe.examination import parameters_table
 from unmask.doctor.recipe.synthetic_batches import expected_length, random_batches
@@ -251,10 +252,17 @@ def test_the_optimizer_keeps_as_many_numbers_as_told(optimizer: dict[str, Any], 
     assert told == sum(value.numel() for value in kept)
 
 
+def estimate_memory(
+    sizes: EncoderSettings, batch: Batch, objective: Objective, tokens: float, recompute: bool = False
+) -> MemoryEstimate:
+    kept = measure_kept_bytes(sizes, batch, objective, CPU, recompute)
+    return scale_memory(FIXED, sizes, batch, objective, tokens, CPU.device, kept)
+
+
 def test_memory_is_linear_in_tokens() -> None:
     objective, batch = made("bert", 16)
     _, more = made("bert", 64)
-    scaled = estimate_memory(FIXED, sizes_of("bert"), batch, objective, more.num_tokens, CPU)
+    scaled = estimate_memory(sizes_of("bert"), batch, objective, more.num_tokens)
     # Weights' copies in the kernels' own layout are counted with 16 sequences as with 64, hence not exactly linear.
     direct = measure_saved_bytes(sizes_of("bert"), 4, more, objective, CPU)
     assert scaled.activations == pytest.approx(direct, rel=0.1)
@@ -264,7 +272,7 @@ def test_memory_is_linear_in_tokens() -> None:
 def test_memory_of_every_objective(name: str) -> None:
     objective, batch = made(name, 16)
     direct = measure_saved_bytes(sizes_of(name), 4, batch, objective, CPU)
-    estimate = estimate_memory(FIXED, sizes_of(name), batch, objective, batch.num_tokens, CPU)
+    estimate = estimate_memory(sizes_of(name), batch, objective, batch.num_tokens)
     assert estimate.activations == direct  # each block keeps the same, to the byte
     columns = ("target_positions", "boundary_targets", NEXT_POSITIONS)
     vocabulary_targets = sum(len(batch.columns.get(name, ())) for name in columns)
@@ -278,7 +286,7 @@ def test_blocks_that_are_computed_again_keep_their_input() -> None:
 
     def kept(num_blocks: int, recompute: bool = True) -> int:
         sizes = sizes_of("bert").model_copy(update={"num_hidden_layers": num_blocks})
-        return estimate_memory(FIXED, sizes, batch, objective, batch.num_tokens, CPU, recompute).activations
+        return estimate_memory(sizes, batch, objective, batch.num_tokens, recompute).activations
 
     assert kept(8) - kept(4) == 4 * batch.num_tokens * 16 * 4
     assert kept(8) < 0.5 * kept(8, recompute=False)
@@ -286,7 +294,7 @@ def test_blocks_that_are_computed_again_keep_their_input() -> None:
 
 def test_a_decoder_never_holds_all_logits() -> None:
     objective, batch = made("gpt1", 4)
-    estimate = estimate_memory(FIXED, sizes_of("gpt1"), batch, objective, 10**9, CPU)
+    estimate = estimate_memory(sizes_of("gpt1"), batch, objective, 10**9)
     assert estimate.logits == 4 * 2**23 + 120 * 16 * 4
 
 
