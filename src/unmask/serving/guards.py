@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
 
@@ -99,35 +99,32 @@ class Guards:
         if is_counted:
             self._metrics.arrived(endpoint, model)
         try:
-            if self._hosts is not None and (host := _host(headers.get(b"host", b""))) not in ("", *self._hosts):
-                await _refuse(
-                    send_with_headers,
-                    403,
-                    f"the Host header is {host[:80]!r}: expected {', '.join(sorted(self._hosts))}; or start the server "
-                    "with a token (UNMASK_TOKEN)",
-                    "wrong_host",
-                )
-            elif not self._is_allowed(scope["path"], headers.get(b"authorization", b"")):
-                await _refuse(
-                    send_with_headers,
-                    401,
-                    "expected the header Authorization: Bearer TOKEN, with the token that the server was started with",
-                    "unauthorized",
-                )
-            elif (coding := headers.get(b"content-encoding", b"").decode("latin-1").lower()) not in ("", "identity"):
-                await self._pass_over(receive)
-                message = f"the body is in the content-encoding {coding[:80]!r}: send it as it is"
-                await _refuse(send_with_headers, 415, message, "unsupported_encoding")
-            elif int(headers.get(b"content-length", b"0")) > self._limits.body_bytes:
-                if headers.get(b"connection", b"").lower() == b"close":
-                    await self._pass_over(receive)
-                await _refuse(send_with_headers, 413, self._too_large, "too_large")
-            else:
+            if (refusal := self._refusal(scope["path"], headers)) is None:
                 await self._app(scope, receive_limited, send_with_headers)
+            else:
+                code, closes = refusal[-1], headers.get(b"connection", b"").lower() == b"close"
+                if code == "unsupported_encoding" or (code == "too_large" and closes):
+                    await self._pass_over(receive)
+                await _refuse(send_with_headers, *refusal)
         finally:
             self._held_bytes -= size
             if is_counted:
                 self._metrics.answered(endpoint, status, time.monotonic() - started, model)
+
+    def _refusal(self, path: str, headers: Mapping[bytes, bytes]) -> tuple[int, str, str] | None:
+        """Status, message and code for a request whose headers are refused; None: it is let in."""
+        if self._hosts is not None and (host := _host(headers.get(b"host", b""))) not in ("", *self._hosts):
+            expected = f"expected {', '.join(sorted(self._hosts))}; or start the server with a token (UNMASK_TOKEN)"
+            return 403, f"the Host header is {host[:80]!r}: {expected}", "wrong_host"
+        if not self._is_allowed(path, headers.get(b"authorization", b"")):
+            message = "expected the header Authorization: Bearer TOKEN, with the token that the server was started with"
+            return 401, message, "unauthorized"
+        if (coding := headers.get(b"content-encoding", b"").decode("latin-1").lower()) not in ("", "identity"):
+            message = f"the body is in the content-encoding {coding[:80]!r}: send it as it is"
+            return 415, message, "unsupported_encoding"
+        if int(headers.get(b"content-length", b"0")) > self._limits.body_bytes:
+            return 413, self._too_large, "too_large"
+        return None
 
     async def _pass_over(self, receive: Receive) -> None:
         """Reads a body and forgets it: closed while the client still sends, the connection would lose the answer."""
