@@ -24,6 +24,7 @@ OUTSIDE = """[...document.querySelectorAll(".answer svg text")].filter((text) =>
 
 def app_of(models: dict[str, ServedModel], limits: Limits | None = None, **options: Any) -> Guards:
     """The application of models in this process."""
+    limits = limits or Limits()
     return build_app(Engine(models, limits), limits, **options)
 
 

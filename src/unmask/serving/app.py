@@ -24,7 +24,7 @@ logger = logging.getLogger("unmask")
 
 
 def build_app(
-    engine: Answers, limits: Limits | None = None, token: str | None = None, hosts: Collection[str] | None = None
+    engine: Answers, limits: Limits, token: str | None = None, hosts: Collection[str] | None = None
 ) -> Guards:
     """The application that serves the models of an engine.
 
@@ -33,7 +33,6 @@ def build_app(
         token: what clients must send as `Authorization: Bearer TOKEN`; None: nothing.
         hosts: the names that requests may be sent to; None: any.
     """
-    limits = limits or Limits()
     service = Service(engine, RequestMetrics(), limits)
     app = FastAPI(
         title="unmask",

@@ -71,15 +71,7 @@ def hosts_of(host: str, token: str | None) -> frozenset[str] | None:
     return frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None and _is_local(host) else None
 
 
-def serve(
-    words: Sequence[str],
-    precision: str,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    *,
-    token: str | None = None,
-    limits: Limits | None = None,
-) -> None:
+def serve(words: Sequence[str], precision: str, host: str, port: int, *, token: str | None, limits: Limits) -> None:
     """Answers until SIGTERM or Ctrl-C; then takes no new requests and finishes those it has.
 
     Args:
@@ -94,7 +86,6 @@ def serve(
         UserError: a model does not load.
         EngineLost: the process that computes has ended.
     """
-    limits = limits or Limits()
     with _listen(host, port) as listener, closing(EngineProcess(words, precision, limits)) as engine:
         app = build_app(engine, limits, token, hosts_of(host, token))
         gc.collect()

@@ -40,13 +40,11 @@ class Engine:
 
     takes_work = True
 
-    def __init__(
-        self, models: Mapping[str, ServedModel], limits: Limits | None = None, *, shares: bool = False
-    ) -> None:
+    def __init__(self, models: Mapping[str, ServedModel], limits: Limits, *, shares: bool = False) -> None:
         self.served = models
         self.models: Mapping[str, ModelFacts] = {name: model.facts() for name, model in models.items()}
         self.metrics = BatchMetrics()
-        self.limits = limits or Limits()
+        self.limits = limits
         self.batcher = Batcher(self.limits, self.metrics, shares)
         self.metrics.queue_size = lambda: self.batcher.queue_size
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "unmask-reading")

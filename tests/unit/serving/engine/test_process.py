@@ -46,7 +46,7 @@ def rounded(value: Any) -> Any:
 
 
 def test_it_answers_as_an_engine_of_this_process(engine: EngineProcess, tiny_model: Path) -> None:
-    here = Engine(open_models([f"m={tiny_model}"], "fp32"))
+    here = Engine(open_models([f"m={tiny_model}"], "fp32"), Limits())
     assert engine.models["m"].endpoints == here.models["m"].endpoints
     for ask in (VECTORS, Ask("m", "masks", (["the [MASK]"], 2, [])), Ask("m", "tokens", ([SKY], 100))):
         found, expected = engine.ask(ask).result(60), here.ask(ask).result(60)
