@@ -33,8 +33,7 @@ async def _vectors(
 async def embeddings(
     request: Request, body: Annotated[OpenAIEmbeddings, example(model="en", input=["A fine film."])]
 ) -> dict[str, Any]:
-    texts = [body.input] if isinstance(body.input, str) else body.input
-    reply = await _vectors(request, body.model, texts, body.dimensions)
+    reply = await _vectors(request, body.model, body.input, body.dimensions)
     encoded: list[Any]
     if body.encoding_format == "base64":
         encoded = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in reply.result]
@@ -50,8 +49,7 @@ async def embeddings(
 
 @router.post("/embed", summary="Embeddings, as text-embeddings-inference gives them")
 async def embed(request: Request, body: Annotated[EmbedRequest, example(inputs=["A fine film."])]) -> list[list[float]]:
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    reply = await _vectors(request, body.model, texts, body.dimensions, normalise=body.normalize)
+    reply = await _vectors(request, body.model, body.inputs, body.dimensions, normalise=body.normalize)
     listed: list[list[float]] = reply.result.tolist()
     return listed
 
@@ -126,8 +124,7 @@ async def tokenize(
 ) -> list[list[dict[str, Any]]]:
     service = service_of(request)
     model = service.model(body.model, "tokenize")
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    arguments = (texts, body.add_special_tokens, service.limits.queue_tokens)
+    arguments = (body.inputs, body.add_special_tokens, service.limits.queue_tokens)
     reply = await service.compute(request, Ask(model.name, "template tokens", arguments))
     tokens: list[list[dict[str, Any]]] = reply.result
     return tokens

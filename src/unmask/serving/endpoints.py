@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 
-from unmask.serving.engine.asks import Ask, Reading, Refused
+from unmask.serving.engine.asks import Ask, Reading, Refused, Reply
 from unmask.serving.schemas import (
     Answer,
     Failure,
@@ -44,12 +45,15 @@ def service_of(request: Request) -> Service:
     return service
 
 
-async def ask(request: Request, name: str, endpoint: str, reader: str, *arguments: Any) -> tuple[Any, Answer]:
-    """The result of a reader (`unmask.serving.engine.readers.READERS`), and the answer without its predictions."""
+async def ask(request: Request, name: str, endpoint: str, reader: str, *arguments: Any) -> Reply:
+    """What a reader (`unmask.serving.engine.readers.READERS`) replies of a model that has the endpoint."""
     service = service_of(request)
-    reply = await service.compute(request, Ask(service.model(name, endpoint).name, reader, arguments))
+    return await service.compute(request, Ask(service.model(name, endpoint).name, reader, arguments))
+
+
+def _answer(name: str, reply: Reply, predictions: list[Any]) -> Answer:
     left_out = reply.left_out
-    return reply.result, Answer(model=name, predictions=[], truncated=any(left_out), tokens_left_out=left_out)
+    return Answer(model=name, predictions=predictions, truncated=any(left_out), tokens_left_out=left_out)
 
 
 @router.get("", summary="The models, and what each is for")
@@ -64,8 +68,8 @@ async def describe_model(request: Request, name: str) -> dict[str, Any]:
 
 def _task_endpoint(endpoint: str) -> Callable[..., Awaitable[Answer]]:
     async def predict(request: Request, name: str, body: TaskRequest) -> Answer:
-        predictions, reply = await ask(request, name, endpoint, "predictions", body.inputs)
-        return reply.model_copy(update={"predictions": predictions})
+        reply = await ask(request, name, endpoint, "predictions", body.inputs)
+        return _answer(name, reply, reply.result)
 
     return predict
 
@@ -92,10 +96,10 @@ async def fill_mask(
 ) -> Answer:
     asked = (body.inputs, body.top_k, body.targets)
     if body.step is None:
-        predictions, reply = await ask(request, name, "fill-mask", "masks", *asked)
+        reply = await ask(request, name, "fill-mask", "masks", *asked)
     else:
-        predictions, reply = await ask(request, name, "checkpoints", "masks of a checkpoint", body.step, *asked)
-    return reply.model_copy(update={"predictions": predictions})
+        reply = await ask(request, name, "checkpoints", "masks of a checkpoint", body.step, *asked)
+    return _answer(name, reply, reply.result)
 
 
 @router.post("/{name}/features", summary="A vector for each text; long ones are read in windows")
@@ -103,8 +107,8 @@ async def features(
     request: Request, name: str, body: Annotated[FeaturesRequest, example(inputs=["A fine film."])]
 ) -> Answer:
     reading = Reading(body.layers, body.pool, body.normalise)
-    vectors, reply = await ask(request, name, "features", "vectors", body.inputs, reading)
-    return reply.model_copy(update={"predictions": vectors.tolist()})
+    reply = await ask(request, name, "features", "vectors", body.inputs, reading)
+    return _answer(name, reply, reply.result.tolist())
 
 
 @router.post("/{name}/similarity", summary="How similar the two texts of each pair are, from -1 to 1")
@@ -114,17 +118,16 @@ async def similarity(
     body: Annotated[SimilarityRequest, example(inputs=[{"text_a": "a fine film", "text_b": "an awful film"}])],
 ) -> Answer:
     pairs = [(pair.text_a, pair.text_b) for pair in body.inputs]
-    predictions, reply = await ask(
-        request, name, "similarity", "similarities", pairs, Reading(body.layers, body.pool, normalise=True)
-    )
-    return reply.model_copy(update={"predictions": predictions})
+    reading = Reading(body.layers, body.pool, normalise=True)
+    reply = await ask(request, name, "similarity", "similarities", pairs, reading)
+    return _answer(name, reply, reply.result)
 
 
 @router.post("/{name}/tokenize", summary="The tokens of each text, without special ones")
 async def tokenize(request: Request, name: str, body: Annotated[TextsRequest, example(inputs=["unaffable"])]) -> Answer:
     most = service_of(request).limits.queue_tokens
-    tokens, reply = await ask(request, name, "tokenize", "tokens", body.inputs, most)
-    return reply.model_copy(update={"predictions": tokens})
+    reply = await ask(request, name, "tokenize", "tokens", body.inputs, most)
+    return _answer(name, reply, reply.result)
 
 
 @router.post("/{name}/generate", summary="Texts that continue prompts, by a left-to-right model")
@@ -135,20 +138,18 @@ async def generate(
     if body.num_tokens * len(body.inputs) > most:
         raise Refused(413, f"{body.num_tokens * len(body.inputs):,} new tokens: a request adds at most {most:,}")
     sampling = {"temperature": body.temperature, "top_k": body.top_k, "top_p": body.top_p}
-    texts, reply = await ask(
-        request, name, "generate", "continuations", body.inputs, body.num_tokens, sampling, body.seed
-    )
-    predictions = [{"prompt": prompt, "text": text} for prompt, text in zip(body.inputs, texts, strict=True)]
-    return reply.model_copy(update={"predictions": predictions})
+    reply = await ask(request, name, "generate", "continuations", body.inputs, body.num_tokens, sampling, body.seed)
+    predictions = [{"prompt": prompt, "text": text} for prompt, text in zip(body.inputs, reply.result, strict=True)]
+    return _answer(name, reply, predictions)
 
 
 @router.post("/{name}/score", summary="How likely each text is: the natural logarithm, higher for what is likelier")
 async def score(
     request: Request, name: str, body: Annotated[TextsRequest, example(inputs=["The cats sleep."])]
 ) -> Answer:
-    scores, reply = await ask(request, name, "score", "scores", body.inputs)
-    predictions = [{"text": text, "score": score} for text, score in zip(body.inputs, scores, strict=True)]
-    return reply.model_copy(update={"predictions": predictions})
+    reply = await ask(request, name, "score", "scores", body.inputs)
+    predictions = [{"text": text, "score": score} for text, score in zip(body.inputs, reply.result, strict=True)]
+    return _answer(name, reply, predictions)
 
 
 def _likelier(good: float, bad: float) -> str | None:
@@ -163,9 +164,10 @@ async def pairs(
     body: Annotated[PairsRequest, example(inputs=[{"good": "The cats sleep.", "bad": "The cats sleeps."}])],
 ) -> Answer:
     texts = [text for pair in body.inputs for text in (pair.good, pair.bad)]
-    scores, reply = await ask(request, name, "pairs", "scores", texts)
+    reply = await ask(request, name, "pairs", "scores", texts)
+    scores = reply.result
     predictions = [
         {**pair.model_dump(), "score_good": good, "score_bad": bad, "prefers": _likelier(good, bad)}
         for pair, good, bad in zip(body.inputs, scores[::2], scores[1::2], strict=True)
     ]
-    return reply.model_copy(update={"predictions": predictions, "tokens_left_out": [0] * len(predictions)})
+    return _answer(name, replace(reply, left_out=[0] * len(predictions)), predictions)

@@ -14,8 +14,7 @@ router = APIRouter(prefix="/v1/models", responses=FAILURES)
 
 
 async def _look(request: Request, name: str, endpoint: str, reader: str, *arguments: Any) -> Any:
-    result, _ = await ask(request, name, endpoint, reader, *arguments)
-    return {"model": name, **result}
+    return {"model": name, **(await ask(request, name, endpoint, reader, *arguments)).result}
 
 
 class LookRequest(Schema):

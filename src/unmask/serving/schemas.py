@@ -63,11 +63,12 @@ def _few(value: Any) -> Any:
 
 def _texts(value: Any) -> Any:
     """One error for all of them, where a union's would be one for each text and each form."""
-    for text in _few(value) if isinstance(value, list) else [value]:
+    texts = _few(value) if isinstance(value, list) else [value]
+    for text in texts:
         if not isinstance(text, str):
             raise ValueError("expected a text, or a list of texts (token ids are those of another tokenizer)")
         _checked(text)
-    return value
+    return texts
 
 
 def _texts_or_pairs(value: Any) -> Any:
@@ -81,7 +82,7 @@ Inputs = Annotated[list[Item], Field(min_length=1, fail_fast=True), BeforeValida
 _TEXT = {"type": "string"}
 _LIST = {"type": "array", "items": _TEXT}
 Texts = Annotated[Any, AfterValidator(_texts), WithJsonSchema({"anyOf": [_TEXT, _LIST]})]
-"""A text, or a list of texts."""
+"""A text, or a list of texts; becomes a list."""
 TextsOrPairs = Annotated[
     Any, AfterValidator(_texts_or_pairs), WithJsonSchema({"anyOf": [_TEXT, _LIST, {"type": "array", "items": _LIST}]})
 ]
