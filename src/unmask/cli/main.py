@@ -51,34 +51,8 @@ command = typer.main.get_command(app)
 def main() -> None:
     """Runs the command that the words ask for; exits with its code."""
     sys.argv[0] = "unmask"  # in the record of a run, however it was started
-    # Daemons start commands with these closed. The files that we open then would be taken for them.
-    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
-        if getattr(sys, name) is None:
-            stream = open(os.devnull, mode)  # noqa: SIM115 (for as long as the process lives)
-            os.set_inheritable(stream.fileno(), True)  # so are they of the processes that it starts
-            setattr(sys, name, stream)
-    for stream in (sys.stdout, sys.stderr):  # results are UTF-8 whatever the locale, whose encoding may lack letters
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    # Of several processes that train together the first one speaks; what only another can say goes to `__stderr__`.
-    if is_one_of_several() and os.environ["RANK"] != "0" and sys.argv[1:2] in (["pretrain"], ["finetune"]):
-        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as above)
-    # PyTorch's threads spin while they wait, which beside other work costs most of the speed. Here they spin for some
-    # ten microseconds, as long as the next kernel is away, and then sleep; in a server, which has its machine for
-    # itself, for some fifty.
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ["OMP_WAIT_POLICY"] = "passive"
-        os.environ.setdefault("GOMP_SPINCOUNT", "5000" if sys.argv[1:2] == ["serve"] else "1000")
-    # They are as many as there are cores, of which a container's quota may be a few.
-    if (cores := quota_of_cores()) is not None:
-        os.environ.setdefault("OMP_NUM_THREADS", str(cores))
-    # oneDNN caches what it made for the last thousand shapes, and most shapes of a run return within half as many.
-    # Those of requests return seldom, each holds megabytes, and in fp32 it is soon made again.
-    in_bf16 = "--precision=bf16" in sys.argv or ("--precision", "bf16") in pairwise(sys.argv)
-    kept = "16" if sys.argv[1:2] == ["serve"] and not in_bf16 else "512"
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", kept)
-    # PyTorch keeps the last thousand beside them; this saves no time, and holds hundreds of megabytes.
-    os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
+    _open_streams()
+    _set_defaults_of_libraries()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
@@ -122,6 +96,42 @@ def main() -> None:
                 2,
             )
         _fail_with_log()
+
+
+def _open_streams() -> None:
+    """Opens those that are closed, has text written in UTF-8, and silences all but the first of several processes."""
+    # Daemons start commands with these closed. The files that we open then would be taken for them.
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115 (for as long as the process lives)
+            os.set_inheritable(stream.fileno(), True)  # so are they of the processes that it starts
+            setattr(sys, name, stream)
+    for stream in (sys.stdout, sys.stderr):  # results are UTF-8 whatever the locale, whose encoding may lack letters
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    # Of several processes that train together the first one speaks; what only another can say goes to `__stderr__`.
+    if is_one_of_several() and os.environ["RANK"] != "0" and sys.argv[1:2] in (["pretrain"], ["finetune"]):
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as above)
+
+
+def _set_defaults_of_libraries() -> None:
+    """Environment variables that PyTorch and its libraries read when they are imported; those that are set stay."""
+    # PyTorch's threads spin while they wait, which beside other work costs most of the speed. Here they spin for some
+    # ten microseconds, as long as the next kernel is away, and then sleep; in a server, which has its machine for
+    # itself, for some fifty.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+        os.environ.setdefault("GOMP_SPINCOUNT", "5000" if sys.argv[1:2] == ["serve"] else "1000")
+    # They are as many as there are cores, of which a container's quota may be a few.
+    if (cores := quota_of_cores()) is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores))
+    # oneDNN caches what it made for the last thousand shapes, and most shapes of a run return within half as many.
+    # Those of requests return seldom, each holds megabytes, and in fp32 it is soon made again.
+    in_bf16 = "--precision=bf16" in sys.argv or ("--precision", "bf16") in pairwise(sys.argv)
+    kept = "16" if sys.argv[1:2] == ["serve"] and not in_bf16 else "512"
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", kept)
+    # PyTorch keeps the last thousand beside them; this saves no time, and holds hundreds of megabytes.
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
 
 
 _OUT_OF_MEMORY = re.compile(
