@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from unmask.doctor.recipe.checks import fitting_sequences, steps_of
 from unmask.doctor.recipe.estimates import FLOAT32, MemoryEstimate
@@ -246,12 +246,7 @@ def run_cost(workload: Workload, devices: int, speeds: Speeds, memory: float, wa
     is_known = len(known) == len(steps)
     weights = known if is_known else [phase.share for phase in phases]
     alone = [step_cost(workload, phase, 1, sequences_at_once(phase, 1, memory), speeds).total for phase in phases]
-    mean = StepCost(
-        computing=weighted_mean([cost.computing for cost in costs], weights),
-        reducing=weighted_mean([cost.reducing for cost in costs], weights),
-        hideable=weighted_mean([cost.hideable for cost in costs], weights),
-        updating=weighted_mean([cost.updating for cost in costs], weights),
-    )
+    mean = StepCost(*(weighted_mean(parts, weights) for parts in zip(*map(astuple, costs), strict=True)))
     seconds = sum(number * cost.total for number, cost in zip(known, costs, strict=True)) if is_known else None
     peaks = [memory_of(workload, phase, devices, each) for phase, each in zip(phases, at_once, strict=True)]
     micro_batches = [phase.batch_size / devices / each for phase, each in zip(phases, at_once, strict=True)]
