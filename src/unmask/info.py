@@ -282,7 +282,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     rows = read_metrics(path / METRICS) if (path / METRICS).is_file() else []
     checkpoints = sorted((path / CHECKPOINTS).glob("step-*"))
     if recipe is not None:
-        description["program"] = "finetune" if isinstance(recipe, FinetuneRecipe) else "pretrain"
+        description["program"] = recipe.program
         description["progress"] = _progress(recipe, checkpoints, rows)
     description["steps"] = max((row["step"] for row in rows), default=0)
     description["tokens"] = max((row.get("tokens", 0) for row in rows), default=0)

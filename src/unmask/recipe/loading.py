@@ -102,7 +102,7 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
     Raises:
         SettingsError: no such recipe, one for the other program, or a key that this one may not be given.
     """
-    path = find_recipe(name, "finetune" if cls is FinetuneRecipe else "pretrain")
+    path = find_recipe(name, cls.program)
     given = parse_overrides(overrides)
     values = read_with_bases(path, given)
     if "base" in given:
@@ -111,8 +111,7 @@ def merged_values(cls: type[Recipe], name: str, overrides: Overrides) -> dict[st
         )
     if given.get("store") is not None and given.get("tokenizer") is not None:
         raise SettingsError("store and tokenizer contradict each other: a store brings its own tokenizer; keep one")
-    own = "finetune" if cls is FinetuneRecipe else "pretrain"
-    if (program := program_of(values)) not in (own, None):
+    if (program := program_of(values)) not in (cls.program, None):
         raise SettingsError(f"{name} is a recipe for `unmask {program}`: give it to that, or name another")
     _check_place(cls, name, values, given)
     return merge(_without_other_names(values, given), given, ALTERNATIVES)
@@ -160,10 +159,12 @@ def read_with_bases(path: Path, over: Mapping[str, Any], above: Sequence[Path] =
 def _check_place(cls: type[Recipe], name: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Refuses settings of the other program's recipes and of phases that the recipe lacks, and an `init_from` that the
     recipe leaves empty, to be given. `values` are the recipe's, and `given` the command line's."""
-    other, program = (PretrainRecipe, "pretrain") if cls is FinetuneRecipe else (FinetuneRecipe, "finetune")
+    other: type[PretrainRecipe | FinetuneRecipe] = PretrainRecipe if cls is FinetuneRecipe else FinetuneRecipe
     for key in given:
         if key not in cls.model_fields and key in other.model_fields:
-            raise SettingsError(f"{key} is set in recipes of `unmask {program}`, and {name} is none: leave it out")
+            raise SettingsError(
+                f"{key} is set in recipes of `unmask {other.program}`, and {name} is none: leave it out"
+            )
     numbers = list(given["phases"]) if isinstance(given.get("phases"), Mapping) else []
     if numbers and all(map(str.isdecimal, numbers)) and not values.get("phases"):
         raise SettingsError(

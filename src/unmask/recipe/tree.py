@@ -6,7 +6,7 @@ of each part are beside its code, in `*/settings.py`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -28,6 +28,9 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 class PretrainRecipe(Settings):
     """Everything that decides a pre-training run."""
+
+    program: ClassVar[str] = "pretrain"
+    """The command that runs it."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Initial weights, order of the text, masks and dropout all follow from it."""
@@ -203,6 +206,9 @@ class PretrainRecipe(Settings):
 
 class FinetuneRecipe(Settings):
     """Everything that decides a fine-tuning run."""
+
+    program: ClassVar[str] = "finetune"
+    """The command that runs it."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """The new head, the order of the examples and dropout all follow from it."""
