@@ -6,6 +6,7 @@ import logging
 import math
 import shutil
 import warnings
+from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,6 +29,7 @@ from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write
 from unmask.models.google.checkpoint import find_index
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.files import CONFIG
+from unmask.models.hub.source import LoadedModel
 from unmask.tokenization.directory import KEPT_FILES
 from unmask.training.run.model_place import CARD
 
@@ -78,11 +80,7 @@ def export(
         raise SettingsError(f"--format {format}: expected {' or '.join(get_args(Format))}")
     if not math.isfinite(max_loss):
         raise SettingsError(f"--max-loss {max_loss}: expected a number")
-    for library in ("onnx", "onnxruntime", "onnxscript"):
-        try:
-            import_module(library)
-        except ImportError as error:
-            raise SettingsError(f"exporting needs {library}: pip install 'unmask[onnx]'") from error
+    _check_libraries()
     if (Path(model) / ENSEMBLE).is_file():
         raise SettingsError(f"{model} is an ensemble: export its members, each by itself")
     directory, out = model_directory(model), Path(out)
@@ -91,30 +89,14 @@ def export(
     loaded = load_model(directory)
     padded = padded_model(loaded)
     files = as_files(check)
-    copied = [
-        path
-        for path in directory.iterdir()
-        if path.is_file()
-        and path.suffix in _COPIED
-        and path.name not in CONFIGS
-        and not path.name.endswith(".index.json")
-    ]
+    copied = _copied_files(directory)
     saved = find_sentence_model(directory)
     pooling = None if saved is None else saved.pooling
     folders = [] if pooling is None else [pooling.parent.name]
     own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied), *folders)
     refuse_foreign(out, own, "an exported model", CERTIFICATE)
     refuse_existing(out, overwrite)
-    is_tuned = loaded.head_kind is not None
-    before: Any
-    examples: Any
-    with naming_columns():
-        if is_tuned:
-            before = load_predictor(directory, device="cpu").with_options(columns, use="evaluate")
-            examples = read_examples(before, files)
-        else:
-            before = load_feature_model(directory, columns=columns, device="cpu")
-            examples = read_texts(before, files)
+    compared_with = _comparison(directory, loaded, columns, files)
     with writing_directory(out, overwrite) as place:
         for path in copied:
             shutil.copy(path, place / path.name)
@@ -128,11 +110,7 @@ def export(
         if format == "onnx-int8":
             logger.info("quantizing it")
             _quantize(place / ONNX)
-        if is_tuned:
-            result = compare(before, load_predictor(place, device="cpu"), examples)
-        else:
-            head = loaded.masked_lm_head or loaded.discriminator_head
-            result = compare_texts(before, head and head.eval(), load_feature_model(place, device="cpu"), examples)
+        result = compared_with(place)
         if not result["loss"] <= max_loss:
             metric = result["metric"]
             raise SettingsError(
@@ -155,6 +133,41 @@ def export(
         exported = Exported(_sentence(certificate), files.path.name, result["metrics"]["after"])
         write_text(place / CARD, card_of(directory, stated_in(directory), exported))
     return certificate
+
+
+def _check_libraries() -> None:
+    for library in ("onnx", "onnxruntime", "onnxscript"):
+        try:
+            import_module(library)
+        except ImportError as error:
+            raise SettingsError(f"exporting needs {library}: pip install 'unmask[onnx]'") from error
+
+
+def _copied_files(directory: Path) -> list[Path]:
+    """The tokenizer's files and what else goes with a model; its configuration is written anew."""
+    return [
+        path
+        for path in directory.iterdir()
+        if path.is_file()
+        and path.suffix in _COPIED
+        and path.name not in CONFIGS
+        and not path.name.endswith(".index.json")
+    ]
+
+
+def _comparison(
+    directory: Path, loaded: LoadedModel, columns: Columns, check: DataPath
+) -> Callable[[Path], dict[str, Any]]:
+    """Reads the examples, and gives what compares the model with the exported one of a directory."""
+    with naming_columns():
+        if loaded.head_kind is not None:
+            predictor = load_predictor(directory, device="cpu").with_options(columns, use="evaluate")
+            examples = read_examples(predictor, check)
+            return lambda place: compare(predictor, load_predictor(place, device="cpu"), examples)
+        model = load_feature_model(directory, columns=columns, device="cpu")
+        texts = read_texts(model, check)
+    head = loaded.masked_lm_head or loaded.discriminator_head
+    return lambda place: compare_texts(model, head and head.eval(), load_feature_model(place, device="cpu"), texts)
 
 
 def _weights_of(directory: Path) -> str:
