@@ -30,7 +30,7 @@ from unmask.models.hub.config import HEAD_KIND, MADE_BY, TRAINED_LENGTH, family_
 from unmask.models.hub.uses import FINE_TUNED, pipeline_of, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
-from unmask.reports.run_page import flatten
+from unmask.reports.run_page import flatten, last_evaluation
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.rows import named
@@ -315,7 +315,6 @@ def _results(run: Path, content: Mapping[str, Any], best: Mapping[str, Any] | No
         return found
     rows = read_metrics(run / METRICS) if (run / METRICS).is_file() else []
     number_of_pairs = f"{content['num_pairs']:,} " if "num_pairs" in content else ""
-    held_out = {key: value for row in rows for key, value in row.items() if key.startswith("eval/")}
     return [
         {
             "split": f"{number_of_pairs}minimal pairs" if key == "eval/pairs_accuracy" else "held-out text",
@@ -325,7 +324,7 @@ def _results(run: Path, content: Mapping[str, Any], best: Mapping[str, Any] | No
             "n": 1,
             "floors": floors.get(key) or floors.get(f"loss/{key.removeprefix('eval/').removesuffix('_loss')}", {}),
         }
-        for key, value in held_out.items()
+        for key, value in last_evaluation(rows).items()
         if value is not None
     ]
 
