@@ -240,10 +240,9 @@ def measure_floors(settings: PretrainRecipe, store_path: Path, figures: dict[str
     rows += [Row(of_accuracy, accuracy, name, floor.accuracy) for name, floor in floors.items()]
 
     if settings.objective.sentence_objective == "nsp":
-        training = [
-            objective.prepare(batch)
-            for batch in build_loader(open_start(settings), store, tokenizer, held_out=False).sample(TRAINING_PAIRS)
-        ]
+        phase = settings.all_phases[-1]
+        loader = build_loader(open_start(settings), store, tokenizer, held_out=False, phase=phase)
+        training = [objective.prepare(batch) for batch in loader.sample(TRAINING_PAIRS)]
         surprisals = -np.log(np.maximum(neighbours.shares, 1e-9))
         weights: dict[str, Callable[[tuple[int, ...]], float]] = {
             "overlap of words": lambda word: 1.0,

@@ -104,7 +104,9 @@ def work_of_objective(name: str, directory: Path, batch_size: int = 24) -> Work:
         }
     )
     objective = new_objective(recipe.objective, tokenizer.vocabulary)
-    loader = build_loader(open_start(recipe), TokenStore(directory / "store"), tokenizer, held_out=False)
+    loader = build_loader(
+        open_start(recipe), TokenStore(directory / "store"), tokenizer, held_out=False, phase=recipe.all_phases[0]
+    )
 
     def build(dropout_prob: float) -> nn.Module:
         sizes = recipe.model.resolve(tokenizer.vocab_size, tokenizer.pad_id)

@@ -45,7 +45,8 @@ def first_step(start: Start, store: TokenStore, tokenizer: TextTokenizer) -> Fir
         SettingsError: the tokenizer, or the store, is not for this objective.
     """
     objective = new_objective(start.recipe.objective, tokenizer.vocabulary)
-    step = next(build_loader(start, store, tokenizer, held_out=False).steps())
+    loader = build_loader(start, store, tokenizer, held_out=False, phase=start.recipe.all_phases[0])
+    step = next(loader.steps())
     batches = tuple(objective.prepare(with_rates(batch, start.recipe.first_rates)) for batch in step.batches)
     return FirstStep(store, tokenizer, objective, batches, step.epochs)
 
@@ -91,7 +92,7 @@ def describe_step(step: FirstStep, settings: PretrainRecipe) -> FigureTable:
     """What the first step's sequences hold, as shares that can be compared with the recipe."""
     lengths = [length for batch in step.batches for length in batch.lengths]
     special = torch.cat([batch.columns["special_tokens_mask"] for batch in step.batches])
-    max_length = settings.packing.max_length
+    max_length = settings.cuts[0].longest
     num_targets = sum(step.objective.counts(batch)[settings.objective.main_term] for batch in step.batches)
     full = sum(length == max_length for length in lengths)
     rows = [

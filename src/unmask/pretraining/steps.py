@@ -158,9 +158,9 @@ def with_rates(batch: Batch, rates: Mapping[str, float]) -> Batch:
 
 
 def build_loader(
-    start: Start, store: TokenStore, tokenizer: Tokenizer, held_out: bool, phase: PhaseSettings | None = None
+    start: Start, store: TokenStore, tokenizer: Tokenizer, held_out: bool, phase: PhaseSettings
 ) -> SequenceLoader | StreamLoader:
-    """The loader of the training documents, or of the held-out ones, in a phase of the run or as the recipe says.
+    """The loader of the training documents, or of the held-out ones, in a phase of the run.
 
     Raises:
         InputError: there are too few documents.
@@ -190,14 +190,13 @@ def stream_loader(
 
 
 def sequence_loader(
-    start: Start, store: TokenStore, tokenizer: TextTokenizer, held_out: bool, phase: PhaseSettings | None = None
+    start: Start, store: TokenStore, tokenizer: TextTokenizer, held_out: bool, phase: PhaseSettings
 ) -> SequenceLoader:
     """The loader of formats whose sequences do not depend on each other; see `build_loader`."""
     settings = start.recipe
     masking = settings.objective.annotations
     if masking is not None:
         check_annotations(store, masking)
-    phase = phase or PhaseSettings(until=1)
     is_static = settings.objective.is_static
     cut = cut_of(settings.train, settings.packing, phase)
     at_once = cut.micro_batch_size

@@ -225,5 +225,5 @@ def case(request: pytest.FixtureRequest, stores: dict[str, TokenStore]) -> Case:
     )
     tokenizer = open_tokenizer(store.tokenizer_directory)
     objective = new_objective(recipe.objective, tokenizer.vocabulary)
-    loader = build_loader(open_start(recipe), store, tokenizer, held_out=False)
+    loader = build_loader(open_start(recipe), store, tokenizer, held_out=False, phase=recipe.all_phases[0])
     return Case(objective, recipe, loader, tokenizer, changes.get("stage"))

@@ -46,7 +46,7 @@ def check_samples(samples: tuple[Sample, ...], store: TokenStore, recipe: Path, 
     tokenizer = load_tokenizer(store.tokenizer_directory)
     assert isinstance(settings.objective, MaskedLMSettings)
     objective = MaskedLM(settings.objective, tokenizer.vocabulary)
-    loader = build_loader(open_start(settings), store, tokenizer, held_out=False)
+    loader = build_loader(open_start(settings), store, tokenizer, held_out=False, phase=settings.all_phases[0])
     batch = objective.prepare(next(loader.steps()).batches[0])
     strings = tokenizer.token_strings
     tokens = [token for sample in samples for token in sample.tokens]
@@ -90,6 +90,16 @@ def test_a_store_with_other_settings(tiny_store: Path) -> None:
     assert max(len(sample.tokens) for sample in found.samples) <= 24
     assert found.samples[0].sequence_label == ""
     assert "NSP chance" not in tables(found)["Floors that a loss must pass (nats)"]
+
+
+def test_a_store_shows_the_first_phase(tiny_store: Path, tiny_recipe: Path) -> None:
+    phases = ["phases=[{until: 0.9, max_length: 16, batch_size: 5}, {until: 1}]"]
+    found = diagnose(tiny_store, phases, recipe=str(tiny_recipe))
+    check_samples(found.samples, TokenStore(tiny_store), tiny_recipe, phases)
+    assert max(len(sample.tokens) for sample in found.samples) == 16
+    shown = tables(found)["What the first step shows the model"]
+    assert shown["sequences"] == "5"
+    assert float(shown["sequences of the full 16 tokens"].removesuffix("%")) > 0
 
 
 def test_a_damaged_store(tiny_store: Path, tmp_path: Path) -> None:

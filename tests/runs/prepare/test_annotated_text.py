@@ -156,7 +156,7 @@ def test_what_is_masked_is_what_is_annotated(
     settings = load_pretrain_recipe(str(tiny_recipe), overrides(folder / "store", kind))
     store = TokenStore(folder / "store")
     tokenizer = load_tokenizer(store.tokenizer_directory)
-    loader = build_loader(open_start(settings), store, tokenizer, held_out=False)
+    loader = build_loader(open_start(settings), store, tokenizer, held_out=False, phase=settings.all_phases[0])
     objective = new_objective(settings.objective, tokenizer.vocabulary)
     names = {"entity": PEOPLE, "noun_phrase": PLACES}[kind]
     of_names = {token for name in names for token in tokenizer.encode_batch([name])[0]}

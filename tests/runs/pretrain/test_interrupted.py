@@ -93,7 +93,13 @@ def test_so_it_is_at_the_end_of_an_epoch(words: tuple[str, list[str]], tiny_stor
     recipe, overrides = words
     overrides = [*overrides, "held_out=0.5", "train.micro_batch_size=null"]
     settings, store = load_pretrain_recipe(recipe, overrides), TokenStore(tiny_store)
-    loader = build_loader(open_start(settings), store, load_tokenizer(store.tokenizer_directory), held_out=False)
+    loader = build_loader(
+        open_start(settings),
+        store,
+        load_tokenizer(store.tokenizer_directory),
+        held_out=False,
+        phase=settings.all_phases[0],
+    )
     num_pairs = len(loader.planner.plan_block(0, 0))
     batch_size = max(size for size in range(1, num_pairs // 2) if num_pairs % size == 0)
     last = num_pairs // batch_size

@@ -193,7 +193,8 @@ class Material:
     @cached_property
     def _loader(self) -> SequenceLoader:
         assert self.text is not None, "there are no documents"
-        loader = sequence_loader(self.start, self.text.store, self.text.tokenizer, held_out=False)
+        store, tokenizer, phase = self.text.store, self.text.tokenizer, self.settings.all_phases[0]
+        loader = sequence_loader(self.start, store, tokenizer, held_out=False, phase=phase)
         planner = loader.planner
         return replace(loader, planner=_PlannedOnce(planner.split, planner.format, planner.seed))
 

@@ -128,7 +128,7 @@ def _start_loss(
         return None
     batches = held_out
     if not batches:
-        loader = build_loader(start, store, tokenizer, held_out=False)
+        loader = build_loader(start, store, tokenizer, held_out=False, phase=start.recipe.all_phases[-1])
         batches = [objective.prepare(batch) for batch in loader.sample(start.recipe.train.eval_sequences)]
     with torch.random.fork_rng(devices=[]):
         module = build_module(start, objective, tokenizer)
