@@ -109,8 +109,8 @@ def make_batches(store: TokenStore, epoch: int) -> None:
     from unmask import load_tokenizer
     from unmask.objectives.masked_lm import MaskedLM
     from unmask.objectives.settings import MaskedLMSettings
-    from unmask.packing.formats import open_loader
-    from unmask.packing.loader import Position
+    from unmask.packing.formats import open_planner
+    from unmask.packing.loader import Position, SequenceLoader
     from unmask.packing.settings import PackingSettings
     from unmask.packing.split import Split
     from unmask.packing.templates import SequenceTemplate
@@ -119,7 +119,8 @@ def make_batches(store: TokenStore, epoch: int) -> None:
     objective = MaskedLM(MaskedLMSettings(target_prob=MASKED_PROB), tokenizer.vocabulary)
     packing = PackingSettings(max_length=LENGTH, short_sequence_prob=SHORT_PROB)
     split, template = Split(store, held_out=0, is_held_out=False), SequenceTemplate(tokenizer.template)
-    loader = open_loader(split, packing, "nsp", template, seed=SEED, batch_size=BATCH_SIZE)
+    planner = open_planner(split, packing, "nsp", template, SEED)
+    loader = SequenceLoader(planner, template, BATCH_SIZE, BATCH_SIZE, label_column="next_sentence_label")
     for step in loader.steps(Position(epoch)):
         for batch in step.batches:
             objective.prepare(batch)

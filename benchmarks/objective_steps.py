@@ -78,7 +78,7 @@ def make_store(directory: Path) -> None:
 def full_batches(directory: Path, system: System) -> list[Batch]:
     """Batches of sequences that all have `LENGTH` tokens, not masked yet."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.packing.formats import open_loader
+    from unmask.packing.formats import open_planner
     from unmask.packing.sequences import pack_sequences
     from unmask.packing.settings import LABEL_COLUMNS, PackingSettings
     from unmask.packing.split import Split
@@ -90,7 +90,7 @@ def full_batches(directory: Path, system: System) -> list[Batch]:
     template = SequenceTemplate(tokenizer.template, tokenizer.sep_id)
     settings = PackingSettings(max_length=LENGTH, **system.packing)
     split = Split(store, held_out=0, is_held_out=False)
-    planner = open_loader(split, settings, sentences, template, seed=SEED, batch_size=BATCH_SIZE).planner
+    planner = open_planner(split, settings, sentences, template, SEED)
     labels = None if sentences == "none" else LABEL_COLUMNS[sentences]
     longest = template.capacity(LENGTH, num_segments=2 if settings.format == "segment_pair" else 1)
 

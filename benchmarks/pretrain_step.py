@@ -145,7 +145,7 @@ def full_batches(setup: Setup) -> list[Batch]:
     """Batches as `unmask pretrain` makes them, but only of pairs, or for a ModernBERT of segments, that fill a whole
     sequence; not masked yet."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.packing.formats import open_loader
+    from unmask.packing.formats import open_planner
     from unmask.packing.sequences import pack_sequences
     from unmask.packing.settings import PackingSettings
     from unmask.packing.split import Split
@@ -158,7 +158,7 @@ def full_batches(setup: Setup) -> list[Batch]:
     settings = PackingSettings(format=format_, max_length=LENGTH, short_sequence_prob=0)
     split, template = Split(store, held_out=0, is_held_out=False), SequenceTemplate(tokenizer.template)
     objective = "nsp" if of_pairs else "none"
-    planner = open_loader(split, settings, objective, template, seed=SEED, batch_size=setup.batch_size).planner
+    planner = open_planner(split, settings, objective, template, SEED)
     sequences = full_sequences(planner, template.capacity(LENGTH, num_segments=2 if of_pairs else 1))
     label = "next_sentence_label" if of_pairs else None
     return [

@@ -132,14 +132,17 @@ def make_loader(store: TokenStore) -> tuple[Any, Any]:
     from unmask import load_tokenizer
     from unmask.objectives.masked_lm import MaskedLM
     from unmask.objectives.settings import MaskedLMSettings
-    from unmask.packing.formats import open_loader
+    from unmask.packing.formats import open_planner
+    from unmask.packing.loader import SequenceLoader
     from unmask.packing.settings import PackingSettings
     from unmask.packing.split import Split
     from unmask.packing.templates import SequenceTemplate
 
     tokenizer = load_tokenizer(store.tokenizer_directory)
     split, packing = Split(store, held_out=0.01, is_held_out=False), PackingSettings(max_length=LENGTH)
-    loader = open_loader(split, packing, "nsp", SequenceTemplate(tokenizer.template), seed=SEED, batch_size=BATCH_SIZE)
+    template = SequenceTemplate(tokenizer.template)
+    planner = open_planner(split, packing, "nsp", template, SEED)
+    loader = SequenceLoader(planner, template, BATCH_SIZE, BATCH_SIZE, label_column="next_sentence_label")
     return MaskedLM(MaskedLMSettings(), tokenizer.vocabulary), loader
 
 

@@ -176,8 +176,9 @@ def make_weights(case: Case) -> Path:
 def open_case_loader(case: Case, batch_size: int) -> SequenceLoader:
     """The loader of `unmask pretrain` over the store."""
     from unmask import TokenStore, load_tokenizer
-    from unmask.packing.formats import open_loader
-    from unmask.packing.settings import PackingSettings
+    from unmask.packing.formats import open_planner
+    from unmask.packing.loader import SequenceLoader
+    from unmask.packing.settings import LABEL_COLUMNS, PackingSettings
     from unmask.packing.split import Split
     from unmask.packing.templates import SequenceTemplate
 
@@ -188,9 +189,9 @@ def open_case_loader(case: Case, batch_size: int) -> SequenceLoader:
     packing: Any = PackingSettings(format=system.format, max_length=case.length, **short)
     template = SequenceTemplate(tokenizer.template, tokenizer.sep_id)
     sentences: Any = system.objective.get("sentence_objective", "none")
-    return open_loader(
-        Split(store, 0, is_held_out=False), packing, sentences, template, seed=SEED, batch_size=batch_size
-    )
+    planner = open_planner(Split(store, 0, is_held_out=False), packing, sentences, template, SEED)
+    label = None if sentences == "none" else LABEL_COLUMNS[sentences]
+    return SequenceLoader(planner, template, batch_size, batch_size, label_column=label)
 
 
 def make_batches(case: Case) -> list[Batch]:

@@ -10,29 +10,28 @@ from numpy.typing import NDArray
 from unmask.corpus.annotations import FIELD
 from unmask.errors import SettingsError
 from unmask.packing.planning import Span
-from unmask.packing.sequences import TokenColumn
 from unmask.store.store import TokenStore
 
 
-def annotation_column(kind: str) -> TokenColumn:
-    """The column of one kind: 0 where there is no annotation, else its number within the batch, from 1.
+def annotation_column(
+    kind: str, store: TokenStore, spans: Sequence[Span], places: Sequence[int], num_tokens: int
+) -> NDArray[np.int64]:
+    """(tokens,): 0 where there is no annotation of a kind, else its number within the batch, from 1.
 
     An annotation ends with its segment; if it continues in the next segment, that part counts as another one.
 
     Args:
         kind: a key of `unmask.corpus.annotations.KINDS`.
+        spans: of the batch.
+        places: where each one's first token is in it.
     """
-
-    def make(store: TokenStore, spans: Sequence[Span], places: Sequence[int], num_tokens: int) -> NDArray[np.int64]:
-        column = np.zeros(num_tokens, dtype=np.int64)
-        number = 0
-        for span, place in zip(spans, places, strict=True):
-            for start, end in (store.spans(span.document, span.start, span.end, kind) + (place - span.start)).tolist():
-                number += 1
-                column[start:end] = number
-        return column
-
-    return make
+    column = np.zeros(num_tokens, dtype=np.int64)
+    number = 0
+    for span, place in zip(spans, places, strict=True):
+        for start, end in (store.spans(span.document, span.start, span.end, kind) + (place - span.start)).tolist():
+            number += 1
+            column[start:end] = number
+    return column
 
 
 def check_annotations(store: TokenStore, kind: str) -> None:

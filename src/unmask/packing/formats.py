@@ -1,18 +1,16 @@
-"""The formats of sequences, by `packing.format`, and their loader.
+"""The formats of sequences, by `packing.format`.
 
 `stream` is not among them: its windows, unlike sequences, cannot be shown in any order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from unmask.errors import InputError, SettingsError
-from unmask.packing.loader import SequenceLoader
 from unmask.packing.pair_formats import SegmentPairs, SentencePairs
 from unmask.packing.planning import Planner, SequenceFormat
-from unmask.packing.sequences import TokenColumn
-from unmask.packing.settings import LABEL_COLUMNS, PAIRED, PackingSettings, SentenceObjective
+from unmask.packing.settings import PAIRED, PackingSettings, SentenceObjective
 from unmask.packing.single_formats import DocSentences, FullSentences, SingleSegments
 from unmask.packing.split import Split
 from unmask.packing.templates import SequenceTemplate
@@ -27,25 +25,14 @@ FORMATS: dict[str, Callable[[int, PackingSettings, SentenceObjective], SequenceF
 """Makes each format from the most tokens of text in a sequence, the packing settings and the sentence objective."""
 
 
-def open_loader(
-    split: Split,
-    packing: PackingSettings,
-    sentence_objective: SentenceObjective,
-    template: SequenceTemplate,
-    *,
-    seed: int,
-    batch_size: int,
-    micro_batch_size: int | None = None,
-    plan_copies: int | None = None,
-    mask_copies: int | None = None,
-    token_columns: Mapping[str, TokenColumn] = {},
-) -> SequenceLoader:
-    """The loader of a split in one of the formats; for the other arguments see `SequenceLoader`.
+def open_planner(
+    split: Split, packing: PackingSettings, sentence_objective: SentenceObjective, template: SequenceTemplate, seed: int
+) -> Planner:
+    """What plans the sequences of a split in one of the formats.
 
     Args:
         packing: the format and its lengths; `copies` is ignored.
         sentence_objective: the objective of pairs; "none" for a format of one segment.
-        micro_batch_size: sequences in a batch; None for all of the step.
 
     Raises:
         InputError: the split has too few documents.
@@ -58,16 +45,7 @@ def open_loader(
     check_documents(split.num_documents, split.name, split.store.directory, packing, sentence_objective, num_others)
     check_separator(packing, template)
     longest = template.capacity(packing.max_length, 2 if is_paired else 1)
-    return SequenceLoader(
-        planner=Planner(split, FORMATS[packing.format](longest, packing, sentence_objective), seed),
-        template=template,
-        batch_size=batch_size,
-        micro_batch_size=micro_batch_size or batch_size,
-        label_column=None if sentence_objective == "none" else LABEL_COLUMNS[sentence_objective],
-        plan_copies=plan_copies,
-        mask_copies=mask_copies,
-        token_columns=token_columns,
-    )
+    return Planner(split, FORMATS[packing.format](longest, packing, sentence_objective), seed)
 
 
 def check_separator(packing: PackingSettings, template: SequenceTemplate) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from unmask.batch import Batch, StepBatches
 from unmask.chance import Purpose, key
 from unmask.errors import InputError
 from unmask.packing.planning import PlannedSequence, Planner
-from unmask.packing.sequences import TokenColumn, pack_sequences
+from unmask.packing.sequences import pack_sequences
 from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.templates import SequenceTemplate
 
@@ -43,7 +43,7 @@ class SequenceLoader:
         label_column: the name of the column for the sequences' labels; None leaves them out.
         plan_copies: epoch e repeats the sequences of epoch e modulo this number; None draws new ones every epoch.
         mask_copies: the same for the keys that masks are drawn from.
-        token_columns: further columns, by name.
+        annotations: the kind that gets a column; None: none.
     """
 
     planner: Planner
@@ -54,7 +54,7 @@ class SequenceLoader:
     label_column: str | None = None
     plan_copies: int | None = None
     mask_copies: int | None = None
-    token_columns: Mapping[str, TokenColumn] = field(default_factory=dict)
+    annotations: str | None = None
 
     def steps(self, start: Position = Position()) -> Iterator[StepBatches[Position]]:
         """Endless steps from `start` on; a step may hold the end of one epoch and the beginning of the next. Raises
@@ -124,7 +124,7 @@ class SequenceLoader:
 
     def _pack(self, planned: Sequence[tuple[PlannedSequence, int]]) -> Batch:
         store = self.planner.split.store
-        return pack_sequences(planned, store, self.template, self.label_column, self.token_columns)
+        return pack_sequences(planned, store, self.template, self.label_column, self.annotations)
 
 
 def _copy(epoch: int, copies: int | None) -> int:

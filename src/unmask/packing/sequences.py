@@ -24,21 +24,16 @@ The comments in `pack_sequences` are the arrays of this example.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from unmask.batch import Batch
-from unmask.packing.planning import PlannedSequence, Span
+from unmask.packing.annotation_columns import annotation_column
+from unmask.packing.planning import PlannedSequence
 from unmask.packing.templates import SequenceTemplate
 from unmask.store.store import TokenStore
-
-TokenColumn = Callable[[TokenStore, Sequence[Span], Sequence[int], int], NDArray[Any]]
-"""Makes a column with one value per token from the store, the spans of a batch, the place of each span's first token in
-the batch, and the number of tokens of the batch. Special tokens belong to no span."""
 
 
 def pack_sequences(
@@ -46,18 +41,18 @@ def pack_sequences(
     store: TokenStore,
     template: SequenceTemplate,
     label_column: str | None = None,
-    token_columns: Mapping[str, TokenColumn] = {},
+    annotations: str | None = None,
 ) -> Batch:
     """Packs sequences with their special tokens.
 
     Args:
         planned: sequences, each with its key; all of one segment, or all of two.
         label_column: the column that gets each sequence's `label`; None: none.
-        token_columns: further columns, by name.
+        annotations: the kind whose column is added, by its name; None: none.
 
     Returns:
         A batch with the columns `special_tokens_mask` (tokens,) bool (True also for separators between documents),
-        `label_column` (sequences,) int64, and `token_columns`.
+        `label_column` (sequences,) int64, and `annotations` (tokens,) int64.
     """
     segments = [segment for sequence, _ in planned for segment in sequence.segments]
     spans = [span for segment in segments for span in segment]
@@ -100,8 +95,8 @@ def pack_sequences(
     columns = {"special_tokens_mask": torch.from_numpy(special)}
     if label_column is not None:
         columns[label_column] = torch.tensor([sequence.label for sequence, _ in planned])
-    for name, make_column in token_columns.items():
-        columns[name] = torch.from_numpy(make_column(store, spans, place_list, total))
+    if annotations is not None:
+        columns[annotations] = torch.from_numpy(annotation_column(annotations, store, spans, place_list, total))
     token_types = np.tile([piece.segment for piece in pieces], len(planned))
     return Batch(
         input_ids=torch.from_numpy(input_ids),

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from unmask.batch import Batch, StepBatches
 from unmask.errors import CheckpointError, SettingsError
-from unmask.packing.annotation_columns import annotation_column, check_annotations
-from unmask.packing.formats import open_loader
+from unmask.packing.annotation_columns import check_annotations
+from unmask.packing.formats import open_planner
 from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.phases import phased_steps
-from unmask.packing.settings import PhaseSettings
+from unmask.packing.settings import LABEL_COLUMNS, PhaseSettings
 from unmask.packing.sharing import WHOLE, Share
 from unmask.packing.split import Split
 from unmask.packing.stream import StreamLoader, target_counts
@@ -202,17 +202,17 @@ def sequence_loader(
     at_once = cut.micro_batch_size
     if held_out and settings.train.micro_batch_size == "auto":
         at_once = min(at_once, _HELD_OUT_AT_ONCE)
-    return open_loader(
-        Split(store, settings.held_out, held_out),
-        phase.packing(settings.packing),
-        settings.objective.pair_objective,
-        template_of(start, tokenizer),
-        seed=settings.seed,
-        batch_size=cut.batch_size,
-        micro_batch_size=at_once,
+    split, template = Split(store, settings.held_out, held_out), template_of(start, tokenizer)
+    packing, pairs = phase.packing(settings.packing), settings.objective.pair_objective
+    return SequenceLoader(
+        open_planner(split, packing, pairs, template, settings.seed),
+        template,
+        cut.batch_size,
+        at_once,
+        label_column=None if pairs == "none" else LABEL_COLUMNS[pairs],
         plan_copies=STATIC_COPIES if is_static else settings.packing.copies,
         mask_copies=STATIC_COPIES if is_static else None,
-        token_columns={} if masking is None else {masking: annotation_column(masking)},
+        annotations=masking,
     )
 
 

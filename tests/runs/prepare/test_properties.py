@@ -23,7 +23,8 @@ from unmask.corpus.pipeline import read_documents
 from unmask.corpus.sentences.rules import split_sentences
 from unmask.corpus.settings import CleaningSettings, ReadingSettings
 from unmask.errors import InputError
-from unmask.packing.formats import open_loader
+from unmask.packing.formats import open_planner
+from unmask.packing.loader import SequenceLoader
 from unmask.packing.pair_formats import IS_NEXT
 from unmask.packing.settings import PackingSettings
 from unmask.packing.split import Split
@@ -132,8 +133,8 @@ def test_the_sequences_of_a_prepared_store_come_from_where_they_should(
         return
     template = SequenceTemplate(load_tokenizer(store.tokenizer_directory).template)
     packing, split = PackingSettings(max_length=max_length), Split(store, held_out, False)
-    loader = open_loader(split, packing, "nsp", template, seed=1, batch_size=4, micro_batch_size=3)
-    batches = loader.sample(10**6)
+    planner = open_planner(split, packing, "nsp", template, seed=1)
+    batches = SequenceLoader(planner, template, 4, 3, label_column="next_sentence_label").sample(10**6)
     shown: Counter[str] = Counter()
     cut = False
     for batch in batches:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.corpora import SKIP
 from support.files import write_rows
 from support.stores import make_annotated_store, make_store
+from support.templates import BERT
 from unmask.corpus.annotations import KINDS, Annotation, annotation_fault
 from unmask.corpus.cleaning.cleaning import clean
 from unmask.corpus.cleaning.draft import Draft
@@ -23,7 +24,8 @@ from unmask.corpus.sentences.rules import split_sentences
 from unmask.corpus.settings import CleaningSettings
 from unmask.errors import InputError, SettingsError
 from unmask.packing.annotation_columns import annotation_column, check_annotations
-from unmask.packing.planning import Span
+from unmask.packing.planning import PlannedSequence, Span
+from unmask.packing.sequences import pack_sequences
 from unmask.store.annotation_places import keep_longest
 from unmask.store.encoding import Encoder, cut_chunks
 from unmask.tokenization.learning.train import train_tokenizer
@@ -319,10 +321,13 @@ def test_a_column_numbers_the_annotations_and_cuts_them_at_segments() -> None:
     assert len(store.document(0).tokens) == 7, "each word is a token"
     # [CLS] lovelace met grace [SEP] hopper at home [SEP] [CLS] ada lovelace [SEP]
     spans, places = [Span(0, 1, 4), Span(0, 4, 7), Span(0, 0, 2)], [1, 5, 10]
-    columns = {kind: annotation_column(kind)(store, spans, places, 13) for kind in KINDS}
+    columns = {kind: annotation_column(kind, store, spans, places, 13) for kind in KINDS}
     assert columns["entity"].tolist() == [0, 1, 0, 2, 0, 3, 0, 0, 0, 0, 4, 4, 0]
     assert columns["noun_phrase"].tolist() == [0, 0, 0, 1, 0, 2, 2, 2, 0, 0, 0, 0, 0]
     assert all(column.dtype == np.int64 for column in columns.values())
+    pair = PlannedSequence(tuple((span,) for span in spans[:2]))
+    batch = pack_sequences([(pair, 0)], store, BERT, annotations="entity")
+    assert batch.columns["entity"].tolist() == [0, 1, 0, 2, 0, 3, 0, 0, 0]
     check_annotations(store, "entity")
 
 

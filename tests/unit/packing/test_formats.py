@@ -11,7 +11,7 @@ import torch
 from support.stores import numbered_store
 from support.templates import BERT, CLS, ROBERTA, SEP, A
 from unmask.errors import InputError, SettingsError
-from unmask.packing.formats import FORMATS, check_documents, documents_needed, open_loader
+from unmask.packing.formats import FORMATS, check_documents, documents_needed, open_planner
 from unmask.packing.loader import SequenceLoader
 from unmask.packing.settings import LABEL_COLUMNS, PAIRED, PackingSettings, SentenceObjective, SentenceQuestion
 from unmask.packing.split import Split
@@ -39,7 +39,9 @@ def loader(
     **split: float,
 ) -> SequenceLoader:
     chosen = Split(store, split.get("held_out", 0.0), bool(split.get("held", False)))
-    return open_loader(chosen, packing(name), objective, template, seed=3, batch_size=8, micro_batch_size=3)
+    label = None if objective == "none" else LABEL_COLUMNS[objective]
+    planner = open_planner(chosen, packing(name), objective, template, seed=3)
+    return SequenceLoader(planner, template, 8, 3, label_column=label)
 
 
 def test_every_format_but_stream_is_here() -> None:
@@ -71,8 +73,8 @@ def test_batches_of_every_format(name: str, objective: SentenceObjective, templa
 def test_short_sequences_are_of_segment_pairs_alone() -> None:
     store = numbered_store([[1] * 3000] * 2)
     short = PackingSettings(max_length=16, short_sequence_prob=1)
-    few = open_loader(Split(store, 0, False), short, "none", BERT, seed=0, batch_size=500)
-    [batch] = next(few.steps()).batches
+    planner = open_planner(Split(store, 0, False), short, "none", BERT, seed=0)
+    [batch] = next(SequenceLoader(planner, BERT, 500, 500).steps()).batches
     assert sum(batch.lengths) / 500 < 13
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from itertools import accumulate, chain, islice
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from support.stores import make_store, numbered_store
+from support.stores import numbered_store
 from support.templates import BERT, CLS, END, ROBERTA, SEP, START
 from support.tensors import same_batch, same_step
 from unmask.batch import StepBatches
@@ -26,7 +23,7 @@ from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.pair_formats import SegmentPairs
 from unmask.packing.planning import PlannedSequence, Planner, Span
 from unmask.packing.sequences import pack_sequences
-from unmask.packing.single_formats import DocSentences, FullSentences
+from unmask.packing.single_formats import DocSentences
 from unmask.packing.split import Split
 from unmask.packing.templates import SequenceTemplate
 from unmask.store.store import TokenStore
@@ -131,21 +128,6 @@ def test_packed_arrays_are_the_plain_ones(
     assert (batch.bounds.dtype, batch.keys.dtype) == (torch.int32, torch.int64)
     assert batch.columns["special_tokens_mask"].dtype == torch.bool
     assert batch.columns["next_sentence_label"].dtype == torch.int64
-
-
-def test_further_columns_know_where_each_token_came_from() -> None:
-    def documents(store: TokenStore, spans: Sequence[Span], places: Sequence[int], num_tokens: int) -> NDArray[Any]:
-        column = np.full(num_tokens, -1)
-        for span, place in zip(spans, places, strict=True):
-            column[place : place + len(span)] = span.document
-        return column
-
-    store = make_store([[[100 * document + token for token in range(9)]] for document in range(8)], hashes=[0] * 8)
-    planner = Planner(Split(store, 0.5, True), FullSentences(14), seed=1)
-    loader = SequenceLoader(planner, BERT, 4, 4, token_columns={"document": documents})
-    [batch] = next(loader.steps()).batches
-    expected = [-1 if token > 1_000_000 else token // 100 for token in batch.input_ids.tolist()]
-    assert batch.columns["document"].tolist() == expected
 
 
 # ---------------------------------------------------------------------------------------------------------- the stream

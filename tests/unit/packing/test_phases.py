@@ -14,7 +14,7 @@ from support.stores import numbered_store
 from support.tensors import same_step
 from unmask.batch import StepBatches
 from unmask.packing import planning as packing
-from unmask.packing.formats import open_loader
+from unmask.packing.formats import open_planner
 from unmask.packing.loader import Position, SequenceLoader
 from unmask.packing.phases import phased_steps
 from unmask.packing.settings import PackingSettings
@@ -33,11 +33,17 @@ Loaders = list[SequenceLoader]
 def loaders() -> Iterator[Loaders]:
     """Three phases over 30 documents in blocks of 4, each with lengths, batches and a format of its own."""
     store = numbered_store([[3 + number % 5] * (1 + number % 7) for number in range(30)])
-    split, frame, options = Split(store, 0, False), SequenceTemplate(BARE), {"seed": 4, "micro_batch_size": 2}
+    split, frame = Split(store, 0, False), SequenceTemplate(BARE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "BLOCK_DOCUMENTS", 4)
         yield [
-            open_loader(split, PackingSettings(max_length=length), "nsp", frame, batch_size=size, **options)
+            SequenceLoader(
+                open_planner(split, PackingSettings(max_length=length), "nsp", frame, seed=4),
+                frame,
+                size,
+                2,
+                label_column="next_sentence_label",
+            )
             for length, size in zip(LENGTHS, BATCH_SIZES, strict=True)
         ]
 
@@ -165,7 +171,8 @@ def test_epochs_count_documents_that_are_shown(monkeypatch: pytest.MonkeyPatch) 
     store = numbered_store([[5] * 12] * 40)
     packings = [PackingSettings(format="single_segment", max_length=length) for length in (8, 20)]
     split, frame = Split(store, 0, False), SequenceTemplate(BARE)  # seven sequences a step do not end with an epoch
-    loaders = [open_loader(split, packing, "none", frame, seed=0, batch_size=7) for packing in packings]
+    planners = [open_planner(split, packing, "none", frame, seed=0) for packing in packings]
+    loaders = [SequenceLoader(planner, frame, 7, 7) for planner in planners]
     epochs = [0.0]
     tokens = [0, 0]
     for step in phased_steps(loaders, (0.9, 1.0), BEGINNING, lambda: epochs[-1] / 10, lambda phase: None):
