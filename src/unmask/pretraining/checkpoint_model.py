@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from unmask.config import read_settings_file
-from unmask.errors import CheckpointError, InputError
+from unmask.errors import InputError
 from unmask.io.paths import CHECKPOINTS, MODEL, RECIPE, model_directory
 from unmask.io.writing import refuse_inputs_inside, writing_directory
 from unmask.models.hub.config import MADE_BY, length_config
@@ -27,7 +27,14 @@ from unmask.tokenization.opening import Tokenizer, open_tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.averaging import WeightAverage
 from unmask.training.optimizers.optimizer import build_optimizer
-from unmask.training.run.checkpoint import find_checkpoint, list_steps, load_optimizer, load_weights, open_checkpoint
+from unmask.training.run.checkpoint import (
+    find_checkpoint,
+    list_steps,
+    load_optimizer,
+    load_weights,
+    open_checkpoint,
+    refusing_another_model,
+)
 from unmask.training.run.model_place import check_place
 
 logger = logging.getLogger("unmask")
@@ -73,15 +80,13 @@ def save_checkpoint_model(run: str | Path, out: str | Path, step: int | None = N
     start = open_start(settings)
     with torch.random.fork_rng():
         module = build_module(start, objective, tokenizer)
-    try:
+    with refusing_another_model(checkpoint):
         load_weights(checkpoint, module)
         if (decay := settings.train.weight_averaging) is not None:
             optimizer = build_optimizer(module, settings.optimizer)
             average = WeightAverage(optimizer, decay)
             load_optimizer(checkpoint, optimizer)
             average.use()
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{checkpoint.directory}: does not fit this run's model: {error}") from error
     phase = checkpoint.state["position"].get("phase", 0)
     with writing_directory(out, overwrite=overwrite) as directory:
         made_by = {"command": "checkpoint", "of": [str(run)], "step": checkpoint.step}

@@ -22,6 +22,7 @@ from unmask.io.writing import write_json
 from unmask.models.hub.directory import load_model
 from unmask.pretraining.checkpoint_model import save_checkpoint_model
 from unmask.pretraining.run import pretrain
+from unmask.training.run.checkpoint import state_digest
 
 pytestmark = pytest.mark.usefixtures("one_thread", "without_report")
 
@@ -106,6 +107,16 @@ def test_a_damaged_newest_one_is_passed_over(
     assert contents(tmp_path / "model") == contents(tmp_path / "earlier")
     told = unmask("checkpoint", copy, "--step", 12, "--out", tmp_path / "newest")
     assert (told.code, "its checksum is not" in told.errors) == (2, True)
+
+
+def test_one_without_weights_is_refused(run: Path, tmp_path: Path, unmask: Command) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (weights := copy / "checkpoints" / "step-00000012" / "weights.safetensors").unlink()
+    state = json.loads(weights.with_name("state.json").read_text())
+    del state["sha256"], state["files"][weights.name]
+    write_json(weights.with_name("state.json"), state | {"sha256": state_digest(state)})
+    told = unmask("checkpoint", copy, "--out", tmp_path / "model")
+    assert (told.code, "step-00000012: does not fit this run's model: No such file" in told.errors) == (2, True)
 
 
 def test_it_gives_features_and_is_fine_tuned(run: Path, tmp_path: Path, unmask: Command) -> None:
