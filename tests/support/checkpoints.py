@@ -12,6 +12,7 @@ from torch import nn
 from unmask.training.optimizers.optimizer import Schedule
 from unmask.training.run.checkpoint import take_snapshot
 from unmask.training.run.saving import write_checkpoint
+from unmask.training.settings import TrainSettings
 from unmask.training.state import TrainState
 
 
@@ -29,4 +30,5 @@ def save_checkpoint(
 ) -> Path:
     """Writes a checkpoint, as a run does beside its steps."""
     snapshot = take_snapshot(module, optimizer, schedule, replace(state, position=position), "", recipe or {})
-    return write_checkpoint(checkpoints, snapshot, keep_last, save_every, keep_every)
+    settings = TrainSettings(steps=1, keep_last=keep_last, save_every=save_every, keep_every=keep_every)
+    return write_checkpoint(checkpoints, snapshot, settings)

@@ -32,6 +32,10 @@ class Settings:
     train: TrainSettings
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
+    seed: int = 0
+
+    def as_written(self) -> dict[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,7 @@ NUMBERED = Whole(lambda progress, start: steps_from(start.sequence))
 
 
 class Toy(TrainedModule):
-    """It counts its batches, and has dropout, so that the generator's state matters too. The column `poison`, where
-    there is one, multiplies the loss."""
+    """It counts its batches, and has dropout. The column `poison`, where there is one, multiplies the loss."""
 
     seen: Tensor
 
@@ -120,7 +123,6 @@ def sit(
         return batch
 
     checkpoint = find_checkpoint(directory / "checkpoints")
-    torch.manual_seed(2)
     with RunLog(directory) as log:
         return run_session(
             Learner(module, counts, prepare),

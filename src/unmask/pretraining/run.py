@@ -111,9 +111,7 @@ def pretrain(
                 log,
                 interruption,
                 inputs.checkpoint,
-                settings.seed,
                 in_steps,
-                recipe=settings.as_written(),
                 draw_report=partial(write_report, directory, has_ended=False),
             )
             last_evaluation = _train(settings, inputs, evaluate, context)

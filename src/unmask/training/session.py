@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,14 +54,17 @@ _SECONDS_BETWEEN_REPORTS = 60
 
 
 class RunSettings(Protocol):
-    """The part of a recipe that says how a run trains."""
+    """What a session reads of a recipe: how the run trains, the seed of its dropout, and all of it for checkpoints."""
 
+    @property
+    def seed(self) -> int: ...
     @property
     def train(self) -> TrainSettings: ...
     @property
     def optimizer(self) -> OptimizerSettings: ...
     @property
     def schedule(self) -> ScheduleSettings: ...
+    def as_written(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,7 @@ class RunContext:
     Attributes:
         what: the work, for the progress bar.
         checkpoint: what the run continues from; None at its beginning.
-        seed: of dropout; None: it draws from PyTorch's generators as they are.
         ranks: the processes that train together; the directory and the log are this one's.
-        recipe: of the run, as values of JSON, for its checkpoints.
         draw_report: writes the page that shows the run so far; called after an evaluation, at most once a minute, at
             a stop, and where the run has diverged for good.
     """
@@ -84,9 +85,7 @@ class RunContext:
     log: RunLog
     interruption: Interruption
     checkpoint: Checkpoint | None = None
-    seed: int | None = None
     ranks: Ranks = ALONE
-    recipe: Mapping[str, Any] = field(default_factory=dict)
     draw_report: Callable[[], object] = lambda: None
 
 
@@ -146,13 +145,13 @@ def run_session(
         keep_freed_memory()
     divided = budget.shard
     eager = EagerStepper(
-        module, optimizer.optimizer, budget.max_grad_norm, compute, context.seed, ranks, is_divided=divided
+        module, optimizer.optimizer, budget.max_grad_norm, compute, settings.seed, ranks, is_divided=divided
     )
     stepper, how = choose_stepper(eager, budget, steps.longest, compiles=compiles)
     logger.info(how)
     _rewind_log(context, state)
     evaluations = Evaluations(module, evaluate, average, stepper, budget, context.log, ranks, lower_is_better)
-    session = Session(context, budget, module, optimizer, micro_batches, evaluations, saved_step=state.step or None)
+    session = Session(context, settings, module, optimizer, micro_batches, evaluations, saved_step=state.step or None)
     with Progress(context.what, start_count=state.tokens, start_fraction=state.progress(budget)) as progress:
         context.log.echo_above(progress)
 
@@ -206,9 +205,13 @@ def _rewind_log(context: RunContext, state: TrainState) -> None:
         if context.checkpoint is None:
             context.log.begin()
             return
-        context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
+        _rewind_to(state, context.log)
         if context.ranks.is_first:
             context.log.check_rows(context.checkpoint.state["metrics_sha256"], state.step)
+
+
+def _rewind_to(state: TrainState, log: RunLog) -> None:
+    log.rewind(state.step, is_open=bool(state.counts), is_evaluated=state.evaluated_step == state.step)
 
 
 @dataclass
@@ -216,12 +219,11 @@ class Session:
     """The loop's hook, and what it needs; call it after each step, and `finish` after the last.
 
     Attributes:
-        settings: how often to log, evaluate and save.
         saved_step: the step of the newest checkpoint that need not be written again; None: there is none.
     """
 
     context: RunContext
-    settings: TrainSettings
+    recipe: RunSettings
     module: TrainedModule
     optimizer: ScheduledOptimizer
     micro_batches: MicroBatches
@@ -229,6 +231,7 @@ class Session:
     saved_step: int | None = None
 
     def __post_init__(self) -> None:
+        self.settings = self.recipe.train
         self.checkpoints = self.context.directory / CHECKPOINTS
         self.writer = CheckpointWriter(self.checkpoints, self.settings)
         self.reported = time.monotonic()
@@ -311,8 +314,7 @@ class Session:
         with ranks.agreeing():  # all have read it before the first process may replace it
             state.roll_back_to(restore(newest, self.module, self.optimizer.optimizer, self.optimizer.schedule))
             remove_later(self.checkpoints, state.step)
-            is_evaluated = state.evaluated_step == state.step
-            self.context.log.rewind(state.step, is_open=bool(state.counts), is_evaluated=is_evaluated)
+            _rewind_to(state, self.context.log)
             times = f"{state.roll_backs} of at most {self.settings.max_roll_backs} times"
             back = f"back to the weights of step {state.step:,}, with the text after the step ({times})"
             logger.warning("%s; %s", kept, back)
@@ -382,7 +384,7 @@ class Session:
             rows = self.context.log.digest()
         with ranks.agreeing():
             if ranks.is_first:
-                recipe = self.context.recipe
+                recipe = self.recipe.as_written()
                 self.writer.write(take_snapshot(module, optimizer.optimizer, optimizer.schedule, state, rows, recipe))
             elif self.settings.shard:
                 give_parts(module, optimizer.optimizer)

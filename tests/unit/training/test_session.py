@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from support.sessions import NUMBERED, Toy, sit
+from support.sessions import NUMBERED, Settings, Toy, sit
 from unmask.errors import Interrupted
 from unmask.io.progress import Progress
 from unmask.io.signals import Interruption
@@ -73,7 +73,7 @@ class Sitting:
             RunContext(
                 "testing", directory, compute, log, self.interruption, draw_report=lambda: self.pages.append("page")
             ),
-            train,
+            Settings(train, OptimizerSettings(), ScheduleSettings()),
             self.module,
             ScheduledOptimizer(optimizer, Schedule(ScheduleSettings())),
             MicroBatches(NUMBERED, Learner(self.module, lambda batch: {}), compute, float),

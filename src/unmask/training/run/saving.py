@@ -55,9 +55,8 @@ class CheckpointWriter:
     def write(self, snapshot: Snapshot) -> None:
         """Begins to write, after waiting for the one before; raises what went wrong with that one."""
         self.wait()
-        train = self._settings
-        args = (self._checkpoints, snapshot, train.keep_last, train.save_every, train.keep_every)
-        self._writing = self._thread.submit(write_checkpoint, *args, is_given_up=self._is_given_up.is_set)
+        args = self._checkpoints, snapshot, self._settings, self._is_given_up.is_set
+        self._writing = self._thread.submit(write_checkpoint, *args)
 
     def check(self) -> None:
         """Raises what has gone wrong with a checkpoint, if it is known yet."""
@@ -72,22 +71,15 @@ class CheckpointWriter:
 
 
 def write_checkpoint(
-    checkpoints: Path,
-    snapshot: Snapshot,
-    keep_last: int,
-    save_every: int | None = None,
-    keep_every: int | None = None,
-    is_given_up: Callable[[], bool] = lambda: False,
+    checkpoints: Path, snapshot: Snapshot, settings: TrainSettings, is_given_up: Callable[[], bool] = lambda: False
 ) -> Path:
-    """Writes a checkpoint and removes the oldest ones beyond `keep_last`; warns of one that cannot be removed.
+    """Writes a checkpoint and removes the oldest ones beyond `train.keep_last`; warns of one that cannot be removed.
 
     Checkpoints of later steps, which a resumed run has passed over as damaged, are neither counted nor removed.
 
     Args:
-        keep_last: checkpoints kept, this one included.
-        save_every: the newest checkpoint at a multiple of this is kept as well, however often the run was stopped
+        settings: say which are kept. So is the newest at a multiple of `save_every`, however often the run was stopped
             since: `find_checkpoint` looks for it when a run rolls back.
-        keep_every: checkpoints at multiples of this are all kept.
         is_given_up: is asked after each file; True leaves everything as it was.
 
     Raises:
@@ -105,9 +97,10 @@ def write_checkpoint(
         files = {file.name: describe_file(file) for file in sorted(directory.iterdir())}
         saved = snapshot.state | {"files": files}
         write_json(directory / STATE, saved | {"sha256": state_digest(saved)})
+    save_every, keep_every = settings.save_every, settings.keep_every
     saved_steps = [path for path in newest_first(checkpoints) if path.name <= target.name]
     due = [path for path in saved_steps if save_every is not None and step_of(path) % save_every == 0]
-    for old in saved_steps[keep_last:]:
+    for old in saved_steps[settings.keep_last :]:
         if old not in due[:1] and (keep_every is None or step_of(old) % keep_every):
             _remove_if_possible(old)
     for left in checkpoints.glob(f"{UNFINISHED}*"):  # left by a kill in the middle of a save
