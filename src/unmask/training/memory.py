@@ -132,25 +132,24 @@ class MicroBatches:
         UserError if a micro-batch is one sequence already."""
         state.seconds = self._ranks.from_first(state.seconds)
         with self._ranks.agreeing():
-            return self._halve(state, step, reason)
-
-    def _halve(self, state: TrainState, step: PreparedStep, reason: str) -> Iterable[StepBatches[Any]]:
-        _restore_buffers(self._carried)
-        self._release()
-        cut = self._source.cut(step.after, state.micro_batch_tokens)
-        problem = f"step {state.step + 1:,} does not fit into the memory ({_first_sentences(reason)})"
-        if cut.micro_batch_size == 1:
-            longest = max((batch.max_length for batch in step.batches), default=0)
-            raise UserError(
-                f"{problem}, though a micro-batch is one sequence already, of {longest:,} tokens at most, in "
-                f"{self._describe_model()}: {self._advise(cut)}"
+            _restore_buffers(self._carried)
+            self._release()
+            cut = self._source.cut(step.after, state.micro_batch_tokens)
+            problem = f"step {state.step + 1:,} does not fit into the memory ({_first_sentences(reason)})"
+            if cut.micro_batch_size == 1:
+                longest = max((batch.max_length for batch in step.batches), default=0)
+                raise UserError(
+                    f"{problem}, though a micro-batch is one sequence already, of {longest:,} tokens at most, in "
+                    f"{self._describe_model()}: {self._advise(cut)}"
+                )
+            state.micro_batch_tokens = cut.micro_batch_size // 2 * cut.longest
+            smaller = self._source.cut(step.after, state.micro_batch_tokens).micro_batch_size
+            change = (
+                f"its micro-batches were of {cut.micro_batch_size:,} sequences, and are of {smaller:,} from here on"
             )
-        state.micro_batch_tokens = cut.micro_batch_size // 2 * cut.longest
-        smaller = self._source.cut(step.after, state.micro_batch_tokens).micro_batch_size
-        change = f"its micro-batches were of {cut.micro_batch_size:,} sequences, and are of {smaller:,} from here on"
-        advice = f"Set {cut.size_key}={smaller} to start with that size"
-        logger.warning("%s: %s; the gradient is the same. %s", problem, change, advice)
-        return self.steps(state)
+            advice = f"Set {cut.size_key}={smaller} to start with that size"
+            logger.warning("%s: %s; the gradient is the same. %s", problem, change, advice)
+            return self.steps(state)
 
     def explain(self, state: TrainState, error: torch.OutOfMemoryError) -> UserError:
         """The error for memory that ran out in something other than a micro-batch: the update, an evaluation."""
@@ -223,8 +222,7 @@ class MicroBatches:
         carried = _copy_buffers(self._module)
         set_training_mode(self._module)
         peak: int | None = None
-        device = self._compute.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), suppress(torch.OutOfMemoryError):
+        with self._compute.keeping_random_state(), suppress(torch.OutOfMemoryError):
             peak = self._memory.peak_of(compute)
         self._module.zero_grad(set_to_none=True)
         _restore_buffers(carried)

@@ -6,7 +6,6 @@ Where several processes take a step together, each has batches of its own, and t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -76,16 +75,16 @@ class PreparedSteps(Iterator[PreparedStep]):
         self._steps = iter(steps)
         self._learner = learner
         self._ranks = ranks
-        self._waiting: deque[PreparedStep] = deque()
+        self._ahead: PreparedStep | None = None
 
     def __next__(self) -> PreparedStep:
-        return self._waiting.popleft() if self._waiting else self._make()
+        step, self._ahead = self._ahead or self._make(), None
+        return step
 
     def make_next(self) -> bool:
         """Makes the next step now, unless it is there already; returns whether there is one."""
-        if not self._waiting and (step := next(self, None)) is not None:
-            self._waiting.append(step)
-        return bool(self._waiting)
+        self._ahead = next(self, None)
+        return self._ahead is not None
 
     def _make(self) -> PreparedStep:
         step = next(self._steps)

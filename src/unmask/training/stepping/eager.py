@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.batch import Batch, LossTerm
 from unmask.chance import key
@@ -19,7 +20,6 @@ from unmask.models.trained import TrainedModule
 from unmask.training.device import Compute
 from unmask.training.distributed import ALONE, Ranks
 from unmask.training.optimizers.adamw import AdamW
-from unmask.training.optimizers.gradients import add_gradients, take_gradients, trained_parameters
 from unmask.training.optimizers.optimizer import clip_gradients, clipping_divisor
 from unmask.training.stepping.protocol import Accept, StepFigures, joined_figures
 
@@ -46,12 +46,12 @@ class EagerStepper:
     seed: int | None = None
     ranks: Ranks = ALONE
     is_divided: bool = False
-    runs_ahead: bool = False
-    prepares_ahead: bool = field(init=False)
-    _launched: tuple[Tensor, list[str]] | None = None
-    _coefficients: dict[str, float] = field(default_factory=dict)
+
+    runs_ahead: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        self._launched: tuple[Tensor, list[str]] | None = None
+        self._coefficients: dict[str, float] = {}
         self.prepares_ahead = self.compute.device.type == "cuda" and self.ranks.size == 1
 
     def launch(self, batches: Sequence[Batch], counts: Mapping[str, int], number: int = 0) -> None:
@@ -63,7 +63,7 @@ class EagerStepper:
         try:
             with agreeing():
                 totals = self._sum_gradients(batches, counts, number) if batches else {}
-                joined = None if self.is_divided else self.ranks.join_gradients(trained_parameters(self.module))
+                joined = None if self.is_divided else self.ranks.join_gradients(self._trained())
             if joined is not None:
                 self.ranks.sum_gradients(joined)
             with agreeing():
@@ -79,12 +79,19 @@ class EagerStepper:
             return self._forward_backward(batches[0], counts, number)
         half = len(batches) // 2
         totals = self._sum_gradients(batches[:half], counts, number)
-        parameters = trained_parameters(self.module) if self.compute.device.type == "cpu" else []
-        of_first_half = take_gradients(parameters)
+        parameters = self._trained() if self.compute.device.type == "cpu" else []
+        of_first_half = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
         for name, total in self._sum_gradients(batches[half:], counts, number).items():
             totals[name] = totals[name] + total if name in totals else total
-        add_gradients(parameters, of_first_half)
+        for parameter, first in zip(parameters, of_first_half, strict=True):
+            if first is not None:
+                parameter.grad = first if parameter.grad is None else first.add_(parameter.grad)
         return totals
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def _forward_backward(self, batch: Batch, counts: Mapping[str, int], number: int) -> dict[str, Tensor]:
         """Forward and backward passes of a micro-batch."""
