@@ -101,21 +101,21 @@ def open_inputs(settings: PretrainRecipe, directory: Path, workers: int, share: 
     torch.manual_seed(settings.seed)
     module = build_module(start, objective, tokenizer)
     if checkpoint is None:
-        adjust_random_weights(module, settings, lambda: count_targets(store, tokenizer))
         log_remarks(start, store, tokenizer)
-    steps = PretrainingSteps(start, store, tokenizer, checkpoint, share)
-    held_out = prepare_held_out(start, store, tokenizer, objective)
-    return PretrainingInputs(
+    inputs = PretrainingInputs(
         store,
         tokenizer,
         objective,
         module,
         checkpoint,
-        steps,
-        held_out,
+        PretrainingSteps(start, store, tokenizer, checkpoint, share),
+        prepare_held_out(start, store, tokenizer, objective),
         sample(pairs, settings.eval.pairs_sample),
         start.trained_length(),
     )
+    if checkpoint is None:
+        adjust_random_weights(module, settings, lambda: inputs.target_counts)
+    return inputs
 
 
 def with_store(settings: PretrainRecipe, store: str) -> PretrainRecipe:

@@ -39,8 +39,8 @@ from unmask.training.run.budget import budget_change, check_budget
 from unmask.training.run.checkpoint import STATE, find_checkpoint, list_steps, saved_recipe
 from unmask.training.run.environment import (
     ENVIRONMENT,
-    budget_changes,
     code_differences,
+    describe_budget_change,
     read_sessions,
     write_environment,
 )
@@ -289,10 +289,10 @@ def beginning_run(
     ):
         for change in changes.lines:
             logger.info(change)
-        for change in budget_changes([{"budget_change": changes.budget}]):
+        if changes.budget is not None:
             on = "the learning rate, and what else follows the budget, continues where the new one puts it by then"
             not_alike = "the result is not that of a run which had this budget from the beginning"
-            logger.warning("the budget changes %s: %s, so %s", change, on, not_alike)
+            logger.warning("the budget changes %s: %s, so %s", describe_budget_change(changes.budget), on, not_alike)
         _warn_of_another_machine(directory, device, changes.cuts_otherwise)
         write_environment(
             directory,

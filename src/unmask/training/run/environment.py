@@ -78,8 +78,11 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
 def budget_changes(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Where the budget of a run was changed so that its rates are not those of its recipe from the beginning: "at step
     300, from train.steps=300 to train.steps=400"."""
-    found = changed_budgets(sessions)
-    return [f"at step {change['step']:,}, from {change['was']} to {change['now']}" for change in found]
+    return [describe_budget_change(change) for change in changed_budgets(sessions)]
+
+
+def describe_budget_change(change: Mapping[str, Any]) -> str:
+    return f"at step {change['step']:,}, from {change['was']} to {change['now']}"
 
 
 def changed_budgets(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
