@@ -18,7 +18,7 @@ from torch import Tensor
 IGNORE_INDEX = -100
 """The label of a position that is not a target, as everywhere in PyTorch."""
 
-Position = TypeVar("Position", covariant=True)
+Place = TypeVar("Place", covariant=True)
 """A place in the order of what a loader reads."""
 
 
@@ -149,7 +149,7 @@ def pack(sequences: list[list[int]], segments: list[list[int]] | None = None, ke
 
 
 @dataclass(frozen=True)
-class StepBatches(Generic[Position]):
+class StepBatches(Generic[Place]):
     """The batches of one optimizer step.
 
     Attributes:
@@ -159,7 +159,7 @@ class StepBatches(Generic[Position]):
     """
 
     batches: list[Batch]
-    after: Position
+    after: Place
     epochs: float
 
 

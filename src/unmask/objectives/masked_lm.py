@@ -258,6 +258,7 @@ class MaskedLMModule(ObjectiveModule):
 
     def _read(self, batch: Batch) -> dict[str, Tensor]:
         """The hidden states that each term needs, (places, hidden), from one pass of the encoder."""
+        # In another order dropout zeroes other elements and sums are rounded otherwise: runs would not be repeated.
         places = {part.term: part.places(batch) for part in self._parts if part.is_pooled}
         places["mlm"] = batch.columns["target_positions"]
         places |= {part.term: part.places(batch) for part in self._parts if not part.is_pooled}

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.batch import Batch, LossTerm
-from unmask.chance import Stream, uniform
+from unmask.chance import Stream
 from unmask.errors import ModelError, SettingsError
 from unmask.io.paths import GENERATOR
 from unmask.models.buckets import IS_PADDING, LAST_TOKEN, NO_LABEL, TOKENS, Padding, Paddings
@@ -56,7 +56,7 @@ from unmask.objectives.floors import (
     targets_of,
     vocabulary_floors,
 )
-from unmask.objectives.masks.drawing import sample_from_softmax
+from unmask.objectives.masks.drawing import batch_rows, sample_from_softmax
 from unmask.objectives.masks.masking import choose_tokens, describe_masking, mask_targets, predict_masked
 from unmask.objectives.settings import ReplacedTokenSettings
 from unmask.tokenization.vocabulary import Vocabulary
@@ -99,10 +99,8 @@ class ReplacedToken:
         masked = mask_targets(batch, chosen, settings.mask_token_prob, 0.0, self._mask_id, unused)
         if batch.left_to_right:
             masked = directions.add_next_tokens(masked, batch.input_ids)
-        assert batch.keys is not None, "samples are drawn from the batch's keys"
-        targets = masked.columns["target_positions"]
-        keys = batch.keys[batch.sequence_of_token()[targets]]
-        return masked.with_columns(sample_fractions=uniform(keys, batch.position_ids[targets], Stream.SAMPLE))
+        fractions = batch_rows(batch).draw(Stream.SAMPLE, masked.columns["target_positions"])
+        return masked.with_columns(sample_fractions=fractions)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Targets of `generator`, of `lm` where sequences are read from left to right, and of `discriminator`."""
