@@ -4,6 +4,7 @@ An example: two documents, and two sequences of one segment with `[CLS]` (2) bef
 runs from one document into the next, with a separator between them.
 
 >>> from types import SimpleNamespace
+>>> from unmask.packing.planning import Span
 >>> from unmask.tokenization.definition import TextTemplate, Piece
 >>> texts = {0: [10, 11, 12, 13], 1: [20, 21, 22]}
 >>> store = SimpleNamespace(tokens=lambda document, start, end: texts[document][start:end])
