@@ -104,7 +104,7 @@ def export(
             (place / pooling.parent.name).mkdir(exist_ok=True)
             shutil.copy(pooling, place / pooling.parent.name)
         # Google's have none, and in others the class may be left out that the weights show.
-        write_json(place / CONFIG, {**(loaded.config or {}), "architectures": [loaded.architecture]})
+        write_json(place / CONFIG, {**loaded.config, "architectures": [loaded.architecture]})
         logger.info("writing the graph")
         write_graph(padded, place / ONNX)
         if format == "onnx-int8":

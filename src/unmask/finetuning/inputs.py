@@ -25,7 +25,6 @@ from unmask.io.tables import warn_of_notation
 from unmask.models.encoder import Encoder, new_encoder
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.heads import TwoOrderClassifier, WindowClassifier, needs_pooler
-from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
 from unmask.models.hub.directory import load_encoder, load_model
 from unmask.models.hub.source import LoadedModel, ModelSource, open_source
@@ -267,6 +266,7 @@ def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, s
     task.classifier_dropout is set."""
     loaded = load_model(source, FINE_TUNED)
     _check_kept_head(settings, task, loaded, source.directory)
+    _check_kept_features(settings, loaded, source.directory)
     if loaded.head is not None and settings.task.classifier_dropout is None:
         return task.module(encoder, loaded.head)
     module = task.module(encoder)
@@ -278,7 +278,7 @@ def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, s
 
 
 def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedModel, source: Path) -> None:
-    """Raises ModelError for a head that predicts something other than the task, or from other features."""
+    """Raises ModelError for a head that predicts something other than the task."""
     if loaded.head_kind != task.head_kind:
         raise ModelError(
             f"{source} has a head for {loaded.head_kind}, and {settings.task.name} needs one for {task.head_kind}: "
@@ -297,26 +297,29 @@ def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedMo
             f"{source} has the labels {named(loaded.labels or ())}, and {settings.data.files('train')} has "
             f"{named(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
         )
-    remembered = (loaded.config or {}).get("unmask_task", {})
+
+
+def _check_kept_features(settings: FinetuneRecipe, loaded: LoadedModel, source: Path) -> None:
+    """Raises ModelError for a head that was made for other features than the recipe gives it."""
+    remembered = loaded.config.get("unmask_task", {})
     if (top := remembered.get("encoder_top", "none")) != settings.task.encoder_top:
         raise ModelError(
             f"{source} was fine-tuned with task.encoder_top {top}, and it is {settings.task.encoder_top} here: set "
             f"task.encoder_top={top}, or leave out keep_head"
         )
-    orders = (loaded.config or {}).get(HEAD_CLASS) == TwoOrderClassifier.__name__
+    orders = loaded.head_class == TwoOrderClassifier.__name__
     if orders != settings.task.reads_both_orders(loaded.encoder.settings.type_vocab_size):
         raise ModelError(
             f"{source} has a head that reads pairs in {'both orders' if orders else 'one order'}, and the task reads "
             f"{'one' if orders else 'both'} here: set task.two_orders={str(orders).lower()}, or leave out keep_head"
         )
-    head = "bilstm" if (loaded.config or {}).get(HEAD_CLASS) == FeatureHead.__name__ else "linear"
+    head = "bilstm" if loaded.head_class == FeatureHead.__name__ else "linear"
     if head != settings.task.tagging_head:
         raise ModelError(
             f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
             f"{settings.task.tagging_head}: set task.tagging_head={head}, or leave out keep_head"
         )
-    is_learnt = (loaded.config or {}).get(HEAD_CLASS) == WindowClassifier.__name__
-    if is_learnt and settings.task.window_pooling != "learnt":
+    if loaded.head_class == WindowClassifier.__name__ and settings.task.window_pooling != "learnt":
         raise ModelError(
             f"{source} has a head that weighs windows, and task.window_pooling is {settings.task.window_pooling}: set "
             "task.long_text=windows and task.window_pooling=learnt, or leave out keep_head"

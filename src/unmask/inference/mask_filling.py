@@ -94,7 +94,7 @@ class MaskFiller:
         added = self.tokenizer.backend.get_added_tokens_decoder()[self.tokenizer.mask_id]
         self._mask_takes_blanks = self.tokenizer.kind == "wordpiece" or added.lstrip
         self.encoder: Any = loaded.encoder.eval()
-        self._max_length = usual_length(loaded.encoder.settings, loaded.config or {})
+        self._max_length = usual_length(loaded.encoder.settings, loaded.config)
         self.head = None if in_onnx else loaded.masked_lm_head.eval()
         compute = inference_compute(device, precision)
         if in_onnx:

@@ -174,7 +174,7 @@ def open_scorer(
     if not loaded.encoder.reads_words:
         check_entries(tokenizer.vocab_size, tokenizer.pad_id, loaded.encoder.settings, directory)
         compute = freeze(module, compute)
-    longest = usual_length(loaded.encoder.settings, loaded.config or {})
+    longest = usual_length(loaded.encoder.settings, loaded.config)
     scorer = new_scorer(loaded.encoder, loaded.heads, loaded.is_causal_lm, tokenizer, compute, longest, pll)
     if scorer is None:
         raise ModelError(

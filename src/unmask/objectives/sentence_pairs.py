@@ -67,7 +67,7 @@ class SentencePairPart(SecondObjective):
 
     def restored(self, head: nn.Module, loaded: LoadedModel, directory: Path) -> nn.Module:
         """That of the model directory, if it was trained for the same question."""
-        trained_for = (loaded.config or {}).get(TRAINED_FOR, "nsp")
+        trained_for = loaded.config.get(TRAINED_FOR, "nsp")
         return head if loaded.next_sentence_head is None or trained_for != self.term else loaded.next_sentence_head
 
     def saved(self, head: nn.Module, model: Saved) -> Saved:

@@ -8,7 +8,6 @@ from typing import Any
 from unmask.config import build_settings, nearest
 from unmask.errors import ModelError, SettingsError
 from unmask.models.heads.heads import TwoOrderClassifier
-from unmask.models.hub.config import HEAD_CLASS
 from unmask.models.hub.source import LoadedModel
 from unmask.tasks.base import Task
 from unmask.tasks.choice import task as choice
@@ -61,7 +60,7 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
         _check_kind(name, kept["name"])
         kept["name"], columns = name, {}
         if kind_of(kept["name"]) in FIELDS_OF_KINDS["two_orders"]:  # left out, it would follow the other name
-            kept["two_orders"] = (loaded.config or {}).get(HEAD_CLASS) == TwoOrderClassifier.__name__
+            kept["two_orders"] = loaded.head_class == TwoOrderClassifier.__name__
         all_answered = name in squad.DATA_SETS and squad.DATA_SETS[name].unanswerable is False
         if all_answered or not kept.get("unanswerable"):
             kept.pop("unanswerable", None)
@@ -85,7 +84,7 @@ def recall_task(loaded: LoadedModel, name: str | None = None) -> Task[Any]:
 def _remembered(loaded: LoadedModel) -> dict[str, Any]:
     """Settings by name, and `columns`: the model's own; without a record, of the first kind that fits its head."""
     kinds, num_positions = [kind for kind in TASKS if _fits(kind, loaded)], loaded.encoder.settings.num_positions
-    recorded = (loaded.config or {}).get("unmask_task", {})
+    recorded = loaded.config.get("unmask_task", {})
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("columns", {}), Mapping):
         raise ModelError(
             "config.json: unmask_task, or columns in it, is no object: get the model again, or take it out"

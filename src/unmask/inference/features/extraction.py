@@ -101,12 +101,12 @@ def load_feature_model(
         compute, loaded = on_processor(directory, compute), open_encoder(directory)
     else:
         loaded = load_encoder(directory)
-    layouts = feature_layouts(as_columns(columns), _remembered_columns(loaded.config or {}, directory))
+    layouts = feature_layouts(as_columns(columns), _remembered_columns(loaded.config, directory))
     encoder = loaded.encoder.to(compute.device).eval()
     attach_tokenizer(encoder, tokenizer, directory)
     settings = encoder.settings
     saved = find_sentence_model(directory)
-    usual = usual_length(settings, loaded.config or {})
+    usual = usual_length(settings, loaded.config)
     if saved is not None and saved.max_length is not None:
         usual = min(saved.max_length, usual)
     longest = usual if max_length is None else max_length

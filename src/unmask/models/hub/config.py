@@ -237,10 +237,16 @@ def length_config(sizes: Sizes, trained: int | None) -> dict[str, int]:
     return {TRAINED_LENGTH: trained}
 
 
+def trained_length(config: Mapping[str, Any]) -> int | None:
+    """The longest sequence that a model has seen, in tokens; None: as long as it has positions."""
+    trained = config.get(TRAINED_LENGTH)
+    return trained if type(trained) is int else None
+
+
 def usual_length(sizes: Sizes, config: Mapping[str, Any]) -> int:
     """The longest sequence to read where the user does not say: as in pre-training, or all positions."""
-    trained = config.get(TRAINED_LENGTH)
-    if type(trained) is not int or trained < 3:  # no space for a token between `[CLS]` and `[SEP]`
+    trained = trained_length(config)
+    if trained is None or trained < 3:  # no space for a token between `[CLS]` and `[SEP]`
         return sizes.num_positions
     return min(trained, sizes.num_positions)
 

@@ -157,7 +157,7 @@ def _save_loaded(directory: Path, loaded: LoadedModel) -> None:
         {part: head for part, head in loaded.heads.items() if part in PRETRAINING_HEADS},
         causal_lm=loaded.is_causal_lm,
         tuned=tuned,
-        extra_config={key: value for key, value in (loaded.config or {}).items() if key.startswith("unmask_")},
+        extra_config={key: value for key, value in loaded.config.items() if key.startswith("unmask_")},
     )
 
 
@@ -310,5 +310,5 @@ def _with_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
 def _with_blank_head_apart(source: ModelSource, model: LoadedModel) -> LoadedModel:
     """The model with what `config.json` says of a head in a file of its own, and that head if `new_head` builds it."""
     model = _with_blank_head(source, model, head_kind_apart(source.config_path, source.config))
-    is_built_here = source.config.get(HEAD_CLASS) == type(model.head).__name__
+    is_built_here = model.head_class == type(model.head).__name__
     return model if is_built_here else replace(model, head=None)

@@ -4,7 +4,7 @@ loading all of it gives."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from unmask.models.elmo.word_softmax import WordSoftmax
 from unmask.models.encoder import Encoder
 from unmask.models.family import Family, HeadKind, ModelClass, Part
 from unmask.models.heads.heads import Classifier, DeepClassifier, DiscriminatorHead, MaskedLMHead, NextSentenceHead
-from unmask.models.hub.config import TRAINED_LENGTH, ProblemType, read_class
+from unmask.models.hub.config import HEAD_CLASS, ProblemType, read_class, trained_length
 from unmask.models.hub.files import CONFIG, read_config, read_weights
 from unmask.models.hub.uses import check_kind, use_of_class
 from unmask.models.hub.weight_names import modernise
@@ -48,9 +48,8 @@ class ModelSource:
 
     @property
     def trained_length(self) -> int | None:
-        """The longest sequence that the model has seen, in tokens; None: as long as it has positions."""
-        trained = self.config.get(TRAINED_LENGTH)
-        return trained if type(trained) is int else None
+        """See `unmask.models.hub.config.trained_length`."""
+        return trained_length(self.config)
 
     def check_kind(self, wanted: str | None) -> None:
         """Raises ModelError for a model of another kind; None takes any."""
@@ -134,9 +133,19 @@ class LoadedModel:
     head_weights: Mapping[str, Tensor] | None = None
     labels: tuple[str, ...] | None = None
     problem_type: ProblemType | None = None
-    config: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     fresh: tuple[str, ...] = ()
+
+    @property
+    def head_class(self) -> object:
+        """The name of the class of a head in a file of its own."""
+        return self.config.get(HEAD_CLASS)
+
+    @property
+    def trained_length(self) -> int | None:
+        """See `unmask.models.hub.config.trained_length`."""
+        return trained_length(self.config)
 
     @property
     def heads(self) -> dict[Part, nn.Module]:
