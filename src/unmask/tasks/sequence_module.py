@@ -268,13 +268,11 @@ def new_sequence_module(
             next-token prediction of one without a decoder for it, or learnt pooling of ELMo.
     """
     check_sees_no_next_token(encoder, settings.auxiliary_lm_weight)
-    if encoder.reads_words and head is None:
+    if head is None and encoder.reads_words:
         bilstm_size = settings.bilstm_size if settings.encoder_top == "bilstm" else None
         head = ElmoClassifier(encoder.settings, num_outputs, settings.classifier_dropout, bilstm_size)
-    elif settings.encoder_top == "none" and head is None:
-        head = new_head("sequence_classification", encoder.settings, num_outputs, settings.classifier_dropout)
     elif head is None:
-        head = new_bilstm_head("sequence_classification", encoder, num_outputs, settings)
+        head = new_task_head("sequence_classification", encoder, num_outputs, settings)
     if settings.reads_both_orders(encoder.settings.type_vocab_size):
         if not encoder.settings.is_causal:
             raise SettingsError(
@@ -294,8 +292,10 @@ def new_sequence_module(
     return SequenceModule(encoder, head, summed_loss, settings.auxiliary_lm_weight, pooling)
 
 
-def new_bilstm_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings: TaskSettings) -> BiLstmHead:
-    """A new head for `task.encoder_top: bilstm`; removes the encoder's pooler, which is then unused."""
+def new_task_head(kind: HeadKind, encoder: Encoder, num_outputs: int, settings: TaskSettings) -> nn.Module:
+    """A new head; that of `task.encoder_top: bilstm` leaves the encoder's pooler unused, which is removed."""
+    if settings.encoder_top == "none":
+        return new_head(kind, encoder.settings, num_outputs, settings.classifier_dropout)
     encoder.pooler = None
     return BiLstmHead(kind, encoder.settings, num_outputs, settings.classifier_dropout, settings.bilstm_size)
 

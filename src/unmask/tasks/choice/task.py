@@ -27,7 +27,6 @@ from unmask.io.input_files import DataPath, files_of
 from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
-from unmask.models.heads.heads import new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, log_mean_probability
 from unmask.tasks.choice.layouts import (
     DATA_SETS,
@@ -40,7 +39,7 @@ from unmask.tasks.choice.layouts import (
 from unmask.tasks.encoded import EncodedExamples, encoded
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import check_columns
-from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss
+from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss, new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import EncodedInput, assemble
@@ -181,7 +180,7 @@ class Choice:
         lm_weight = self.settings.auxiliary_lm_weight
         check_sees_no_next_token(encoder, lm_weight)
         if head is None:
-            head = new_head(self.head_kind, encoder.settings, 1, self.settings.classifier_dropout)
+            head = new_task_head(self.head_kind, encoder, 1, self.settings)
         return ChoiceModule(encoder, head, label_loss, lm_weight)
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:

@@ -23,7 +23,6 @@ from unmask.models.buckets import NO_LABEL, SEQUENCES, Padding, Paddings
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import BiLstmHead, token_outputs
-from unmask.models.heads.heads import new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule
 from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples
@@ -35,7 +34,7 @@ from unmask.tasks.qa.metrics import QaScore, compare
 from unmask.tasks.qa.squad import DATA_SETS, PLAIN, QaDataSet
 from unmask.tasks.qa.windows import encode_questions, holds_answer
 from unmask.tasks.rows import check_columns
-from unmask.tasks.sequence_module import new_bilstm_head
+from unmask.tasks.sequence_module import new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
 
@@ -143,9 +142,7 @@ class QaTask:
             )
 
     def module(self, encoder: Encoder, head: nn.Module | None = None) -> QaModule:
-        if head is None and self.settings.encoder_top == "bilstm":
-            head = new_bilstm_head(self.head_kind, encoder, 2, self.settings)
-        return QaModule(encoder, new_head(self.head_kind, encoder.settings, 2) if head is None else head)
+        return QaModule(encoder, new_task_head(self.head_kind, encoder, 2, self.settings) if head is None else head)
 
     def decode(self, examples: Sequence[QaExample], encoded: EncodedExamples, outputs: Tensor) -> list[Prediction]:
         """See `Task` and `unmask.tasks.qa.decoding.decode_answers`."""

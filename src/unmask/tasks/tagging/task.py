@@ -22,13 +22,12 @@ from unmask.io.rows import Row
 from unmask.models.encoder import Encoder
 from unmask.models.family import HeadKind
 from unmask.models.heads.bilstm import FeatureHead
-from unmask.models.heads.heads import new_head
 from unmask.tasks.base import ExampleCounts, Prediction, Score, TaskModule, log_mean_probability
 from unmask.tasks.cutting import SpannedText
 from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import check_columns, named
-from unmask.tasks.sequence_module import new_bilstm_head
+from unmask.tasks.sequence_module import new_task_head
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.tagging.decoding import decode_sentences
 from unmask.tasks.tagging.files import DATA_SETS, TaggingDataSet, has_published_layout, read_file
@@ -320,11 +319,9 @@ class Tagging:
                 "named behind its sentence, where the words do not see it; take an encoder of another family, or set "
                 "task.tagging_head=bilstm or task.encoder_top=bilstm"
             )
-        if head is None and settings.encoder_top == "bilstm":
-            head = new_bilstm_head(self.head_kind, encoder, num_labels, settings)
-        elif head is None:
-            head = new_head(self.head_kind, encoder.settings, num_labels, settings.classifier_dropout)
-        return TaggingModule(encoder, head)
+        return TaggingModule(
+            encoder, new_task_head(self.head_kind, encoder, num_labels, settings) if head is None else head
+        )
 
     # Answering.
 
