@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional
 
 from unmask.batch import Batch
@@ -204,29 +205,44 @@ class LeftToRightScorer:
     """Log-likelihoods by a left-to-right language model in eval mode on its device.
 
     Attributes:
-        head: for BERT's family; None where the word embeddings decode alone.
+        masked_lm_head: for BERT's family; None where the word embeddings decode alone.
+        window: most tokens read at once: as many as the model was pre-trained on, or has positions for.
     """
 
     encoder: TokenEncoder
-    head: MaskedLMHead | None
+    masked_lm_head: MaskedLMHead | None
     tokenizer: TextTokenizer
     compute: Compute
-    max_length: int
+    window: int
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Ids before every text, as in pre-training: `[CLS]` for BERT's family; none for those that read bare text."""
+        return () if self.encoder.settings.family.reads_bare_text else self.tokenizer.template.single[0].ids
 
     def encode(self, texts: Sequence[str]) -> list[Sentence]:
-        prefix = () if self.encoder.settings.family.reads_bare_text else self.tokenizer.template.single[0].ids
-        encoded = [np.array([*prefix, *ids]) for ids in self.tokenizer.encode_batch(list(texts))]
-        return _sentences(texts, encoded, self.max_length, least=2)
+        encoded = [np.array([*self.prefix, *ids]) for ids in self.tokenizer.encode_batch(list(texts))]
+        return _sentences(texts, encoded, self.window, least=2)
 
-    @torch.no_grad()
-    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
-        def scores(batch: Batch, of_batch: Sequence[Ids]) -> Iterator[TokenScores]:
+    def log_probabilities(self, sequences: Sequence[Sequence[int]], advance: Advance = not_shown) -> list[Tensor]:
+        """Log-probabilities of each sequence's tokens but the first, given those before: (tokens - 1,) float32, CPU.
+
+        Args:
+            sequences: ids, at least one each; no longer than `window`.
+        """
+        results: list[Tensor] = [torch.zeros(0)] * len(sequences)
+        rows = encoded(sequences, [len(ids) for ids in sequences])
+        for chosen, batch in rows.batches_by_length(BATCH_TOKENS[self.compute.device.type]):
             with self.compute.autocast():
-                found = next_token_log_probabilities(self.encoder, self.head, batch)
-            for ids, part in zip(of_batch, found, strict=True):
-                yield TokenScores(ids[1:], part.double().numpy())
+                found = next_token_log_probabilities(self.encoder, self.masked_lm_head, batch.to(self.compute.device))
+            for number, of_sequence in zip(chosen.tolist(), found, strict=True):
+                results[number] = of_sequence
+            advance(len(chosen))
+        return results
 
-        return _in_batches(sentences, self.compute.device, scores, advance)
+    def token_scores(self, sentences: Sequence[Sentence], advance: Advance = not_shown) -> list[TokenScores]:
+        found = self.log_probabilities([each.ids.tolist() for each in sentences], advance)
+        return [TokenScores(each.ids[1:], its.double().numpy()) for each, its in zip(sentences, found, strict=True)]
 
 
 @dataclass(frozen=True)
