@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity
 from unmask.batch import Batch
 from unmask.errors import InputError
 from unmask.inference.coverage import Coverage
-from unmask.inference.example_sets import ExampleSet, counted_in, encode_sets
+from unmask.inference.example_sets import ExampleSet, counted_in
 from unmask.inference.features.batches import FeatureModel, InputSet, input_sets
 from unmask.inference.features.extraction import log_inputs, read_file
 from unmask.inference.features.inputs import PLACE
@@ -48,7 +48,7 @@ def read_examples(model: Predictor, check: DataPath) -> list[ExampleSet]:
     """
     counts = ExampleCounts()
     examples = model.task.load(check, counts)
-    return list(encode_sets(model.task, examples, model.tokenizer, counts, model.num_segments, str(check)))
+    return list(model.sets(examples, counts, str(check)))
 
 
 def read_texts(model: FeatureModel, check: DataPath) -> list[InputSet]:
@@ -185,11 +185,8 @@ def _outputs_of_texts(model: FeatureModel, head: Any, batch: Batch) -> dict[str,
 
 def _single(predictor: Predictor, part: ExampleSet, most: int) -> list[ExampleSet]:
     """Each of the first examples by itself."""
-    task, tokenizer, num_segments = predictor.task, predictor.tokenizer, predictor.num_segments
-    return [
-        ExampleSet([example], task.encode([example], tokenizer, ExampleCounts(), num_segments))
-        for example in part.examples[: max(0, most)]
-    ]
+    examples = part.examples[: max(0, most)]
+    return [ExampleSet([example], predictor.encode([example], ExampleCounts())) for example in examples]
 
 
 def _latency(answer: Callable[[Any], object], examples: Sequence[Any]) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import SettingsError
-from unmask.inference.example_sets import counted_in, encode_sets
+from unmask.inference.example_sets import counted_in
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
@@ -61,7 +61,7 @@ def evaluate(
     data = as_files(data)
     loaded = model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
     predictor = loaded.with_options(columns, settings, "evaluate")
-    its_task, tokenizer, num_segments = predictor.task, predictor.tokenizer, predictor.num_segments
+    its_task = predictor.task
     total = None
     if data.can_be_read_again:
         with Progress("looking through the examples", unit="examples") as progress:
@@ -69,9 +69,7 @@ def evaluate(
     counts = ExampleCounts()
     score, examples = its_task.score(), its_task.load(data, counts)
     with Progress("evaluating", total, unit="examples") as progress:
-        for part in encode_sets(
-            its_task, examples, tokenizer, counts, num_segments, str(data), predictor.compute.device
-        ):
+        for part in predictor.sets(examples, counts, str(data)):
             score.add(part.examples, predictor.decode(part, counted_in(len(part.examples), progress.advance)))
     counts.log(data)
     warn_of_figures(score, data)

@@ -118,7 +118,7 @@ def read_for_weighing(predictor: Predictor, row: Row, method: str, most_tokens: 
             orders, has no `[MASK]`, or computes in bf16, in which no gradient is taken.
     """
     task, counts = predictor.task, ExampleCounts()
-    encoded = task.encode(list(task.read_all([row])), predictor.tokenizer, counts, predictor.num_segments)
+    encoded = predictor.encode(list(task.read_all([row])), counts)
     encoder = predictor.module.encoder
     tokenizer = predictor.tokenizer
     if predictor.others:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,10 @@ from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Advance, Progress, not_shown
 from unmask.io.rows import Row, find_field
 from unmask.io.writing import refuse_existing, refuse_inputs_inside, writing
-from unmask.models.hub.config import TRAINED_LENGTH
 from unmask.models.hub.directory import blank_model, load_model
 from unmask.models.hub.uses import FINE_TUNED
-from unmask.tasks.base import ExampleCounts, Prediction, Task, TaskModule
+from unmask.tasks.base import Example, ExampleCounts, Prediction, Task, TaskModule
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.qa.examples import QaExample
 from unmask.tasks.table import recall_task
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
@@ -96,14 +96,21 @@ class Predictor:
         counts = ExampleCounts()
         with naming_columns():
             examples = self.task.read_all(rows)
-            device = self.compute.device
-            most = STREAMED if device.type == "cpu" else MOST_EXAMPLES
-            encoded = encode_sets(
-                self.task, examples, self.tokenizer, counts, self.num_segments, device=device, most=most
-            )
-            for part in encoded:
+            most = STREAMED if self.compute.device.type == "cpu" else MOST_EXAMPLES
+            for part in self.sets(examples, counts, most=most):
                 yield from self.answer(part, counted_in(len(part.examples), advance))
         counts.log("inputs")
+
+    def encode(self, examples: Sequence[Example], counts: ExampleCounts) -> EncodedExamples:
+        """What the model reads of some examples of its task; see `Task.encode`."""
+        return self.task.encode(examples, self.tokenizer, counts, self.num_segments)
+
+    def sets(
+        self, examples: Iterable[Example], counts: ExampleCounts, name: str = "inputs", most: int = MOST_EXAMPLES
+    ) -> Iterator[ExampleSet]:
+        """The same of a stream, set by set; see `encode_sets`."""
+        device = self.compute.device
+        return encode_sets(self.task, examples, self.tokenizer, counts, self.num_segments, name, device, most)
 
     def answer(self, part: ExampleSet, advance: Advance = not_shown) -> list[dict[str, Any]]:
         """For each example of a set that was encoded with `tokenizer`, what `predict` yields."""
@@ -128,7 +135,7 @@ class Predictor:
         for member in self.others:
             read = part.encoded
             if member.tokenizer is not self.tokenizer:
-                read = member.task.encode(part.examples, member.tokenizer, ExampleCounts(), member.num_segments)
+                read = member.encode(part.examples, ExampleCounts())
             outputs.append(run_module(member.task, member.module, read, member.compute, advance=advance))
         return self.task.combine(outputs) if self.others else outputs[0]
 
@@ -211,8 +218,7 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
     tokenizer = open_tokenizer(directory)
     attach_tokenizer(loaded.encoder, tokenizer, directory)
     module: Any = recalled.module(loaded.encoder, loaded.head)
-    config = loaded.config or {}
-    is_foreign = "unmask_task" not in config
+    is_foreign = "unmask_task" not in loaded.config
     ignores_segments = is_foreign and not tokenizer.reads_words and not tokenizer.gives_segments
     if in_onnx:
         in_runtime = OnnxModule(module, directory)
@@ -220,13 +226,12 @@ def _load_one(directory: Path, task: str | None, compute: Compute) -> Predictor:
         return Predictor(recalled, in_runtime, tokenizer, where, ignores_segments=ignores_segments)
     if loaded.head_weights is not None:
         module.head.load_state_dict(loaded.head_weights)
-    trained = config.get(TRAINED_LENGTH)
     return Predictor(
         recalled,
         module.to(compute.device).eval(),
         tokenizer,
         compute,
-        trained_length=trained if type(trained) is int else None,
+        trained_length=loaded.trained_length,
         ignores_segments=ignores_segments,
     )
 
@@ -372,7 +377,7 @@ def _survey(predictor: Predictor, rows: Iterator[Row], suffix: str) -> int:
     task, counts = predictor.task, ExampleCounts()
 
     def unanswered() -> Iterator[dict[str, Any]]:
-        for part in encode_sets(task, task.read_all(rows), predictor.tokenizer, counts, predictor.num_segments):
+        for part in predictor.sets(task.read_all(rows), counts):
             for example in part.examples:
                 unknown = {"id": example.id, "answer": ""} if isinstance(example, QaExample) else {}
                 yield predictor.beside_input(example.fields, unknown)

@@ -38,7 +38,7 @@ from unmask.finetuning.estimators.inputs import (
 from unmask.finetuning.fitting import epochs_advice, rate_for, warn_of_untrained_positions
 from unmask.finetuning.inputs import build_module, fit_loss
 from unmask.finetuning.run import save_finetuned
-from unmask.inference.example_sets import encode_sets, run_module
+from unmask.inference.example_sets import encode_sets
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.paths import model_directory
 from unmask.io.rows import Row
@@ -191,7 +191,6 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         self.predictor_ = Predictor(task, module.eval(), tokenizer, compute.for_figures())
         self.loss_curve_, self._trained_length = progress.means, trained
 
-    @torch.inference_mode()
     def _outputs(self, X: Texts) -> Tensor:  # noqa: N803  scikit-learn's name
         """(texts, outputs) float32, the head's outputs before they become predictions."""
         check_is_fitted(self)
@@ -201,9 +200,8 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         if is_pair != ("text_b" in rows[0]):
             kinds = ("single texts", "pairs of texts")
             raise ValuesError(f"X holds {kinds[not is_pair]}, and the model was fitted on {kinds[is_pair]}")
-        predictor, counts = self.predictor_, ExampleCounts()
-        sets = encode_sets(task, map(task.read, rows), predictor.tokenizer, counts, predictor.num_segments, "X")
-        parts = [run_module(task, predictor.module, part.encoded, predictor.compute) for part in sets]
+        counts = ExampleCounts()
+        parts = [self.predictor_.outputs(part) for part in self.predictor_.sets(map(task.read, rows), counts, "X")]
         counts.log("X")
         return torch.cat(parts)
 

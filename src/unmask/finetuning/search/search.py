@@ -37,7 +37,6 @@ from unmask.finetuning.search.summary import TrialOutcome, best_run, describe, f
 from unmask.finetuning.search.trial import RunOne, Runs, Trial, attempt, read_results, refuse_other_settings
 from unmask.inference.ensemble import check_tokenizers, keep_chosen, write_ensemble
 from unmask.inference.evaluation import evaluate
-from unmask.inference.example_sets import encode_sets
 from unmask.inference.predictor import load_predictor
 from unmask.io.paths import CHECKPOINTS, ENSEMBLE, MODEL, RESULTS, SUMMARY, TRIALS, model_directory
 from unmask.io.progress import figures_in_a_line, human_duration, human_number
@@ -391,7 +390,7 @@ def _tune(place: Path, data: DataSettings, device: str, **undecided: Any) -> Non
     counts = ExampleCounts()  # reported when the ensemble is measured
     examples = task.load(dev, counts)
     score: Score[Any] = task.score()
-    for part in encode_sets(task, examples, predictor.tokenizer, counts, predictor.num_segments):
+    for part in predictor.sets(examples, counts):
         score.add(part.examples, predictor.decode(part))
     tuned = task.tuned(score).settings
     keep_chosen(place, {name: getattr(tuned, name) for name in undecided})

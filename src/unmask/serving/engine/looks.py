@@ -91,7 +91,7 @@ def spans(task: TaskUse, fields: dict[str, Any]) -> Work:
     """Where in a passage an answer may begin and end."""
     predictor = task.predictor
     [given] = predictor.task.read_all([Row(fields, "input")])
-    encoded = predictor.task.encode([given], predictor.tokenizer, ExampleCounts(), predictor.num_segments)
+    encoded = predictor.encode([given], ExampleCounts())
     if len(encoded.input_ids) > MOST_OF_PASSAGE:
         raise InputError(f"the passage has {len(encoded.input_ids):,} tokens: up to {MOST_OF_PASSAGE:,} are shown")
 

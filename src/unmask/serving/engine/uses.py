@@ -90,7 +90,7 @@ class TaskUse:
         left_out, parts = [], []
         for example in examples:
             counts = ExampleCounts()
-            parts.append(task.encode([example], predictor.tokenizer, counts, predictor.num_segments))
+            parts.append(predictor.encode([example], counts))
             left_out.append(counts.num_cut)
         encoded = concatenate(parts)
         units = sum(len(example.units) for example in examples) if task.kind == "tagging" else 0  # some have no token

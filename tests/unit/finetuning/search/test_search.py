@@ -364,7 +364,8 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
         def with_options(self, *_: Any) -> Predictor:
             return self
 
-        num_segments = 2
+        def sets(self, *_: Any) -> Any:
+            return [part]
 
         def decode(self, part: ExampleSet) -> list[Any]:
             measured.append(self.task.settings.null_threshold)
@@ -381,7 +382,7 @@ def test_the_threshold_of_no_answer_is_chosen_for_all_together(
 
     said = {"metrics": {"best_f1": 50.0}}
     replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: said)
-    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor, encode_sets=lambda *_: [part])
+    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor)
     settings = new_recipe({"restarts": 2, "ensemble": True}, task={"name": "squad2", "null_threshold": set_by_user})
     run_search(tmp_path / "out", settings, Pretended(lambda _: {"dev": {"loss": 1.0, "best_f1": 50.0}}))
     expected = {} if kept is None else {"null_threshold": pytest.approx(kept)}
@@ -401,7 +402,8 @@ def test_thresholds_of_labels_are_chosen_for_all_together(
         def with_options(self, *_: Any) -> Predictor:
             return self
 
-        num_segments = 2
+        def sets(self, *_: Any) -> Any:
+            return [part]
 
         def decode(self, part: ExampleSet) -> list[Any]:
             assert self.task.settings.thresholds == "dev"
@@ -416,7 +418,7 @@ def test_thresholds_of_labels_are_chosen_for_all_together(
 
     replace_in_search(monkeypatch, write_ensemble=write, evaluate=lambda *_, **__: {"metrics": {"f1_micro": 0.5}})
     predictor, part = Answering(task, nothing, nothing, nothing), ExampleSet(examples, nothing)
-    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor, encode_sets=lambda *_: [part])
+    replace_in_search(monkeypatch, load_predictor=lambda *_, **__: predictor)
     recipe = new_recipe({"restarts": 2, "ensemble": True}, task={**settings, "thresholds": given})
     run_search(tmp_path / "out", recipe, Pretended(lambda _: {"dev": {"loss": 1.0, "f1_micro": 0.5}}))
     assert read_chosen(tmp_path / "out" / "ensemble") == kept
