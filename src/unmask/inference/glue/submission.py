@@ -13,7 +13,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -75,9 +75,6 @@ TABLES: dict[str, SubmissionTable] = {
 }
 """The tables by file name, in the order in which they are written."""
 
-Predict = Callable[[Path, Path], Iterator[Mapping[str, Any]]]
-"""A run and a file of inputs -> a `label` or a `value` for each input, in order; `predict_file` is one."""
-
 
 @dataclass(frozen=True)
 class SubmissionSummary:
@@ -117,13 +114,7 @@ class SubmissionSummary:
 
 
 def submit(
-    runs: Sequence[Path],
-    out: Path,
-    *,
-    data: Path | None = None,
-    allow_missing: bool = False,
-    overwrite: bool = False,
-    predict: Predict = predict_file,
+    runs: Sequence[Path], out: Path, *, data: Path | None = None, allow_missing: bool = False, overwrite: bool = False
 ) -> SubmissionSummary:
     """Answers GLUE's test files with one fine-tuned run per task.
 
@@ -134,7 +125,6 @@ def submit(
             beside each run's training file, and in the sibling folders.
         allow_missing: True leaves out the files of tasks that have no run or no test file, with a warning.
         overwrite: True replaces an existing file.
-        predict: the function that answers.
 
     Raises:
         SettingsError: a task has no run, or two; or a run is not for a GLUE task.
@@ -181,7 +171,7 @@ def submit(
             table = TABLES[name]
             run = by_task[table.task]
             logger.info("%s: %s rows of %s", name, f"{table.rows:,}", test_file)
-            answers = _answers(run, name, table, predict(run, test_file))
+            answers = _answers(run, name, table, predict_file(run, test_file))
             counts[name] = _write_table(archive, name, answers)
             if counts[name].total() != table.rows:
                 raise InputError(

@@ -14,6 +14,7 @@ from support.files import write
 from support.glue_runs import answer_in_turn, write_all_finetuned, write_finetuned, write_test_files
 from support.untrained import save_task_model
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
+from unmask.inference.glue import submission
 from unmask.inference.glue.submission import TABLES, submit, validate
 
 TASKS = ("cola", "sst2", "mrpc", "qqp", "wnli", "qnli", "rte", "mnli", "stsb")
@@ -33,9 +34,10 @@ def read_tables(path: Path) -> dict[str, list[list[str]]]:
         }
 
 
-def test_all_eleven_with_all_their_rows(tmp_path: Path, full_data: Path) -> None:
+def test_all_eleven_with_all_their_rows(tmp_path: Path, full_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "predict_file", answer_in_turn)
     out = tmp_path / "made" / "glue.zip"
-    summary = submit(write_all_finetuned(tmp_path), out, data=full_data, predict=answer_in_turn)
+    summary = submit(write_all_finetuned(tmp_path), out, data=full_data)
     tables = read_tables(out)
     assert {name: len(rows) - 1 for name, rows in tables.items()} == {
         "CoLA.tsv": 1063, "SST-2.tsv": 1821, "MRPC.tsv": 1725, "STS-B.tsv": 1379, "QQP.tsv": 390965, "MNLI-m.tsv": 9796,
@@ -56,8 +58,8 @@ def test_all_eleven_with_all_their_rows(tmp_path: Path, full_data: Path) -> None
 def test_the_same_predictions_make_the_same_bytes(tmp_path: Path, small: dict[str, int]) -> None:
     data, runs = write_test_files(tmp_path, small), write_all_finetuned(tmp_path)
     first, second = tmp_path / "first.zip", tmp_path / "second.zip"
-    submit(runs, first, data=data, predict=answer_in_turn)
-    submit(runs[::-1], second, data=data, predict=answer_in_turn)
+    submit(runs, first, data=data)
+    submit(runs[::-1], second, data=data)
     assert first.read_bytes() == second.read_bytes()
     with zipfile.ZipFile(first) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
@@ -70,12 +72,14 @@ def test_folders_as_others_name_them(tmp_path: Path, small: dict[str, int], name
     for folder in [path.name for path in data.iterdir()]:
         (data / folder).rename(data / f"{folder}-aside")
         (data / f"{folder}-aside").rename(data / names.get(folder, folder.lower()))
-    submit(write_all_finetuned(tmp_path), tmp_path / "glue.zip", data=data, predict=answer_in_turn)
+    submit(write_all_finetuned(tmp_path), tmp_path / "glue.zip", data=data)
     validate(tmp_path / "glue.zip")
     assert len(read_tables(tmp_path / "glue.zip")) == 11
 
 
-def test_test_files_are_looked_for_beside_the_training_files(tmp_path: Path, small: dict[str, int]) -> None:
+def test_test_files_are_looked_for_beside_the_training_files(
+    tmp_path: Path, small: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = write_test_files(tmp_path, small)
     asked: list[Path] = []
 
@@ -83,11 +87,13 @@ def test_test_files_are_looked_for_beside_the_training_files(tmp_path: Path, sma
         asked.append(path)
         return answer_in_turn(run, path)
 
-    submit(write_all_finetuned(tmp_path, data), tmp_path / "glue.zip", predict=noting)
+    monkeypatch.setattr(submission, "predict_file", noting)
+    submit(write_all_finetuned(tmp_path, data), tmp_path / "glue.zip")
     assert asked[-1] == data / "AX" / "AX.tsv"
     assert asked[5:7] == [data / "MNLI" / "test_matched.tsv", data / "MNLI" / "test_mismatched.tsv"]
     models = [tmp_path / f"run-{task}" / "model" for task in TASKS]  # a run's model will do as well
-    submit(models, tmp_path / "again.zip", predict=lambda model, path: answer_in_turn(model.parent, path))
+    monkeypatch.setattr(submission, "predict_file", lambda model, path: answer_in_turn(model.parent, path))
+    submit(models, tmp_path / "again.zip")
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "glue.zip").read_bytes()
 
 
@@ -97,10 +103,10 @@ def test_an_ensemble_answers_as_a_run_does(tmp_path: Path, small: dict[str, int]
     ensemble = tmp_path / "run-rte"
     ensemble.mkdir()
     (ensemble / "ensemble.json").write_text('{"members": ["../members/run-rte/model"]}', "utf-8")
-    summary = submit([ensemble], tmp_path / "glue.zip", allow_missing=True, predict=answer_in_turn)
+    summary = submit([ensemble], tmp_path / "glue.zip", allow_missing=True)
     assert list(summary.predictions) == ["RTE.tsv"]
     with pytest.raises(SettingsError, match="run-rte are both for rte: name one of them"):
-        submit([member, ensemble], tmp_path / "other.zip", data=data, allow_missing=True, predict=answer_in_turn)
+        submit([member, ensemble], tmp_path / "other.zip", data=data, allow_missing=True)
 
 
 def test_a_missing_run_is_refused_or_left_out(
@@ -111,10 +117,10 @@ def test_a_missing_run_is_refused_or_left_out(
     out = tmp_path / "glue.zip"
     message = r"no run for mnli, wnli: .* all eleven files, and MNLI-m.tsv, MNLI-mm.tsv, WNLI.tsv, AX.tsv would be"
     with pytest.raises(SettingsError, match=message):
-        submit(runs, out, data=data, predict=answer_in_turn)
+        submit(runs, out, data=data)
     assert not out.exists()
     with caplog.at_level(logging.WARNING, "unmask"):
-        summary = submit(runs, out, data=data, allow_missing=True, predict=answer_in_turn)
+        summary = submit(runs, out, data=data, allow_missing=True)
     assert summary.missing == ("MNLI-m.tsv", "MNLI-mm.tsv", "WNLI.tsv", "AX.tsv")
     assert "MNLI-m.tsv, MNLI-mm.tsv, WNLI.tsv, AX.tsv left out: GLUE's server takes" in caplog.text
     assert "7 files, without MNLI-m.tsv" in summary.describe()
@@ -135,7 +141,13 @@ def test_a_missing_run_is_refused_or_left_out(
     ],
 )
 def test_runs_that_cannot_answer(
-    tmp_path: Path, small: dict[str, int], task: str, changes: dict[str, Any], error: type[Exception], message: str
+    tmp_path: Path,
+    small: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    changes: dict[str, Any],
+    error: type[Exception],
+    message: str,
 ) -> None:
     data = write_test_files(tmp_path, small)
 
@@ -143,8 +155,9 @@ def test_runs_that_cannot_answer(
         pytest.fail("a model was asked, and only then refused")
 
     run = write_finetuned(tmp_path, task, **changes)
+    monkeypatch.setattr(submission, "predict_file", never)
     with pytest.raises(error, match=message):
-        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True, predict=never)
+        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True)
     assert not (tmp_path / "glue.zip").exists()
 
 
@@ -158,22 +171,30 @@ def test_runs_that_cannot_answer(
     ],
 )
 def test_answers_that_glue_does_not_take(
-    tmp_path: Path, small: dict[str, int], task: str, answer: dict[str, Any], message: str
+    tmp_path: Path,
+    small: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    answer: dict[str, Any],
+    message: str,
 ) -> None:
     """A model without `id2label` is found out by its first answer, and nothing is left behind."""
     data = write_test_files(tmp_path, small)
     run = write_finetuned(tmp_path, task, id2label=None)
+    monkeypatch.setattr(submission, "predict_file", lambda *_: iter([answer]))
     before = set(tmp_path.iterdir())
     with pytest.raises(ModelError, match=message):
-        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True, predict=lambda *_: iter([answer]))
+        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True)
     assert set(tmp_path.iterdir()) == before
 
 
-def test_fewer_answers_than_rows_are_told(tmp_path: Path, small: dict[str, int]) -> None:
+def test_fewer_answers_than_rows_are_told(
+    tmp_path: Path, small: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, run = write_test_files(tmp_path, small), write_finetuned(tmp_path, "rte")
-    one = {"label": "entailment"}
+    monkeypatch.setattr(submission, "predict_file", lambda *_: iter([{"label": "entailment"}]))
     with pytest.raises(InputError, match=r"test.tsv: 1 predictions for 12 rows: some of its lines are read as one"):
-        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True, predict=lambda *_: iter([one]))
+        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True)
 
 
 @pytest.mark.parametrize(
@@ -191,19 +212,19 @@ def test_other_test_files_are_refused_before_a_model_is_asked(
     data, run = write_test_files(tmp_path, small), write_finetuned(tmp_path, "rte")
     (data / "RTE" / "test.tsv").write_text(content, "utf-8")
     with pytest.raises(InputError, match=message):
-        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True, predict=answer_in_turn)
+        submit([run], tmp_path / "glue.zip", data=data, allow_missing=True)
 
 
-def test_a_byte_order_mark_and_empty_lines_are_no_rows(tmp_path: Path, small: dict[str, int]) -> None:
+def test_a_byte_order_mark_and_empty_lines_are_no_rows(
+    tmp_path: Path, small: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """MRPC's test file begins with one."""
     data = write_test_files(tmp_path, small)
     path = data / "RTE" / "test.tsv"
     path.write_text("\ufeff" + path.read_text("utf-8").replace("\n", "\r\n") + "\r\n", "utf-8")
-
-    def answer(run: Path, _: Path) -> Iterator[dict[str, Any]]:
-        return iter([{"label": "entailment"}] * small["RTE.tsv"])
-
-    submit([write_finetuned(tmp_path, "rte")], tmp_path / "glue.zip", data=data, allow_missing=True, predict=answer)
+    answers = [{"label": "entailment"}] * small["RTE.tsv"]
+    monkeypatch.setattr(submission, "predict_file", lambda *_: iter(answers))
+    submit([write_finetuned(tmp_path, "rte")], tmp_path / "glue.zip", data=data, allow_missing=True)
     with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
         assert len(archive.read("RTE.tsv").splitlines()) == 1 + small["RTE.tsv"]
 
@@ -212,13 +233,13 @@ def test_missing_test_files_are_named(tmp_path: Path, small: dict[str, int]) -> 
     run = write_finetuned(tmp_path, "mnli", tmp_path)
     out = tmp_path / "glue.zip"
     with pytest.raises(InputError, match=r"no mnli/test_matched.tsv in it: expected GLUE's folders"):
-        submit([run], out, data=tmp_path / "elsewhere", allow_missing=True, predict=answer_in_turn)
+        submit([run], out, data=tmp_path / "elsewhere", allow_missing=True)
     with pytest.raises(InputError, match=r"has no test_matched.tsv, nor have .* name the folder .* with --data"):
-        submit([run], out, allow_missing=True, predict=answer_in_turn)
+        submit([run], out, allow_missing=True)
     (run / "recipe.yaml").unlink()
     told = r"no recipe.yaml that says where its data are: .* with --data, for MNLI-m.tsv"
     with pytest.raises(InputError, match=told):
-        submit([run], out, allow_missing=True, predict=answer_in_turn)
+        submit([run], out, allow_missing=True)
 
 
 def test_tables_without_a_test_file_are_left_out(
@@ -227,14 +248,14 @@ def test_tables_without_a_test_file_are_left_out(
     data = write_test_files(tmp_path, small)
     (data / "MNLI").rename(tmp_path / "aside")
     run, out = write_finetuned(tmp_path, "mnli"), tmp_path / "glue.zip"
-    summary = submit([run], out, data=data, allow_missing=True, predict=answer_in_turn)
+    summary = submit([run], out, data=data, allow_missing=True)
     assert list(summary.predictions) == list(read_tables(out)) == ["AX.tsv"]
     assert {"MNLI-m.tsv", "MNLI-mm.tsv", "RTE.tsv"} < set(summary.missing)
     assert "no mnli/test_matched.tsv in it" in caplog.text
     assert "MNLI-m.tsv, MNLI-mm.tsv, QNLI.tsv, RTE.tsv, WNLI.tsv left out" in caplog.text
     (tmp_path / "all").mkdir()
     with pytest.raises(InputError, match=r"no mnli/test_matched.tsv in it"):
-        submit(write_all_finetuned(tmp_path / "all"), tmp_path / "all.zip", data=data, predict=answer_in_turn)
+        submit(write_all_finetuned(tmp_path / "all"), tmp_path / "all.zip", data=data)
 
 
 def test_what_is_there_is_not_overwritten_unasked(tmp_path: Path, small: dict[str, int]) -> None:
@@ -242,16 +263,16 @@ def test_what_is_there_is_not_overwritten_unasked(tmp_path: Path, small: dict[st
     run, out = write_finetuned(tmp_path, "rte"), tmp_path / "glue.zip"
     out.write_bytes(b"mine")
     with pytest.raises(OutputError, match="exists already"):
-        submit([run], out, data=data, allow_missing=True, predict=answer_in_turn)
+        submit([run], out, data=data, allow_missing=True)
     assert out.read_bytes() == b"mine"
-    submit([run], out, data=data, allow_missing=True, overwrite=True, predict=answer_in_turn)
+    submit([run], out, data=data, allow_missing=True, overwrite=True)
     assert zipfile.is_zipfile(out)
     with pytest.raises(OutputError, match=r"test\.tsv is needed and would be overwritten"):
-        submit([run], data / "RTE" / "test.tsv", data=data, allow_missing=True, overwrite=True, predict=answer_in_turn)
+        submit([run], data / "RTE" / "test.tsv", data=data, allow_missing=True, overwrite=True)
 
 
 def test_tasks_whose_answers_are_all_the_same_are_named(
-    tmp_path: Path, small: dict[str, int], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, small: dict[str, int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def constant(run: Path, path: Path) -> Iterator[dict[str, Any]]:
         for number, answer in enumerate(answer_in_turn(run, path)):
@@ -265,9 +286,8 @@ def test_tasks_whose_answers_are_all_the_same_are_named(
         f"RTE.tsv: the answer is entailment in all {small['RTE.tsv']} rows: the model of rte has learned nothing; try "
         "another seed, a lower learning rate or more epochs"
     )
-    summary = submit(
-        write_all_finetuned(tmp_path), tmp_path / "a.zip", data=write_test_files(tmp_path, small), predict=constant
-    )
+    monkeypatch.setattr(submission, "predict_file", constant)
+    summary = submit(write_all_finetuned(tmp_path), tmp_path / "a.zip", data=write_test_files(tmp_path, small))
     assert caplog.messages == [told]
     assert f"STS-B.tsv    {small['STS-B.tsv']:>9}   3: 100%" in summary.describe()
     caplog.clear()
@@ -291,9 +311,10 @@ def test_real_models_answer_real_layouts(tmp_path: Path, tiny_model: Path) -> No
     assert all(0 <= float(row[1]) <= 5 for row in read_tables(tmp_path / "glue.zip")["STS-B.tsv"][1:])
 
 
-def test_the_published_test_files_are_taken(tmp_path: Path, data_dir: Path) -> None:
+def test_the_published_test_files_are_taken(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is there of GLUE's own files has the rows and the numbering that are expected."""
     runs = [write_finetuned(tmp_path, task) for task in TASKS if task not in ("qqp", "mnli")]
+    monkeypatch.setattr(submission, "predict_file", answer_in_turn)
     tasks = data_dir / "tasks"
-    summary = submit(runs, tmp_path / "glue.zip", data=tasks, allow_missing=True, predict=answer_in_turn)
+    summary = submit(runs, tmp_path / "glue.zip", data=tasks, allow_missing=True)
     assert len(summary.predictions) == len(runs)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.glue_runs import answer_in_turn, write_all_finetuned, write_test_files
+from support.glue_runs import write_all_finetuned, write_test_files
 from unmask.errors import InputError, SettingsError
 from unmask.inference.glue.submission import submit, validate
 
@@ -17,7 +17,7 @@ from unmask.inference.glue.submission import submit, validate
 @pytest.fixture
 def sound(tmp_path: Path, small: dict[str, int]) -> Path:
     out = tmp_path / "glue.zip"
-    submit(write_all_finetuned(tmp_path), out, data=write_test_files(tmp_path, small), predict=answer_in_turn)
+    submit(write_all_finetuned(tmp_path), out, data=write_test_files(tmp_path, small))
     return out
 
 
