@@ -31,7 +31,7 @@ from unmask.models.family import HeadKind
 from unmask.models.heads.heads import needs_pooler
 from unmask.models.hub.directory import TunedHead, save_model, weights_of
 from unmask.tasks.base import Task
-from unmask.tasks.encoded import EncodedExamples, ExampleLoader, encoded
+from unmask.tasks.encoded import EncodedExamples, ExampleLoader
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
 from unmask.training.device import choose_compute
@@ -121,26 +121,26 @@ def make_kind(name: str) -> Kind:
     labels = np.array([0, 2, 1, 1, 0, 2, 2, 0], dtype=np.int64)
     if name == "classification":
         settings = TaskSettings(name="classification", labels=["a", "b", "c"], max_length=16)
-        examples = encoded(ids, seconds, unit_columns={"labels": labels})
+        examples = EncodedExamples.from_lists(ids, seconds, unit_columns={"labels": labels})
         return Kind(open_task(settings, ColumnSettings()), AutoModelForSequenceClassification, examples, own_loss)
     if name == "regression":
-        examples = encoded(ids, seconds, unit_columns={"labels": (labels / 2).astype(np.float32)})
+        examples = EncodedExamples.from_lists(ids, seconds, unit_columns={"labels": (labels / 2).astype(np.float32)})
         settings = TaskSettings(name="regression", max_length=16)
         return Kind(open_task(settings, ColumnSettings()), AutoModelForSequenceClassification, examples, own_loss)
     if name == "tagging":
         targets = np.arange(sum(LENGTHS), dtype=np.int64) % 4 - 1
         targets[targets < 0] = -100
-        examples = encoded(ids, seconds, token_columns={"labels": targets})
+        examples = EncodedExamples.from_lists(ids, seconds, token_columns={"labels": targets})
         settings = TaskSettings(name="tagging", labels=["O", "B-a", "I-a"], max_length=16)
         return Kind(open_task(settings, ColumnSettings()), AutoModelForTokenClassification, examples, loss_of_tokens)
     if name == "qa":
         ends = {"start_positions": [0, 4, 1, 7, 3, 2, 0, 5], "end_positions": [0, 8, 2, 11, 3, 6, 0, 5]}
         columns = {side: np.array(places, dtype=np.int64) for side, places in ends.items()}
-        examples = encoded(ids, seconds, unit_columns=columns)
+        examples = EncodedExamples.from_lists(ids, seconds, unit_columns=columns)
         settings = TaskSettings(name="qa", max_length=16)
         return Kind(open_task(settings, ColumnSettings()), AutoModelForQuestionAnswering, examples, loss_of_spans)
     ids, seconds = rows(LENGTHS + LENGTHS[::-1])
-    examples = encoded(ids, seconds, rows_of_units=[2] * 8, unit_columns={"labels": labels % 2})
+    examples = EncodedExamples.from_lists(ids, seconds, rows_of_units=[2] * 8, unit_columns={"labels": labels % 2})
     settings = TaskSettings(name="choice", max_length=16)
     return Kind(open_task(settings, ColumnSettings()), AutoModelForMultipleChoice, examples, loss_of_choices)
 

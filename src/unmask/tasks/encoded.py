@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -48,6 +49,42 @@ class EncodedExamples:
     unit_columns: Columns = field(default_factory=dict)
     token_columns: Columns = field(default_factory=dict)
     alignment: Columns = field(default_factory=dict)
+
+    @classmethod
+    def from_lists(
+        cls,
+        ids: Sequence[Sequence[int]],
+        second_starts: Sequence[int],
+        *,
+        rows_of_units: Sequence[int] | None = None,
+        examples: Sequence[int] | None = None,
+        unit_columns: Columns | None = None,
+        token_columns: Columns | None = None,
+        alignment: Columns | None = None,
+    ) -> Self:
+        """Flat arrays from lists.
+
+        Args:
+            ids: one list a row.
+            second_starts: one a row.
+            rows_of_units: how many rows each unit has; None: one each.
+            examples: which example each unit belongs to; None: each unit is an example.
+            unit_columns, token_columns, alignment: as above.
+        """
+        bounds = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+        flat = (token for sequence in ids for token in sequence)
+        sizes = [1] * len(ids) if rows_of_units is None else rows_of_units
+        unit_bounds = np.cumsum([0, *sizes], dtype=np.int64)
+        return cls(
+            np.fromiter(flat, dtype=np.int32, count=int(bounds[-1])),
+            bounds,
+            np.array(second_starts, dtype=np.int64),
+            unit_bounds,
+            np.arange(len(sizes), dtype=np.int64) if examples is None else np.array(examples, dtype=np.int64),
+            unit_columns or {},
+            token_columns or {},
+            alignment or {},
+        )
 
     def __len__(self) -> int:
         """The number of units."""
@@ -156,41 +193,6 @@ def _concatenate_columns(columns: Sequence[Columns]) -> Columns:
     return {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
 
 
-def encoded(
-    ids: Sequence[Sequence[int]],
-    second_starts: Sequence[int],
-    *,
-    rows_of_units: Sequence[int] | None = None,
-    examples: Sequence[int] | None = None,
-    unit_columns: Columns | None = None,
-    token_columns: Columns | None = None,
-    alignment: Columns | None = None,
-) -> EncodedExamples:
-    """Flat arrays from lists.
-
-    Args:
-        ids: one list a row.
-        second_starts: one a row.
-        rows_of_units: how many rows each unit has; None: one each.
-        examples: which example each unit belongs to; None: each unit is an example.
-        unit_columns, token_columns, alignment: as in `EncodedExamples`.
-    """
-    bounds = np.cumsum([0, *map(len, ids)], dtype=np.int64)
-    flat = (token for sequence in ids for token in sequence)
-    sizes = [1] * len(ids) if rows_of_units is None else rows_of_units
-    unit_bounds = np.cumsum([0, *sizes], dtype=np.int64)
-    return EncodedExamples(
-        np.fromiter(flat, dtype=np.int32, count=int(bounds[-1])),
-        bounds,
-        np.array(second_starts, dtype=np.int64),
-        unit_bounds,
-        np.arange(len(sizes), dtype=np.int64) if examples is None else np.array(examples, dtype=np.int64),
-        unit_columns or {},
-        token_columns or {},
-        alignment or {},
-    )
-
-
 @dataclass(frozen=True)
 class WindowRow:
     """A window over an example's text, as the row that the encoder reads; the row is a unit.
@@ -213,7 +215,7 @@ class WindowRow:
 
 def collect_windows(rows: Sequence[WindowRow]) -> EncodedExamples:
     """All windows, in order; there is at least one, and all have the same columns. Unit columns are int64."""
-    return encoded(
+    return EncodedExamples.from_lists(
         [row.input_ids for row in rows],
         [row.second_start for row in rows],
         examples=[row.example for row in rows],

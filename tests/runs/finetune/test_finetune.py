@@ -34,7 +34,7 @@ from unmask.io.paths import SAMPLES
 from unmask.models.hub.directory import load_encoder
 from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
-from unmask.tasks.encoded import encoded
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tokenization.tokenizer import load_tokenizer
 
 LABELS = ["bad", "good"]
@@ -329,7 +329,7 @@ def test_floors_leave_the_features_on_the_disk() -> None:
     def part() -> Any:
         columns = {"labels": np.array([0, 1, -100]), "features": np.zeros((3, 8), dtype=np.float32).view(OnDisk)}
         places = {"num_units": np.array([1, 1, 0]), "num_outside": np.array([1, 0, 0])}
-        return encoded([[5, 6, 7]], [3], token_columns=columns, alignment=places)
+        return EncodedExamples.from_lists([[5, 6, 7]], [3], token_columns=columns, alignment=places)
 
     measured = [ExampleSet((), part()), ExampleSet((), part())]
     floors = run._floors(new_task(**TAGGER), part(), measured, ("dev.",))

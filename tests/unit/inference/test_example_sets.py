@@ -27,7 +27,7 @@ from unmask.inference.example_sets import (
     set_size,
 )
 from unmask.tasks.base import ExampleCounts, Task
-from unmask.tasks.encoded import encoded
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.text.examples import TextExample
 from unmask.tokenization.tokenizer import load_tokenizer
 from unmask.training.device import Compute
@@ -117,7 +117,7 @@ class Echo(nn.Module):
 def test_outputs_are_in_the_order_of_the_units_whatever_their_lengths() -> None:
     # Every row is over half a batch of the CPU, 2,048 tokens: each is run alone, the longest first.
     lengths = (1100, 1300, 1200)
-    units = encoded([[number + 1] * length for number, length in enumerate(lengths)], lengths)
+    units = EncodedExamples.from_lists([[number + 1] * length for number, length in enumerate(lengths)], lengths)
     losses = Losses()
     module: Any = Echo()
     shown: list[float] = []
@@ -138,7 +138,9 @@ class FirstToken(nn.Module):
 def test_outputs_of_tokens_are_in_the_order_of_the_tokens() -> None:
     rows = [[1] * 900, [2] * 1200, [3, 4], [5] * 1100]
     module: Any = FirstToken()
-    outputs = run_module(opened("tagging", 2), module, encoded(rows, [len(row) for row in rows]), CPU)
+    outputs = run_module(
+        opened("tagging", 2), module, EncodedExamples.from_lists(rows, [len(row) for row in rows]), CPU
+    )
     assert outputs.flatten().tolist() == [float(token) for row in rows for token in row]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.batch import pack
-from unmask.tasks.encoded import EncodedExamples, ExampleLoader, concatenate, encoded
+from unmask.tasks.encoded import EncodedExamples, ExampleLoader, concatenate
 
 lists_of_ids = st.lists(st.lists(st.integers(0, 99), min_size=2, max_size=9), min_size=1, max_size=12)
 
@@ -18,7 +18,7 @@ lists_of_ids = st.lists(st.lists(st.integers(0, 99), min_size=2, max_size=9), mi
 def encode(ids: list[list[int]]) -> EncodedExamples:
     """Segment B begins in the middle of each; the label is its number."""
     columns = {"labels": np.arange(len(ids))}
-    return encoded(ids, [len(sequence) // 2 for sequence in ids], unit_columns=columns)
+    return EncodedExamples.from_lists(ids, [len(sequence) // 2 for sequence in ids], unit_columns=columns)
 
 
 @given(lists_of_ids, st.data())
@@ -82,8 +82,10 @@ def test_checksums_tell_other_examples_apart() -> None:
     others = [
         encode([[1, 2, 3], [4, 5]]),
         encode([[1, 2], [3, 4, 6]]),
-        encoded([[1, 2], [3, 4, 5]], [1, 1], unit_columns={"labels": np.array([1, 0])}),
-        encoded([[1, 2], [3, 4, 5]], [1, 1], rows_of_units=[2], unit_columns={"labels": np.array([0])}),
+        EncodedExamples.from_lists([[1, 2], [3, 4, 5]], [1, 1], unit_columns={"labels": np.array([1, 0])}),
+        EncodedExamples.from_lists(
+            [[1, 2], [3, 4, 5]], [1, 1], rows_of_units=[2], unit_columns={"labels": np.array([0])}
+        ),
     ]
     assert same.checksum() not in [other.checksum() for other in others]
 
@@ -94,7 +96,7 @@ def test_checksums_tell_other_examples_apart() -> None:
 def grouped(ids: list[list[int]], sizes: list[int]) -> EncodedExamples:
     """Units of some rows each; every token has its own id as target, and its place in all tokens beside it."""
     flat = np.array([*chain(*ids)])
-    return encoded(
+    return EncodedExamples.from_lists(
         ids,
         [len(sequence) for sequence in ids],
         rows_of_units=sizes,
@@ -134,8 +136,8 @@ def test_the_rows_of_a_unit_stay_together(sizes: list[int], data: st.DataObject)
 
 
 def test_examples_of_several_units_are_numbered_on() -> None:
-    first = encoded([[1], [2], [3]], [1, 1, 1], examples=[0, 0, 2])
-    second = encoded([[4], [5]], [1, 1], examples=[0, 1])
+    first = EncodedExamples.from_lists([[1], [2], [3]], [1, 1, 1], examples=[0, 0, 2])
+    second = EncodedExamples.from_lists([[4], [5]], [1, 1], examples=[0, 1])
     together = concatenate([first, second])
     assert together.examples.tolist() == [0, 0, 2, 3, 4]
 

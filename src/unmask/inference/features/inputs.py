@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unmask.errors import InputError, SettingsError
 from unmask.io.rows import Row, find_field
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.rows import checked_text, choose_layout, shown
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.tagging.windows import SentenceWindow, cut_windows
@@ -227,7 +227,7 @@ class RowMaker:
         counts.examples += len(inputs)
         counts.empty += sum(not its.ids for its in kept)
         alignment = {PLACE: np.concatenate([np.empty(0, np.int64), *places])}
-        return kept, encoded(ids, second_starts, examples=examples, alignment=alignment)
+        return kept, EncodedExamples.from_lists(ids, second_starts, examples=examples, alignment=alignment)
 
     def _row(self, its: InputTokens, is_pair: bool, window: SentenceWindow) -> tuple[list[int], int, NDArray[np.int64]]:
         """A row's ids, where its segment B begins, and the place of each of its tokens."""

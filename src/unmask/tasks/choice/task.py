@@ -36,7 +36,7 @@ from unmask.tasks.choice.layouts import (
     choose_choice_layout,
     read_choice,
 )
-from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.rows import check_columns
 from unmask.tasks.sequence_module import SequenceModule, check_sees_no_next_token, label_loss, new_task_head
@@ -128,7 +128,7 @@ class Choice:
         counts.examples += len(examples)
         counts.note("choices without any token", num_empty)
         labels = [IGNORE_INDEX if example.label is None else example.label for example in examples]
-        return encoded(
+        return EncodedExamples.from_lists(
             [row.input_ids for row in kept],
             [row.token_type_ids.count(0) if num_segments > 1 else len(row.input_ids) for row in kept],
             rows_of_units=[len(example.choices) for example in examples],

@@ -36,7 +36,7 @@ from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.uses import NOT_FINITE
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder
 from unmask.objectives.causal_lm import next_token_decoder, next_token_log_probabilities
-from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples, encoded
+from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -231,7 +231,7 @@ class LeftToRightScorer:
             sequences: ids, at least one each; no longer than `window`.
         """
         results: list[Tensor] = [torch.zeros(0)] * len(sequences)
-        rows = encoded(sequences, [len(ids) for ids in sequences])
+        rows = EncodedExamples.from_lists(sequences, [len(ids) for ids in sequences])
         for chosen, batch in rows.batches_by_length(BATCH_TOKENS[self.compute.device.type]):
             with self.compute.autocast():
                 found = next_token_log_probabilities(self.encoder, self.masked_lm_head, batch.to(self.compute.device))
@@ -371,7 +371,7 @@ def _words_of(tokenizer: TextTokenizer, sentence: str) -> Ids:
 
 def _rows(sentences: Sequence[Sentence]) -> EncodedExamples:
     """A row for each sentence, of segment A."""
-    return encoded([each.ids.tolist() for each in sentences], [len(each.ids) for each in sentences])
+    return EncodedExamples.from_lists([each.ids.tolist() for each in sentences], [len(each.ids) for each in sentences])
 
 
 def _side_by_side(score: Callable[[T], None], parts: Iterator[T], device: torch.device) -> Iterator[T]:

@@ -11,7 +11,7 @@ from unmask.io.input_files import DataPath
 from unmask.io.rows import Row, RowFaults
 from unmask.io.tables import read_rows
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import Columns, EncodedExamples, encoded, window_bounds
+from unmask.tasks.encoded import Columns, EncodedExamples, window_bounds
 from unmask.tasks.rows import check_columns, checked_text, choose_layout, listed, same_column
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tokenization.opening import Tokenizer
@@ -232,7 +232,7 @@ def encode_texts(
         for example, encoded_input in zip(examples, inputs, strict=True)
     )
     rows = [row for one in inputs for row in (one, next(swapped))] if two_orders else inputs
-    return encoded(
+    return EncodedExamples.from_lists(
         [row.input_ids for row in rows],
         [row.token_type_ids.count(0) if num_segments > 1 else len(row.input_ids) for row in rows],
         rows_of_units=[2] * len(inputs) if two_orders else None,
@@ -265,7 +265,7 @@ def _encode_windows(
         sizes.append(len(bounds))
         counts.empty += not ids
     counts.examples += len(examples)
-    return encoded(rows, [len(row) for row in rows], rows_of_units=sizes, unit_columns=unit_columns)
+    return EncodedExamples.from_lists(rows, [len(row) for row in rows], rows_of_units=sizes, unit_columns=unit_columns)
 
 
 def _swapped(example: TextExample[Any]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from unmask.errors import OutputError, SettingsError
 from unmask.models.bert import BertEncoder
 from unmask.models.heads.bilstm import FeatureHead
 from unmask.models.heads.layer_mixture import CHOICES
-from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.tagging.module import FeatureTaggingModule, with_features
 from unmask.training.device import choose_compute
 
@@ -36,7 +36,7 @@ def new_module(layers: str, dropout_prob: float | None = None) -> FeatureTagging
 def new_examples() -> EncodedExamples:
     """Five rows, of which the third and fourth are one unit; special tokens have no label."""
     labels = [token % NUM_LABELS if token > 3 else IGNORE_INDEX for row in ROWS for token in row]
-    return encoded(
+    return EncodedExamples.from_lists(
         ROWS, [len(row) for row in ROWS], rows_of_units=[1, 1, 2, 1], token_columns={"labels": np.array(labels)}
     )
 

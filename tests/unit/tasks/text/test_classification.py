@@ -21,7 +21,7 @@ from unmask.io.rows import Row
 from unmask.models.encoder import new_encoder
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts, positive_label
-from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.sequence_module import SequenceModule, next_token_term, num_continued
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text import classification, regression
@@ -47,7 +47,7 @@ def example(text_a: str, text_b: str | None = None, label: str | None = None) ->
 
 def of_labels(*ids: int) -> EncodedExamples:
     """Examples of one token each, with these labels."""
-    return encoded([[5]] * len(ids), [1] * len(ids), unit_columns={"labels": np.array(ids)})
+    return EncodedExamples.from_lists([[5]] * len(ids), [1] * len(ids), unit_columns={"labels": np.array(ids)})
 
 
 def new_module(tiny_model: Path, task: Classification = TASK) -> SequenceModule:

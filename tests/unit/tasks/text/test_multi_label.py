@@ -14,7 +14,7 @@ from support.files import write_rows
 from unmask.errors import InputError
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.text.classification import open_task
 from unmask.tasks.text.examples import TextExample
@@ -36,7 +36,9 @@ def example(text: str, *labels: str) -> TextExample[tuple[str, ...]]:
 
 
 def of_labels(*rows: list[int]) -> EncodedExamples:
-    return encoded([[5]] * len(rows), [1] * len(rows), unit_columns={"labels": np.array(rows, dtype=np.int8)})
+    return EncodedExamples.from_lists(
+        [[5]] * len(rows), [1] * len(rows), unit_columns={"labels": np.array(rows, dtype=np.int8)}
+    )
 
 
 def write(path: Path, *labels: Any) -> Path:

@@ -14,7 +14,7 @@ from support.tasks import new_task
 from unmask.errors import InputError
 from unmask.models.hub.directory import load_encoder
 from unmask.tasks.base import ExampleCounts
-from unmask.tasks.encoded import EncodedExamples, encoded
+from unmask.tasks.encoded import EncodedExamples
 from unmask.tasks.text.examples import TextExample
 from unmask.tasks.text.regression import Regression, fault_of_values, summed_squared_error
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -28,7 +28,7 @@ def example(text: str, value: float | None) -> TextExample[float]:
 
 def of_values(*values: float) -> EncodedExamples:
     labels = np.array(values, dtype=np.float32)
-    return encoded([[5]] * len(values), [1] * len(values), unit_columns={"labels": labels})
+    return EncodedExamples.from_lists([[5]] * len(values), [1] * len(values), unit_columns={"labels": labels})
 
 
 @pytest.mark.parametrize(("name", "label"), [("stsb", "score"), ("korsts", "score"), ("klue-sts", "label")])
