@@ -219,8 +219,7 @@ def measure(
 ) -> tuple[float, Score[Any]]:
     """Runs a module, in eval mode, over labelled examples.
 
-    Memory does not grow with their number, except for what some scores keep: 16 bytes per example for correlations, 40
-    for the threshold of questions without answer.
+    Memory does not grow with their number, except for what some scores keep; see `Score`.
 
     Args:
         advance: called after each batch, with its number of examples, in fractions.

@@ -114,8 +114,8 @@ def choose_layout(
     nearest = min(layouts, key=lambda layout: not any(name in row for name in needed(layout)))  # else the first
     missing = [name for name in needed(nearest) if name not in row]
     wanted = dict.fromkeys(name for layout in layouts for name in needed(layout))
-    listed = ", or ".join(dict.fromkeys(" and ".join(needed(layout)) for layout in layouts))
-    expected = "" if list(wanted) == missing else f"expected {listed}; "
+    alternatives = ", or ".join(dict.fromkeys(" and ".join(needed(layout)) for layout in layouts))
+    expected = "" if list(wanted) == missing else f"expected {alternatives}; "
     raise ColumnError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: {expected}there is "
         f"{', '.join(row.fields) or 'nothing'}.{similar_columns(wanted, row.fields)}",
