@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor, nn
@@ -75,9 +75,7 @@ class Tagging:
         labels: in the order of their ids; empty until read from the training file.
         has_predicates: True if the training file has semantic roles.
         predicted_scheme: of the tags that are to be scored; a model's own are BIO.
-        without_document: where the first input was that did not name its document, once there was one: a server reads
-            each request by itself, and one warning is enough.
-        of_words: likewise where the first sentence was that is of words, though characters are tagged.
+        warned: what a warning was given of: a server reads each request by itself, and one is enough.
     """
 
     settings: TaskSettings
@@ -87,8 +85,7 @@ class Tagging:
     labels: tuple[str, ...]
     has_predicates: bool = False
     predicted_scheme: Scheme = "BIO"
-    without_document: list[str] = field(default_factory=list, compare=False, repr=False)
-    of_words: list[str] = field(default_factory=list, compare=False, repr=False)
+    warned: set[Literal["words", "no document"]] = field(default_factory=set, compare=False, repr=False)
 
     kind: ClassVar[TaskKind] = "tagging"
     span_name: ClassVar[str] = "entities"
@@ -228,9 +225,9 @@ class Tagging:
 
     def _warn_of_words(self, example: TaggingExample) -> None:
         words = [word for word in example.words if len(word) > 1]
-        if self.of_words or not self.tags_characters or not words or 2 * len(words) < len(example.units):
+        if "words" in self.warned or not self.tags_characters or not words or 2 * len(words) < len(example.units):
             return
-        self.of_words.append(example.source)
+        self.warned.add("words")
         logger.warning(
             "%s: words, such as %r, and characters are tagged here (by task.units=characters, or as in klue-ner): each "
             "word gets the tag of its first token. Give a text in a field `text`, or all its characters, blanks too, "
@@ -249,9 +246,9 @@ class Tagging:
         return with_context(examples, length, self._warn_of_no_context) if self.settings.document_context else examples
 
     def _warn_of_no_context(self, source: str) -> None:
-        if self.without_document:
+        if "no document" in self.warned:
             return
-        self.without_document.append(source)
+        self.warned.add("no document")
         logger.warning(
             "%s: it does not name its document: the model was trained with the sentences around "
             "(task.document_context), and tags inputs that name none without them; give a field `document`, the same "
