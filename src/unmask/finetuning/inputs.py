@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from unmask.batch import StepBatches
-from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
+from unmask.errors import CheckpointError, InputError, SettingsError
 from unmask.finetuning.files import text_hashes, warn_of_known
 from unmask.finetuning.fitting import warn_of_untrained_positions
+from unmask.finetuning.kept_head import module_on_kept_head
 from unmask.finetuning.transfer import freeze_layers, transfer_layers
 from unmask.inference.example_sets import ExampleSet, attach_tokenizer, encode_sets
 from unmask.inference.task_options import adjusted_task, naming_columns
@@ -23,19 +24,16 @@ from unmask.io.paths import CHECKPOINTS, model_directory
 from unmask.io.progress import Progress
 from unmask.io.tables import warn_of_notation
 from unmask.models.encoder import Encoder, new_encoder
-from unmask.models.heads.bilstm import FeatureHead
-from unmask.models.heads.heads import TwoOrderClassifier, WindowClassifier, needs_pooler
+from unmask.models.heads.heads import needs_pooler
 from unmask.models.hub.conversion import widen_vocabulary, with_dropout
-from unmask.models.hub.directory import load_encoder, load_model
-from unmask.models.hub.source import LoadedModel, ModelSource, open_source
-from unmask.models.hub.uses import FINE_TUNED
+from unmask.models.hub.directory import load_encoder
+from unmask.models.hub.source import ModelSource, open_source
 from unmask.packing.sharing import WHOLE, Share
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts, Task, TaskModule
 from unmask.tasks.cutting import cut_pieces, warn_of_hidden
 from unmask.tasks.encoded import EncodedExamples, ExampleLoader, UnitPosition, concatenate
 from unmask.tasks.qa.task import QaTask
-from unmask.tasks.rows import named
 from unmask.tasks.sequence_module import SequenceModule
 from unmask.tasks.table import open_task
 from unmask.tasks.tagging.module import with_features
@@ -146,15 +144,36 @@ def open_inputs(
             f"{train}: no example has any text in {' or '.join(map(repr, task.files.columns.texts))}: there is nothing "
             "to learn; name the column of the texts with data.columns.text=..., or of pairs text_a and text_b"
         )
-    known = {"data.train": text_hashes(read.examples)}
+    known_texts = text_hashes(read.examples)
     del read, sets  # the examples are not needed any more
     task.check(training, train)
     fit_loss(settings, task, module, training)
-    num_positions = module.encoder.settings.num_positions
-    measured = {}
-    for split, file, columns in data.measured():
+    measured = _read_measured(settings, task, tokenizer, module, known_texts)
+    batch_size = settings.train.batch_size
+    loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size), share)
+    start = loader.start()
+    if checkpoint is not None:
+        start = _continued(checkpoint, start, settings, directory)
+    trained = settings.task.max_length if settings.from_scratch else source.trained_length
+    warn_of_untrained_positions(int(training.row_lengths.max()), trained, source.directory, "task.max_length")
+    return TaskInputs(
+        task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
+    )
+
+
+def _read_measured(
+    settings: FinetuneRecipe, task: Task[Any], tokenizer: Tokenizer, module: TaskModule, known_texts: frozenset[int]
+) -> dict[str, list[ExampleSet]]:
+    """The examples of dev and test, encoded; warns of those that are in another file too.
+
+    Args:
+        known_texts: hashes of those of the training file.
+    """
+    known = {"data.train": known_texts}
+    measured: dict[str, list[ExampleSet]] = {}
+    for split, file, columns in settings.data.measured():
         with naming_columns(f"data.{split}_columns."):
-            its_task = adjusted_task(task, columns, {}, num_positions)
+            its_task = adjusted_task(task, columns, {}, module.encoder.settings.num_positions)
             measured[split] = read_examples(its_task, split, file).encode(its_task, tokenizer, module)
         if isinstance(task, MultiLabelClassification):
             counts = np.sum([label_counts(part.encoded) for part in measured[split]], axis=0)
@@ -162,23 +181,18 @@ def open_inputs(
         examples = [example for part in measured[split] for example in part.examples]
         warn_of_known(split, file, examples, known)
         known[f"data.{split}"] = text_hashes(examples)
-    batch_size = settings.train.batch_size
-    micro_batch_size = settings.train.micro_batch_of(batch_size)
-    loader = ExampleLoader(training, settings.seed, batch_size, micro_batch_size, share)
-    start = loader.start()
-    if checkpoint is not None:
-        saved = checkpoint.position(UnitPosition)
-        if saved.data != start.data:
-            raise CheckpointError(
-                f"{directory}: {train} gives other examples than when this run was begun: restore the file, or "
-                f"the tokenizer of {settings.init_from}, or start again with --overwrite"
-            )
-        start = saved
-    trained = settings.task.max_length if settings.from_scratch else source.trained_length
-    warn_of_untrained_positions(int(training.row_lengths.max()), trained, source.directory, "task.max_length")
-    return TaskInputs(
-        task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
-    )
+    return measured
+
+
+def _continued(checkpoint: Checkpoint, start: UnitPosition, settings: FinetuneRecipe, directory: Path) -> UnitPosition:
+    """The position of a checkpoint; raises CheckpointError if the examples are others than at its run's `start`."""
+    saved = checkpoint.position(UnitPosition)
+    if saved.data != start.data:
+        raise CheckpointError(
+            f"{directory}: {settings.data.files('train')} gives other examples than when this run was begun: restore "
+            f"the file, or the tokenizer of {settings.init_from}, or start again with --overwrite"
+        )
+    return saved
 
 
 def _check_dev(settings: FinetuneRecipe) -> None:
@@ -239,7 +253,7 @@ def build_module(
         transfer_layers(fresh, encoder, settings.transfer_layers)
         encoder = fresh
         attach_tokenizer(encoder, tokenizer, source.directory)
-    module = _on_kept_head(settings, task, encoder, source) if settings.keep_head else task.module(encoder)
+    module = module_on_kept_head(settings, task, encoder, source) if settings.keep_head else task.module(encoder)
     if settings.freeze_layers is not None:
         random_pooler = bool(loaded.fresh) or settings.transfer_layers is not None
         freeze_layers(encoder, settings.freeze_layers, trains_pooler=random_pooler)
@@ -259,88 +273,6 @@ def _add_rows(encoder: Encoder, tokenizer: Tokenizer, num_new_entries: int) -> N
     with torch.no_grad():
         fresh = encoder.word_embeddings[tokenizer.vocab_size - num_new_entries : tokenizer.vocab_size]
         fresh.normal_(std=encoder.settings.initializer_range)
-
-
-def _on_kept_head(settings: FinetuneRecipe, task: Task[Any], encoder: Encoder, source: ModelSource) -> TaskModule:
-    """The module with the head of `init_from`, for another task with the same labels. The head keeps its dropout unless
-    task.classifier_dropout is set."""
-    loaded = load_model(source, FINE_TUNED)
-    _check_kept_head(settings, task, loaded, source.directory)
-    _check_kept_features(settings, loaded, source.directory)
-    if loaded.head is not None and settings.task.classifier_dropout is None:
-        return task.module(encoder, loaded.head)
-    module = task.module(encoder)
-    head = module.head
-    if loaded.head is not None and isinstance(head, WindowClassifier):  # one that learns to weigh windows from now on
-        head = head.classifier
-    head.load_state_dict(loaded.head.state_dict() if loaded.head is not None else loaded.head_weights or {})
-    return module
-
-
-def _check_kept_head(settings: FinetuneRecipe, task: Task[Any], loaded: LoadedModel, source: Path) -> None:
-    """Raises ModelError for a head that predicts something other than the task."""
-    if loaded.head_kind != task.head_kind:
-        raise ModelError(
-            f"{source} has a head for {loaded.head_kind}, and {settings.task.name} needs one for {task.head_kind}: "
-            "leave out keep_head, or start from a model of the same kind"
-        )
-    if task.head_kind == "sequence_classification":
-        number, wanted = len(loaded.labels or ()), len(task.labels) or 1
-        if _problem_type(loaded) != task.problem_type or (not task.labels and number != wanted):
-            raise ModelError(
-                f"{source} has a head for {_problem_type(loaded)} with {_outputs(number)}, and {settings.task.name} "
-                f"needs one for {task.problem_type} with {_outputs(wanted)}: leave out keep_head, or start from a "
-                "model of the same kind"
-            )
-    if task.labels and loaded.labels != task.labels:
-        raise ModelError(
-            f"{source} has the labels {named(loaded.labels or ())}, and {settings.data.files('train')} has "
-            f"{named(task.labels)}: to keep the head give task.labels in the model's order, or leave out keep_head"
-        )
-
-
-def _check_kept_features(settings: FinetuneRecipe, loaded: LoadedModel, source: Path) -> None:
-    """Raises ModelError for a head that was made for other features than the recipe gives it."""
-    remembered = loaded.config.get("unmask_task", {})
-    if (top := remembered.get("encoder_top", "none")) != settings.task.encoder_top:
-        raise ModelError(
-            f"{source} was fine-tuned with task.encoder_top {top}, and it is {settings.task.encoder_top} here: set "
-            f"task.encoder_top={top}, or leave out keep_head"
-        )
-    orders = loaded.head_class == TwoOrderClassifier.__name__
-    if orders != settings.task.reads_both_orders(loaded.encoder.settings.type_vocab_size):
-        raise ModelError(
-            f"{source} has a head that reads pairs in {'both orders' if orders else 'one order'}, and the task reads "
-            f"{'one' if orders else 'both'} here: set task.two_orders={str(orders).lower()}, or leave out keep_head"
-        )
-    head = "bilstm" if loaded.head_class == FeatureHead.__name__ else "linear"
-    if head != settings.task.tagging_head:
-        raise ModelError(
-            f"{source} has a {'BiLSTM' if head == 'bilstm' else head} head, and task.tagging_head is "
-            f"{settings.task.tagging_head}: set task.tagging_head={head}, or leave out keep_head"
-        )
-    if loaded.head_class == WindowClassifier.__name__ and settings.task.window_pooling != "learnt":
-        raise ModelError(
-            f"{source} has a head that weighs windows, and task.window_pooling is {settings.task.window_pooling}: set "
-            "task.long_text=windows and task.window_pooling=learnt, or leave out keep_head"
-        )
-    for key, usual in (("feature_layers", "last"), ("bilstm_size", 768)):
-        wanted, found = getattr(settings.task, key), remembered.get(key, usual)
-        if "bilstm" in (head, top) and wanted != found:
-            raise ModelError(
-                f"task.{key} is {wanted}, and the head of {source} was made with {found}: set task.{key}={found}, or "
-                "leave out keep_head"
-            )
-
-
-def _problem_type(loaded: LoadedModel) -> str:
-    """How to read the logits of a sequence classifier; where the model does not say, as `transformers` does."""
-    alone = "regression" if len(loaded.labels or ()) == 1 else "single_label_classification"
-    return loaded.problem_type or alone
-
-
-def _outputs(count: int) -> str:
-    return f"{count} output{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)
