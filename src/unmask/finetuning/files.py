@@ -35,7 +35,7 @@ def look_at_bases(places: Mapping[str, Path]) -> dict[str, Base]:
     return {name: Base(place, _fingerprint_of(_weights_in(place), place)) for name, place in places.items()}
 
 
-def check_files(directory: Path, data: DataSettings, bases: Mapping[str, Base] = {}) -> None:
+def check_same_data(directory: Path, data: DataSettings, bases: Mapping[str, Base] = {}) -> None:
     """`check_unchanged` of a fine-tuning run's files, and of the models that the runs of a search begin from; a single
     run has its weights in its checkpoints."""
     files = _files(data)

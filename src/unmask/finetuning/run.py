@@ -17,7 +17,7 @@ from typing import Any
 
 from unmask.config import Overrides
 from unmask.errors import SettingsError
-from unmask.finetuning.files import Base, check_files, look_at_bases, shared_files
+from unmask.finetuning.files import Base, check_same_data, look_at_bases, shared_files
 from unmask.finetuning.fitting import epochs_advice, fit_to_models
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.measuring import Measurement
@@ -185,7 +185,7 @@ def _open(
     """The inputs of a run, with its module on the device; a metric that the task does not have is refused now, not at
     the first evaluation."""
     run = open_inputs(settings, directory, Share(ranks.rank, ranks.size), source)
-    check_files(directory, settings.data, bases)
+    check_same_data(directory, settings.data, bases)
     for warning in shared_files(settings.data):
         logger.warning("%s", warning)
     # Some figures have names that only examples show, such as a tag's.

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from unmask.errors import ModelError, SettingsError
-from unmask.inference.ensemble import answers_of
+from unmask.inference.ensemble import CHOSEN, answers_of
 from unmask.io.paths import GENERATOR, model_directory
 from unmask.io.writing import refuse_inputs_inside, write_json, writing_directory
 from unmask.models.hub.config import MADE_BY, TRAINED_LENGTH
@@ -25,8 +25,6 @@ from unmask.training.run.model_place import check_place
 
 _OF_TRAINING = ("hidden_dropout_prob", "embedding_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 """Settings in which the models may differ: they say nothing of what a model computes when it answers."""
-_CHOSEN = ("thresholds", "null_threshold")
-"""What was chosen on a dev file for the weights of one model."""
 
 logger = logging.getLogger("unmask")
 
@@ -125,7 +123,7 @@ def _config(sources: Sequence[ModelSource]) -> dict[str, Any]:
     if trained:
         config[TRAINED_LENGTH] = min(trained)
     task = config.get("unmask_task")
-    if isinstance(task, dict) and (chosen := [name for name in _CHOSEN if task.get(name) is not None]):
+    if isinstance(task, dict) and (chosen := [name for name in CHOSEN if task.get(name) is not None]):
         config["unmask_task"] = {name: value for name, value in task.items() if name not in chosen}
         logger.warning("%s: left out, for it was chosen on dev for the weights of one model", " and ".join(chosen))
     return config

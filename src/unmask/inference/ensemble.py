@@ -41,7 +41,8 @@ _SAME_TASK = (
 )
 """What a model remembers of its task that decides how inputs are read and answered, once for all members."""
 
-_CHOSEN = ("null_threshold", "thresholds")
+CHOSEN = ("null_threshold", "thresholds")
+"""Settings of a task that are chosen on a dev file, for the weights of one model or for an ensemble."""
 
 _ANSWERS_BY_TOKEN = ("TokenClassification", "QuestionAnswering")
 """Heads with an output for each token: their outputs can only be combined over the same tokens."""
@@ -107,7 +108,7 @@ def read_chosen(directory: Path) -> dict[str, Any]:
     Raises:
         ModelError: `ensemble.json` cannot be read.
     """
-    return {name: value for name, value in _read(directory / ENSEMBLE).items() if name in _CHOSEN and value is not None}
+    return {name: value for name, value in _read(directory / ENSEMBLE).items() if name in CHOSEN and value is not None}
 
 
 def keep_chosen(directory: Path, chosen: Mapping[str, Any]) -> None:
@@ -119,7 +120,7 @@ def keep_chosen(directory: Path, chosen: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = read_object(path, ModelError)
-        members, threshold, thresholds = content["members"], *(content.get(name) for name in _CHOSEN)
+        members, threshold, thresholds = content["members"], *(content.get(name) for name in CHOSEN)
         if not (isinstance(members, list) and members and all(isinstance(member, str) for member in members)):
             raise ValueError("`members` is not a list of paths")
         if threshold is not None and not _is_number(threshold):

@@ -150,11 +150,11 @@ def plan_trials(settings: FinetuneRecipe) -> list[Trial]:
     if search.transfer_layers and settings.from_scratch:
         raise SettingsError("search.transfer_layers takes layers from a model, and from_scratch=true none: keep one")
     checkpoints = _checkpoints(settings)
-    labels = _labels(checkpoints)
+    names = _short_names(checkpoints)
     numbers_of_layers: list[int | None] = [*search.transfer_layers] or [settings.transfer_layers]
     trials = []
     for (checkpoint, label), layers, learning_rate, batch_size, length in product(
-        zip(checkpoints, labels, strict=True),
+        zip(checkpoints, names, strict=True),
         numbers_of_layers,
         search.learning_rates or [settings.optimizer.learning_rate],
         search.batch_sizes or [settings.train.batch_size],
@@ -198,17 +198,17 @@ def _checkpoints(settings: FinetuneRecipe) -> list[str]:
     return settings.search.checkpoints or [settings.init_from]
 
 
-def _labels(checkpoints: Sequence[str]) -> list[str]:
+def _short_names(checkpoints: Sequence[str]) -> list[str]:
     """Short names for models, all different."""
-    labels: list[str] = []
+    names: list[str] = []
     for number, checkpoint in enumerate(checkpoints, start=1):
         path = Path(checkpoint)
         last = path.parent.name if path.name == MODEL and path.parent.name else path.name
-        label = re.sub(r"[^\w.-]+", "-", last) or "checkpoint"
-        while label in labels:
-            label = f"{label}-{number}"
-        labels.append(label)
-    return labels
+        name = re.sub(r"[^\w.-]+", "-", last) or "checkpoint"
+        while name in names:
+            name = f"{name}-{number}"
+        names.append(name)
+    return names
 
 
 def _short(value: float) -> str:
