@@ -9,6 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from unmask.errors import InputError
+from unmask.io.rows import find_field
+
+
+def beside_input(fields: Mapping[str, Any], id_column: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written for an input with these fields: its `id` where it has one, `input`, and the answer to it."""
+    line = {"id": find_field(fields, id_column), "input": dict(fields), **answer}
+    return {name: value for name, value in line.items() if name != "id" or value is not None}
 
 
 def answer_lines(predictions: Iterable[Mapping[str, Any]], suffix: str) -> Iterator[str]:

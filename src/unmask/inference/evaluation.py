@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import SettingsError
 from unmask.inference.example_sets import counted_in
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
@@ -56,10 +55,8 @@ def evaluate(
         UserError: the model does not load, or the file cannot be read or has a label that the model does not know, or a
             column or setting does not apply here.
     """
-    if task is not None and isinstance(model, Predictor):
-        raise SettingsError(f"task={task}: a loaded Predictor has its task: give it to load_predictor")
     data = as_files(data)
-    loaded = model if isinstance(model, Predictor) else load_predictor(model, task, device=device, precision=precision)
+    loaded = load_predictor(model, task, device=device, precision=precision)
     predictor = loaded.with_options(columns, settings, "evaluate")
     its_task = predictor.task
     total = None

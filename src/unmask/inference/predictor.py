@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.errors import InputError, ModelError, OutputError
-from unmask.inference.answer_lines import answer_lines
+from unmask.errors import InputError, ModelError, OutputError, SettingsError
+from unmask.inference.answer_lines import answer_lines, beside_input
 from unmask.inference.deciding import ALWAYS, Deciding
 from unmask.inference.ensemble import check_members, read_chosen, read_members, task_of_all
 from unmask.inference.example_sets import (
@@ -39,7 +39,7 @@ from unmask.inference.task_options import (
 from unmask.io.input_files import DataPath, as_files
 from unmask.io.paths import is_onnx, model_directory
 from unmask.io.progress import Advance, Progress, not_shown
-from unmask.io.rows import Row, find_field
+from unmask.io.rows import Row
 from unmask.io.writing import refuse_existing, refuse_inputs_inside, writing
 from unmask.models.hub.directory import blank_model, load_model
 from unmask.models.hub.uses import FINE_TUNED
@@ -115,12 +115,7 @@ class Predictor:
     def answer(self, part: ExampleSet, advance: Advance = not_shown) -> list[dict[str, Any]]:
         """For each example of a set that was encoded with `tokenizer`, what `predict` yields."""
         predictions = zip(part.examples, self.decode(part, advance), strict=True)
-        return [self.beside_input(example.fields, prediction) for example, prediction in predictions]
-
-    def beside_input(self, fields: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
-        """What `predict` yields for an input with these fields."""
-        answer = {"id": find_field(fields, self.task.id_column), "input": dict(fields), **prediction}
-        return {name: value for name, value in answer.items() if name != "id" or value is not None}
+        return [beside_input(example.fields, self.task.id_column, prediction) for example, prediction in predictions]
 
     def decode(self, part: ExampleSet, advance: Advance = not_shown) -> list[Prediction]:
         """One prediction for each example of a set that was encoded with `tokenizer`."""
@@ -170,21 +165,25 @@ class Predictor:
 
 
 def load_predictor(
-    model: str | Path, task: str | None = None, *, device: str = "auto", precision: str = "fp32"
+    model: str | Path | Predictor, task: str | None = None, *, device: str = "auto", precision: str = "fp32"
 ) -> Predictor:
     """Loads a fine-tuned model.
 
     Args:
         model: the directory of a model (one that `transformers` fine-tuned, too), of the run that made it, or of an
-            ensemble.
+            ensemble; a loaded one is returned as it is.
         task: a task's name, if it is not the one that the model was trained on.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32` or `bf16`.
 
     Raises:
         ModelError: there is no such model, it has no head, or it does not load.
-        SettingsError: no such task, device or precision.
+        SettingsError: no such task, device or precision, or a task for a loaded one.
     """
+    if isinstance(model, Predictor):
+        if task is not None:
+            raise SettingsError(f"task={task}: a loaded Predictor has its task: load its directory with this one")
+        return model
     members = read_members(Path(model))
     if any(map(is_onnx, members or ())):
         device = "cpu"
@@ -257,7 +256,7 @@ def predict(
     Raises:
         UserError: the model does not load, or an input lacks its text or is too long for a model that does not cut.
     """
-    predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
+    predictor = load_predictor(model, device=device, precision=precision)
     return predictor(_numbered(rows))
 
 
@@ -303,7 +302,7 @@ def predict_file(
         InputError: see `read_inputs`; or plain texts were given to a model for pairs.
         SettingsError: see `with_options`, `Deciding.check` and `read_inputs`.
     """
-    predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
+    predictor = load_predictor(model, device=device, precision=precision)
     predictor = predictor.with_options(columns, settings)
     deciding.check(predictor.task)
     return deciding(predictor(_rows(predictor, path, columns, format), advance), predictor.task)
@@ -352,7 +351,7 @@ def write_predictions(
         )
     refuse_existing(out, overwrite)
     refuse_inputs_inside(out, as_files(path).paths)
-    predictor = model if isinstance(model, Predictor) else load_predictor(model, device=device, precision=precision)
+    predictor = load_predictor(model, device=device, precision=precision)
     if out.suffix == ".json" and predictor.task.kind != "qa":
         raise OutputError(
             f"{out}: .json is {{id: answer}}, for answers to questions, and the model's task is "
@@ -380,7 +379,7 @@ def _survey(predictor: Predictor, rows: Iterator[Row], suffix: str) -> int:
         for part in predictor.sets(task.read_all(rows), counts):
             for example in part.examples:
                 unknown = {"id": example.id, "answer": ""} if isinstance(example, QaExample) else {}
-                yield predictor.beside_input(example.fields, unknown)
+                yield beside_input(example.fields, task.id_column, unknown)
             progress.advance(len(part.examples))
 
     with Progress("looking through the inputs", unit="inputs") as progress, naming_columns():

@@ -291,6 +291,9 @@ def test_a_loaded_predictor_serves_again_and_again(single: Path) -> None:
     assert isinstance(predictor, Predictor)
     first, second = (list(predict(predictor, [{"text": "a man"}])) for _ in range(2))
     assert first == second
+    assert load_predictor(predictor) is predictor
+    with pytest.raises(SettingsError, match="task=sst2: a loaded Predictor has its task"):
+        load_predictor(predictor, "sst2")
 
 
 def test_fields_that_are_no_number_are_those_of_the_same_example(single: Path, tmp_path: Path) -> None:

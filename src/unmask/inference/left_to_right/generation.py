@@ -110,9 +110,7 @@ def generate(
     if not isinstance(seed, Integral) or not 0 <= seed < 2**63:
         raise SettingsError(f"seed {seed}: expected a whole number from 0 to 2**63 - 1")
     sampling = Sampling(temperature, top_k, top_p)
-    loaded = (
-        model if isinstance(model, LanguageModel) else load_language_model(model, device=device, precision=precision)
-    )
+    loaded = load_language_model(model, device=device, precision=precision)
     if not is_text(prompt):
         raise InputError("the prompt holds half of a surrogate pair: expected text in UTF-8")
     [text] = loaded.tokenizer.encode_batch([prompt])

@@ -36,11 +36,13 @@ class LanguageModel(LeftToRightScorer):
         return logits[0, : self.tokenizer.vocab_size].float().cpu()
 
 
-def load_language_model(model: str | Path, *, device: str = "auto", precision: str = "fp32") -> LanguageModel:
+def load_language_model(
+    model: str | Path | LanguageModel, *, device: str = "auto", precision: str = "fp32"
+) -> LanguageModel:
     """Loads a left-to-right language model.
 
     Args:
-        model: a model's directory, or that of the run that made it.
+        model: a model's directory, or that of the run that made it; a loaded one is returned as it is.
         device: `auto`, `cpu` or `cuda`.
         precision: `fp32` or `bf16`.
 
@@ -48,6 +50,8 @@ def load_language_model(model: str | Path, *, device: str = "auto", precision: s
         ModelError: there is no such model, it does not predict the next token, or it does not load.
         SettingsError: no such device.
     """
+    if isinstance(model, LanguageModel):
+        return model
     compute = inference_compute(device, precision)
     directory = model_directory(model)
     loaded = load_model(directory, CAUSAL)

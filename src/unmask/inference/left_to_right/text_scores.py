@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import ModelError
+from unmask.inference.answer_lines import beside_input
 from unmask.inference.coverage import Coverage
 from unmask.inference.example_sets import in_sets
 from unmask.inference.inputs import read_inputs, refuse_header
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.rows import find_field
 from unmask.models.hub.uses import NOT_FINITE
 from unmask.tasks.base import ExampleCounts
 from unmask.tasks.rows import checked_text, choose_layout
@@ -51,9 +51,7 @@ def score_texts(
     """
     named = as_columns(columns)
     column = named.text or "text"
-    loaded = (
-        model if isinstance(model, LanguageModel) else load_language_model(model, device=device, precision=precision)
-    )
+    loaded = load_language_model(model, device=device, precision=precision)
     counts, coverage = ExampleCounts(), Coverage(loaded.tokenizer, str(data))
     for rows in in_sets(read_inputs(as_files(data)), _MOST_TEXTS):
         if not counts.examples:
@@ -71,9 +69,7 @@ def score_texts(
         for row, values in zip(rows, scored, strict=True):
             if not values.isfinite().all():
                 raise ModelError(NOT_FINITE)
-            identity = find_field(row.fields, named.id or "id")
-            kept = {} if identity is None else {"id": identity}
-            total = float(values.double().sum())
-            yield {**kept, "input": dict(row.fields), "log_probability": total, "num_tokens": len(values)}
+            answer = {"log_probability": float(values.double().sum()), "num_tokens": len(values)}
+            yield beside_input(row.fields, named.id or "id", answer)
     coverage.note(counts)
     counts.log(data)

@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.errors import InputError, SettingsError
+from unmask.inference.answer_lines import beside_input
 from unmask.inference.coverage import Coverage
 from unmask.inference.evaluation import named_figures, warn_if_degenerate
 from unmask.inference.example_sets import in_sets
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
 from unmask.inference.task_options import NOTHING_SAID, Columns, as_columns
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.rows import find_field
 from unmask.tasks.base import ExampleCounts, Prediction
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import Choice, answer
@@ -278,9 +278,7 @@ def open_zero_shot(
         )
     if threshold is not None and not math.isfinite(threshold):
         raise SettingsError(f"threshold {threshold}: expected a number, the mean log-probability of a good text")
-    loaded = (
-        model if isinstance(model, LanguageModel) else load_language_model(model, device=device, precision=precision)
-    )
+    loaded = load_language_model(model, device=device, precision=precision)
     zero_shot = ZeroShot(loaded, fitted, heuristic)
     if heuristic.method != "acceptability" or heuristic.threshold is not None:
         return zero_shot
@@ -372,11 +370,8 @@ def predict_zero_shot(zero_shot: ZeroShot, data: str | DataPath) -> Iterator[dic
     Raises:
         InputError: the file cannot be read, or an example does not fit the method.
     """
-    id_name = zero_shot.task.id_column
     for example, prediction in zero_shot.predict(data):
-        identity = find_field(example.fields, id_name)
-        kept = {} if identity is None else {"id": identity}
-        yield {**kept, "input": dict(example.fields), **prediction}
+        yield beside_input(example.fields, zero_shot.task.id_column, prediction)
 
 
 def evaluate_zero_shot(zero_shot: ZeroShot, data: str | DataPath) -> dict[str, Any]:
