@@ -14,10 +14,8 @@ Nothing is divided by the length. Other special tokens are read, but do not coun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -37,6 +35,7 @@ from unmask.models.hub.uses import NOT_FINITE
 from unmask.models.kernels.decoder_loss import Decoder, score_decoder
 from unmask.objectives.causal_lm import next_token_decoder, next_token_log_probabilities
 from unmask.tasks.encoded import BATCH_TOKENS, EncodedExamples
+from unmask.tasks.minimal_pairs.threads import side_by_side
 from unmask.tokenization.kinds.word_characters import WordTokenizer
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -48,10 +47,6 @@ PllMode = Literal["original", "word-left-to-right"]
 _LONGEST = 512
 """Tokens of what is called a sentence; a masked model reads it once for each of its tokens."""
 
-_AHEAD = 16
-"""Batches for each thread that are made before any of them is scored."""
-
-T = TypeVar("T")
 Scores = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
@@ -145,7 +140,7 @@ class MaskedScorer:
         spans = [slice(*_text_span(self.tokenizer, each.ids)) for each in sentences]
         num_tokens = sum(len(each) * (span.stop - span.start) for each, span in zip(found, spans, strict=True))
         batches = self._masked_batches(sentences)
-        for copies in _side_by_side(lambda copies: self._score(rows, copies, found), batches, self.compute.device):
+        for copies in side_by_side(lambda copies: self._score(rows, copies, found), batches, self.compute.device):
             advance(len(sentences) * sum(len(found[copy.sentence]) for copy in copies) / max(1, num_tokens))
         three = zip(sentences, found, spans, strict=True)
         return [TokenScores(sentence.ids[span], each[span]) for sentence, each, span in three]
@@ -372,25 +367,6 @@ def _words_of(tokenizer: TextTokenizer, sentence: str) -> Ids:
 def _rows(sentences: Sequence[Sentence]) -> EncodedExamples:
     """A row for each sentence, of segment A."""
     return EncodedExamples.from_lists([each.ids.tolist() for each in sentences], [len(each.ids) for each in sentences])
-
-
-def _side_by_side(score: Callable[[T], None], parts: Iterator[T], device: torch.device) -> Iterator[T]:
-    """Scores each part, and yields it then: on the CPU as many at once as PyTorch has threads, each on one of them.
-
-    Sentences make small products, of which two threads that share each finish fewer than two that have one each.
-    """
-    num_threads = torch.get_num_threads() if device.type == "cpu" else 1
-    while group := list(islice(parts, _AHEAD * num_threads if num_threads > 1 else 1)):
-        if len(group) == 1:
-            score(group[0])
-            yield group[0]
-            continue
-        try:
-            with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-                for part, _ in zip(group, threads.map(score, group), strict=True):  # raises what one of them raised
-                    yield part
-        finally:
-            torch.set_num_threads(num_threads)  # or threads that are begun later would have one
 
 
 def _in_batches(
