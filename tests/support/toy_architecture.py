@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
+from unmask.models.encoder import TokenEncoder
 from unmask.models.family import Family, ModelClass, WeightNames
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import initialise, new_embedding
@@ -52,27 +51,16 @@ class ToyBlock(nn.Module):
         return hidden + torch.tanh(mixed)
 
 
-class ToyEncoder(nn.Module):
-    reads_words: Literal[False] = False
-
+class ToyEncoder(TokenEncoder):
     def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__()
-        self.settings = settings
+        super().__init__(settings)
         self.embeddings = nn.ModuleDict({"word": new_embedding(settings.vocab_size, settings.hidden_size)})
         self.blocks = nn.ModuleList(ToyBlock(settings.hidden_size) for _ in range(settings.num_hidden_layers))
         initialise(self, settings.initializer_range)
-        self.pooler = None
-
-    @property
-    def word_embeddings(self) -> Tensor:
-        return self.embeddings["word"].weight
 
     def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         hidden = self.hidden_states(batch)[-1]
         return hidden if wanted is None else hidden[wanted]
-
-    def summary(self, batch: Batch) -> Tensor:
-        return self(batch, batch.first_tokens)
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         states = [self.embeddings["word"](batch.input_ids)]

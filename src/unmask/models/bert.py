@@ -6,17 +6,15 @@ would see only itself, so the last token represents a sequence there, as in GPT-
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
-from unmask.batch import Batch
 from unmask.errors import SettingsError
+from unmask.models.encoder import TokenEncoder
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import every_hidden_state, new_blocks, run_blocks
+from unmask.models.transformer import new_blocks
 
 
 class Pooler(nn.Module):
@@ -32,7 +30,7 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first_hidden))
 
 
-class BertEncoder(nn.Module):
+class BertEncoder(TokenEncoder):
     """Embeddings and blocks, and beside them the pooler, which the heads that read the first token call.
 
     RoBERTa's is the same (Liu et al. 2019), except that its positions are counted from `pad_token_id` + 1, as in
@@ -45,49 +43,16 @@ class BertEncoder(nn.Module):
         SettingsError: a pooler is requested for a causal encoder.
     """
 
-    reads_words: Literal[False] = False
-
     def __init__(self, settings: EncoderSettings, pooler: bool = True) -> None:
-        super().__init__()
+        super().__init__(settings)
         if pooler and settings.causal:
             raise SettingsError(
                 "model.causal is true, and a pooler reads [CLS], the first token, which sees only itself then: take an "
                 "objective without one (objective.name=causal_lm, or objective.sentence_objective=none), or leave out "
                 "model.causal"
             )
-        self.settings = settings
         self.embeddings = Embeddings(settings, settings.hidden_size)
-        self.blocks = new_blocks(settings, settings.causal)
+        self.blocks = new_blocks(settings)
         initialise(self, settings.initializer_range)
-        self.pooler = Pooler(settings.hidden_size, settings.initializer_range) if pooler else None
-
-    @property
-    def word_embeddings(self) -> Tensor:
-        """(vocab, hidden): the decoder of the masked-LM head is tied to it."""
-        return self.embeddings.word.weight
-
-    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
-        """The last hidden states.
-
-        Args:
-            batch: no sequence longer than `settings.num_positions`.
-            wanted: (wanted,) int64: the tokens whose hidden states are wanted; None: all. The first tokens are
-                `batch.first_tokens`.
-
-        Returns:
-            (tokens, hidden), or (wanted, hidden).
-        """
-        return run_blocks(self, batch, wanted)
-
-    def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): what represents each whole sequence: the first token, pooled if there is a pooler; in a
-        causal encoder the last one."""
-        if self.settings.causal:
-            last: Tensor = self(batch, batch.last_tokens)
-            return last
-        first: Tensor = self(batch, batch.first_tokens)
-        return first if self.pooler is None else self.pooler(first)
-
-    def hidden_states(self, batch: Batch) -> list[Tensor]:
-        """The embeddings' output, then each block's, the last one the same as `forward`'s; each (tokens, hidden)."""
-        return every_hidden_state(self, batch)
+        if pooler:
+            self.pooler = Pooler(settings.hidden_size, settings.initializer_range)

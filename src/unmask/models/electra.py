@@ -6,15 +6,14 @@ pooler. Discriminator and generator are both of this kind; their heads differ, a
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
 
 from unmask.batch import Batch
+from unmask.models.encoder import TokenEncoder
 from unmask.models.kernels.products import Linear
 from unmask.models.layers import Embeddings, initialise
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import every_hidden_state, new_blocks, run_blocks
+from unmask.models.transformer import new_blocks
 
 
 class ElectraEmbeddings(nn.Module):
@@ -32,36 +31,21 @@ class ElectraEmbeddings(nn.Module):
         return embedded if self.projection is None else self.projection(embedded)
 
 
-class ElectraEncoder(nn.Module):
+class ElectraEncoder(TokenEncoder):
     """Embeddings and blocks."""
 
-    reads_words: Literal[False] = False
+    embeddings: ElectraEmbeddings
 
     def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__()
-        self.settings = settings
+        super().__init__(settings)
         self.embeddings = ElectraEmbeddings(settings)
         self.blocks = new_blocks(settings)
         initialise(self, settings.initializer_range)
-        self.pooler = None
 
     @property
     def word_embeddings(self) -> Tensor:
         """(vocab, embedding_size): the decoder of the generator's head is tied to it."""
         return self.embeddings.narrow.word.weight
-
-    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
-        """The last hidden states, as `BertEncoder.forward`."""
-        return run_blocks(self, batch, wanted)
-
-    def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): the first token of each sequence."""
-        first: Tensor = self(batch, batch.first_tokens)
-        return first
-
-    def hidden_states(self, batch: Batch) -> list[Tensor]:
-        """The embeddings' output, projected, then each block's; each (tokens, hidden)."""
-        return every_hidden_state(self, batch)
 
 
 def generator_settings(settings: EncoderSettings, size: float, tied: bool) -> EncoderSettings:

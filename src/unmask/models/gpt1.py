@@ -6,16 +6,15 @@ positions only, without segments or normalisation, and there is no pooler. Block
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
+from unmask.models.encoder import TokenEncoder
 from unmask.models.kernels.products import to_autocast
 from unmask.models.layers import initialise, new_embedding
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import every_hidden_state, new_blocks, run_blocks
+from unmask.models.transformer import new_blocks
 
 
 class Gpt1Embeddings(nn.Module):
@@ -37,33 +36,11 @@ class Gpt1Embeddings(nn.Module):
         return dropout(to_autocast(summed), self.dropout_prob, self.training)
 
 
-class Gpt1Encoder(nn.Module):
+class Gpt1Encoder(TokenEncoder):
     """Embeddings and causal blocks; `token_type_ids` of a batch are ignored."""
 
-    reads_words: Literal[False] = False
-
     def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__()
-        self.settings = settings
+        super().__init__(settings)
         self.embeddings = Gpt1Embeddings(settings)
-        self.blocks = new_blocks(settings, causal=True)
+        self.blocks = new_blocks(settings)
         initialise(self, settings.initializer_range)
-        self.pooler = None
-
-    @property
-    def word_embeddings(self) -> Tensor:
-        """(vocab, hidden): the decoder of language modelling is tied to it."""
-        return self.embeddings.word.weight
-
-    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
-        """The last hidden states, as `BertEncoder.forward`."""
-        return run_blocks(self, batch, wanted)
-
-    def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): the last token of each sequence, the only one that sees all of it (section 3.2)."""
-        last: Tensor = self(batch, batch.last_tokens)
-        return last
-
-    def hidden_states(self, batch: Batch) -> list[Tensor]:
-        """The embeddings' output, then each block's; each (tokens, hidden)."""
-        return every_hidden_state(self, batch)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -106,17 +105,6 @@ class FeedForward(nn.Module):
         """down(activation(up(hidden))), (rows, hidden)."""
         output: Tensor = self.down(activated(self.up, hidden, self.activation))
         return output
-
-
-class Stack(Protocol):
-    """An encoder: embeddings, which take a batch to (tokens, hidden), and blocks."""
-
-    @property
-    def settings(self) -> EncoderSettings: ...
-    @property
-    def embeddings(self) -> nn.Module: ...
-    @property
-    def blocks(self) -> nn.ModuleList: ...
 
 
 def check_lengths(batch: Batch, settings: EncoderSettings) -> None:

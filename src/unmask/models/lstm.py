@@ -10,13 +10,12 @@ model: its directories are in a layout of our own.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.models.dropout import dropout
+from unmask.models.encoder import TokenEncoder
 from unmask.models.gpt1 import Gpt1Embeddings
 from unmask.models.kernels.lstm_sequences import read_sequences
 from unmask.models.kernels.products import Linear, to_autocast
@@ -45,37 +44,23 @@ class LstmLayer(nn.Module):
         return dropout(output, self.dropout_prob, self.training)
 
 
-class LstmEncoder(nn.Module):
+class LstmEncoder(TokenEncoder):
     """Embeddings and stacked LSTMs of `intermediate_size` units; `token_type_ids` and `position_ids` of a batch are
     ignored."""
 
-    reads_words: Literal[False] = False
-
     def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__()
-        self.settings = settings
+        super().__init__(settings)
         self.embeddings = Gpt1Embeddings(settings)
         self.blocks = nn.ModuleList(
             LstmLayer(settings.hidden_size, settings.intermediate_size, settings.hidden_dropout_prob)
             for _ in range(settings.num_hidden_layers)
         )
         initialise(self, settings.initializer_range)
-        self.pooler = None
-
-    @property
-    def word_embeddings(self) -> Tensor:
-        """(vocab, hidden): the decoder of language modelling is tied to it."""
-        return self.embeddings.word.weight
 
     def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
-        """The last hidden states, as `BertEncoder.forward`."""
+        """The last hidden states, as `TokenEncoder.forward`."""
         hidden = self.hidden_states(batch)[-1]
         return hidden if wanted is None else hidden[wanted]
-
-    def summary(self, batch: Batch) -> Tensor:
-        """(sequences, hidden): the last token of each sequence, the only one that comes after all of it."""
-        last: Tensor = self(batch, batch.last_tokens)
-        return last
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each layer's; each (tokens, hidden)."""

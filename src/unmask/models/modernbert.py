@@ -9,7 +9,6 @@ window around each token. Its decoder is the same, read from left to right.
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +16,14 @@ from torch.nn import functional
 
 from unmask.batch import Batch
 from unmask.models.dropout import add_dropout, dropout
+from unmask.models.encoder import TokenEncoder
 from unmask.models.kernels.gated_gelu import gated_gelu
 from unmask.models.kernels.products import Linear, to_autocast
 from unmask.models.kernels.rotary import rotate
 from unmask.models.kernels.row_layout import Layout
 from unmask.models.layers import ACTIVATIONS, initialise, new_embedding
 from unmask.models.settings import EncoderSettings
-from unmask.models.transformer import SelfAttention, every_hidden_state, run_blocks
+from unmask.models.transformer import SelfAttention
 
 RESIDUAL_OUTPUTS = ("attention.output.weight", "feed_forward.down.weight")
 """Weights whose outputs are added to the hidden states. Fresh ones are divided by sqrt(2 x layers), so that their
@@ -54,7 +54,7 @@ class RotaryAttention(SelfAttention):
     """
 
     def __init__(self, settings: EncoderSettings, window: int | None, theta: float) -> None:
-        super().__init__(settings, settings.is_causal, window)
+        super().__init__(settings, window)
         self.theta = theta
 
     def parts(self, hidden: Tensor, layout: Layout) -> Tensor:
@@ -111,14 +111,11 @@ class ModernBertBlock(nn.Module):
         return output
 
 
-class ModernBertEncoder(nn.Module):
+class ModernBertEncoder(TokenEncoder):
     """Embeddings, blocks and the norm behind them."""
 
-    reads_words: Literal[False] = False
-
     def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__()
-        self.settings = settings
+        super().__init__(settings)
         self.embeddings = ModernBertEmbeddings(settings)
         self.blocks = nn.ModuleList(ModernBertBlock(settings, number) for number in range(settings.num_hidden_layers))
         self.final_norm = nn.LayerNorm(settings.hidden_size, settings.layer_norm_eps, bias=settings.norm_bias)
@@ -127,27 +124,17 @@ class ModernBertEncoder(nn.Module):
             for name, weight in self.blocks.named_parameters():
                 if name.endswith(RESIDUAL_OUTPUTS):
                     weight.div_(math.sqrt(2 * settings.num_hidden_layers))
-        self.pooler = None
-
-    @property
-    def word_embeddings(self) -> Tensor:
-        """(vocab, hidden): the decoder of the masked-LM head is tied to it, unless `tie_word_embeddings` is False."""
-        return self.embeddings.word.weight
 
     def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
-        """The last hidden states, normalised, as `BertEncoder.forward`."""
-        hidden: Tensor = self.final_norm(run_blocks(self, batch, wanted))
+        """The last hidden states, normalised, as `TokenEncoder.forward`."""
+        hidden: Tensor = self.final_norm(super().forward(batch, wanted))
         return hidden
 
     def summary(self, batch: Batch) -> Tensor:
         """(sequences, hidden): the first token, or with `classifier_pooling` "mean" the mean of all tokens; of
         a decoder the last one."""
-        if self.settings.is_causal:
-            last: Tensor = self(batch, batch.last_tokens)
-            return last
-        if self.settings.classifier_pooling == "cls":
-            first: Tensor = self(batch, batch.first_tokens)
-            return first
+        if self.settings.is_causal or self.settings.classifier_pooling == "cls":
+            return super().summary(batch)
         hidden = self(batch)
         sums = hidden.new_zeros(batch.num_sequences, hidden.shape[1], dtype=torch.float32)  # of up to 8,192 numbers
         sums = sums.index_add(0, batch.sequence_of_token(), hidden.float())
@@ -158,5 +145,5 @@ class ModernBertEncoder(nn.Module):
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output, then each block's, the last one normalised, the same as `forward`'s; each (tokens,
         hidden)."""
-        *states, last = every_hidden_state(self, batch)
+        *states, last = super().hidden_states(batch)
         return [*states, self.final_norm(last)]

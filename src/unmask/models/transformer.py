@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unmask.batch import Batch
 from unmask.models.attention import attend
 from unmask.models.dropout import add_dropout
 from unmask.models.kernels.products import Linear
-from unmask.models.kernels.row_layout import Layout, layout_for
-from unmask.models.layers import FeedForward, Stack, check_lengths
+from unmask.models.kernels.row_layout import Layout
+from unmask.models.layers import FeedForward
 from unmask.models.settings import EncoderSettings
 
 
@@ -23,14 +22,14 @@ class SelfAttention(nn.Module):
     """Multi-head self-attention; queries, keys and values come from one matrix product. A `window` is how
     many tokens each token sees on either side; None: all of its sequence."""
 
-    def __init__(self, settings: EncoderSettings, causal: bool = False, window: int | None = None) -> None:
+    def __init__(self, settings: EncoderSettings, window: int | None = None) -> None:
         super().__init__()
         hidden = settings.hidden_size
         self.query_key_value = Linear(hidden, 3 * hidden, settings.attention_bias)
         self.output = Linear(hidden, hidden, settings.attention_bias)
         self.num_heads = settings.num_attention_heads
         self.dropout_prob = settings.attention_probs_dropout_prob
-        self.causal = causal
+        self.causal = settings.is_causal
         self.window = window
 
     def parts(self, hidden: Tensor, layout: Layout) -> Tensor:
@@ -49,10 +48,10 @@ class SelfAttention(nn.Module):
 class Block(nn.Module):
     """One layer of the encoder: self-attention, then feed-forward."""
 
-    def __init__(self, settings: EncoderSettings, causal: bool = False) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
         hidden, eps = settings.hidden_size, settings.layer_norm_eps
-        self.attention = SelfAttention(settings, causal)
+        self.attention = SelfAttention(settings)
         self.attention_norm = nn.LayerNorm(hidden, eps)
         self.feed_forward = FeedForward(hidden, settings.intermediate_size, settings.hidden_act)
         self.feed_forward_norm = nn.LayerNorm(hidden, eps)
@@ -78,42 +77,6 @@ class Block(nn.Module):
         return output
 
 
-def new_blocks(settings: EncoderSettings, causal: bool = False) -> nn.ModuleList:
+def new_blocks(settings: EncoderSettings) -> nn.ModuleList:
     """The blocks of an encoder of these sizes; `initialise` gives them their weights."""
-    return nn.ModuleList(Block(settings, causal) for _ in range(settings.num_hidden_layers))
-
-
-def run_blocks(encoder: Stack, batch: Batch, wanted: Tensor | None) -> Tensor:
-    """The last hidden states.
-
-    Args:
-        wanted: (wanted,) int64: the tokens whose hidden states are wanted; None: all. The last block then computes only
-            those, with the same result (which saves a tenth of a pre-training step of BERT-Small).
-
-    Returns:
-        (tokens, hidden), or (wanted, hidden).
-    """
-    hidden, layout = _embed(encoder, batch)
-    *lower, last = encoder.blocks
-    for block in lower:
-        hidden = block(hidden, layout)
-    if wanted is None:
-        return layout.leave(last(hidden, layout))
-    output: Tensor = last(hidden, layout, layout.rows_of(wanted))
-    return output[: len(wanted)]  # `rows_of` may have repeated row 0 to round their number
-
-
-def every_hidden_state(encoder: Stack, batch: Batch) -> list[Tensor]:
-    """The embeddings' output, then each block's, the last one the same as `run_blocks`'; each (tokens, hidden)."""
-    hidden, layout = _embed(encoder, batch)
-    states = [hidden]
-    for block in encoder.blocks:
-        states.append(block(states[-1], layout))
-    return [layout.leave(state) for state in states]
-
-
-def _embed(encoder: Stack, batch: Batch) -> tuple[Tensor, Layout]:
-    check_lengths(batch, encoder.settings)
-    embedded = encoder.embeddings(batch)
-    layout = layout_for(batch, embedded)
-    return layout.enter(embedded), layout
+    return nn.ModuleList(Block(settings) for _ in range(settings.num_hidden_layers))
