@@ -217,7 +217,7 @@ def test_the_angles_are_theirs_to_the_bit(head_size: int) -> None:
     settings = settings_of("modernbert", hidden_size=head_size, num_attention_heads=1)
     theirs = new_theirs("ModernBertModel", settings).rotary_emb
     places = torch.arange(8192)
-    layout = Layout(torch.tensor([0, 8192]), (8192,), 8192, places)
+    layout = Layout(torch.tensor([0, 8192]), (8192,), 8192, position_ids=places)
     thetas = {"full_attention": settings.global_rope_theta, "sliding_attention": settings.local_rope_theta}
     for kind, theta in thetas.items():
         ones = torch.ones(8192, 3, 1, head_size)

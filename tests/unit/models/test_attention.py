@@ -60,7 +60,7 @@ def test_each_sequence_attends_to_itself_alone(
     generator = torch.Generator().manual_seed(sum(lengths))
     packed = torch.randn(4, sum(lengths), num_heads, head_size, generator=generator)
     inputs = [part.clone().requires_grad_() for part in packed[:3]]
-    layout = Layout(bounds_of(lengths), lengths, max(lengths), reuses_shapes)
+    layout = Layout(bounds_of(lengths), lengths, max(lengths), reuses_shapes=reuses_shapes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "choose_backend", lambda *_: (backend, ""))
         rows = layout.enter(torch.stack(inputs, 1))

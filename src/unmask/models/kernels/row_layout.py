@@ -20,7 +20,7 @@ padded to 5. Its `slots` say where each of the 39 tokens is among the 30 + 2 x 5
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +63,7 @@ class Layout:
             only the device has.
         max_length: upper bound on the tokens of a sequence.
         position_ids: (tokens,) int64, as in `Batch`; None where no layer needs them.
+        left_to_right: (sequences,), as in `Batch`; empty: all are read as the encoder reads.
         reuses_shapes: True: the numbers of rows and of the groups' sequences and tokens are rounded, so that batch
             after batch has shapes that were there before.
         angles: of rotary positions, kept for all layers; see `unmask.models.kernels.rotary`.
@@ -71,6 +72,7 @@ class Layout:
     bounds: Tensor
     lengths: tuple[int, ...]
     max_length: int
+    _: KW_ONLY
     position_ids: Tensor | None = None
     left_to_right: tuple[bool, ...] = ()
     reuses_shapes: bool = False
@@ -179,7 +181,12 @@ def layout_for(batch: Batch, embedded: Tensor) -> Layout:
     """The layout of a batch whose embeddings these are."""
     rounds = reuses_shapes(embedded) and bool(batch.lengths)
     return Layout(
-        batch.bounds, batch.lengths, batch.max_length, batch.position_ids, batch.left_to_right, reuses_shapes=rounds
+        batch.bounds,
+        batch.lengths,
+        batch.max_length,
+        position_ids=batch.position_ids,
+        left_to_right=batch.left_to_right,
+        reuses_shapes=rounds,
     )
 
 
