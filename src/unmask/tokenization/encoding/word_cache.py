@@ -64,8 +64,10 @@ class WordCache:
         self._dtype = dtype
         self._max_pre_tokens = max_pre_tokens
         self._plain = PlainTextEncoder(backend)
-        self._rules = word_rules(backend, dtype)
-        self._known = _KnownPreTokens(self._rules, lambda pre_token: self._encode_whole([pre_token])[0])
+        rules = word_rules(backend, dtype)
+        self._known = (
+            None if rules is None else _KnownPreTokens(rules, lambda pre_token: self._encode_whole([pre_token])[0])
+        )
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.uint32]]:
         """Encodes texts, without special tokens.
@@ -80,40 +82,39 @@ class WordCache:
         return np.frombuffer(b"".join(encoded), self._dtype), lengths
 
     def _encode(self, texts: Sequence[str]) -> list[bytes]:
-        if self._rules is None:
+        known = self._known
+        if known is None:
             return self._encode_whole(texts)
-        pre_tokens_of = self._rules.cut(texts)
+        pre_tokens_of = known.rules.cut(texts)
         learnt: list[str] = []
-        if self._rules.match is None:
-            learnt = self._learn({pre_token for pre_tokens in pre_tokens_of if pre_tokens for pre_token in pre_tokens})
-        find = self._known.__getitem__
+        if known.rules.match is None:
+            new = {pre_token for pre_tokens in pre_tokens_of if pre_tokens for pre_token in pre_tokens}
+            learnt = self._learn(known, new)
+        find = known.__getitem__
         encoded = [
             b"".join(map(find, pre_tokens)) if pre_tokens is not None else self._encode_whole([text])[0]
             for pre_tokens, text in zip(pre_tokens_of, texts, strict=True)
         ]
         for pre_token in learnt:
             if len(pre_token) > LONGEST_PRE_TOKEN:
-                self._known.pop(pre_token, None)
-        self._known.forget_beyond(self._max_pre_tokens)
+                known.pop(pre_token, None)
+        known.forget_beyond(self._max_pre_tokens)
         return encoded
 
-    def _learn(self, pre_tokens: set[str]) -> list[str]:
+    def _learn(self, known: _KnownPreTokens, pre_tokens: set[str]) -> list[str]:
         """Has the library encode the new pre-tokens among these, word by word; they and their words are returned."""
-        assert self._rules is not None
-        words_of = {pre_token: self._rules.words(pre_token) for pre_token in self._known.missing(pre_tokens)}
-        new = self._known.missing(set(chain.from_iterable(words for words in words_of.values() if words)))
+        words_of = {pre_token: known.rules.words(pre_token) for pre_token in known.missing(pre_tokens)}
+        new = known.missing(set(chain.from_iterable(words for words in words_of.values() if words)))
         for start in range(0, len(new), _WORDS_AT_ONCE):
             some = new[start : start + _WORDS_AT_ONCE]
-            self._known.update(zip(some, self._encode_together(some), strict=True))
+            known.update(zip(some, self._encode_together(known.rules, some), strict=True))
         for pre_token, words in words_of.items():
             if words is not None:
-                self._known[pre_token] = b"".join(map(self._known.__getitem__, words))
+                known[pre_token] = b"".join(map(known.__getitem__, words))
         return [*new, *words_of]
 
-    def _encode_together(self, words: list[str]) -> list[bytes]:
+    def _encode_together(self, rules: WordRules, words: list[str]) -> list[bytes]:
         """Encodes words in one text; fewer at a time if an unknown character leaves a word without its edge."""
-        rules = self._rules
-        assert rules is not None
         [encoding] = rules.encoder.encode_batch_fast([rules.join(words)], add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=self._dtype)
         edges = np.flatnonzero(rules.is_edge[ids])
@@ -121,7 +122,7 @@ class WordCache:
             if len(words) == 1:
                 return self._encode_whole(words)
             middle = len(words) // 2
-            return self._encode_together(words[:middle]) + self._encode_together(words[middle:])
+            return self._encode_together(rules, words[:middle]) + self._encode_together(rules, words[middle:])
         bounds = np.append(0, edges + 1) if rules.edge_is_last else np.append(edges, len(ids))
         cuts = (bounds * self._dtype.itemsize).tolist()
         flat = ids.tobytes()
@@ -134,32 +135,22 @@ class WordCache:
 class _KnownPreTokens(dict[str, bytes]):
     """Pre-tokens and their ids; a missing one is encoded and, unless it is long, cached."""
 
-    def __init__(self, rules: WordRules | None, encode_whole: Callable[[str], bytes]) -> None:
+    def __init__(self, rules: WordRules, encode_whole: Callable[[str], bytes]) -> None:
         super().__init__()
-        self._rules = rules
-        self._match = rules.match if rules is not None else None
-        self._is_word = rules.is_word if rules is not None else None
+        self.rules = rules
+        self._match, self._is_word, self._words = rules.match, rules.is_word, rules.words
         self._encode_whole = encode_whole
 
     def __missing__(self, pre_token: str) -> bytes:
-        if self._match is None or self._is_word is None or self._rules is None:
+        words = [pre_token] if self._is_word(pre_token) else self._words(pre_token)
+        if words is None or self._match is None:
             ids = self._encode_whole(pre_token)
-        elif self._is_word(pre_token):
+        elif words == [pre_token]:
             ids = self._match(pre_token)
         else:
-            words = self._rules.words(pre_token)
-            ids = self._encode_whole(pre_token) if words is None else b"".join(map(self._find_word, words))
+            ids = b"".join(map(self.__getitem__, words))
         if len(pre_token) <= LONGEST_PRE_TOKEN:
             self[pre_token] = ids
-        return ids
-
-    def _find_word(self, word: str) -> bytes:
-        assert self._match is not None
-        ids = self.get(word)
-        if ids is None:
-            ids = self._match(word)
-            if len(word) <= LONGEST_PRE_TOKEN:
-                self[word] = ids
         return ids
 
     def missing(self, pre_tokens: set[str]) -> list[str]:
