@@ -253,9 +253,9 @@ class TextTokenizer:
             assemble(self.template, next(encoded), None if b is None else next(encoded), max_length) for _, b in pairs
         ]
 
-    def decode(self, ids: Sequence[int], *, skip_specials: bool = False) -> str:
-        """The text of some ids, pieces joined into words; `skip_specials` leaves special tokens out."""
-        return self.backend.decode(list(ids), skip_special_tokens=skip_specials)
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, pieces joined into words."""
+        return self.backend.decode(list(ids), skip_special_tokens=False)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The entry of each id."""

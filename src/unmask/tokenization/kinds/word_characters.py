@@ -255,9 +255,9 @@ class WordTokenizer:
         encoded = [(self.encode_batch([a])[0], None if b is None else self.encode_batch([b])[0]) for a, b in pairs]
         return [assemble(self.template, a, b, max_length) for a, b in encoded]
 
-    def decode(self, ids: Sequence[int], *, skip_specials: bool = False) -> str:
-        """Words with spaces between them; `skip_specials` leaves special words out."""
-        return " ".join(self._met[index] for index in ids if not (skip_specials and index in self.special_ids))
+    def decode(self, ids: Sequence[int]) -> str:
+        """Words with spaces between them."""
+        return " ".join(self._met[index] for index in ids)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The word of each id."""
