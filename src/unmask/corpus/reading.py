@@ -60,7 +60,7 @@ def read_files(
 def _read_file(path: Path, counts: CorpusCounts, settings: ReadingSettings) -> Iterator[Document]:
     counts.files += 1
     is_empty = True
-    source = CorpusFile(path, io.BytesIO(), False, settings, counts)
+    source = CorpusFile(path, settings, counts)
     try:
         with ExitStack() as stack:
             raw = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb", buffering=0))

@@ -31,13 +31,13 @@ def names_of(files: Sequence[Path]) -> str:
 
 @dataclass
 class CorpusFile:
-    """A corpus file that has been opened."""
+    """A corpus file that is being read."""
 
     path: Path  # `-` for standard input
-    stream: IO[bytes]  # its bytes, decompressed
-    compressed: bool  # True if the file is compressed
     settings: ReadingSettings  # how it becomes documents
     counts: CorpusCounts  # the statistics to keep
+    stream: IO[bytes] = field(init=False)  # its bytes, decompressed, once it is open
+    compressed: bool = False  # True if the file is compressed
     head: Iterable[bytes] = ()  # the first lines, already read from the stream to inspect them
     # the numbers of lines that do not decode, as far as `lines` has passed over them
     undecoded: list[int] = field(default_factory=list)
