@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -45,7 +45,7 @@ from unmask.store.encoding import Chunk, Encoder, EncodingSettings, cut_chunks, 
 from unmask.store.encoding_pool import encoder_pool
 from unmask.store.job import Job, finished_shard, made_from_another
 from unmask.store.manifest import SPAN_ARRAYS, token_dtype, word_arrays
-from unmask.store.shard_writer import STORE_FILES, ShardWriter, remove_records, write_manifest
+from unmask.store.shard_writer import STORE_FILES, EncodedChunk, ShardWriter, remove_records, write_manifest
 from unmask.store.store import TokenStore
 from unmask.tokenization.opening import Tokenizer, open_tokenizer
 
@@ -111,14 +111,14 @@ def prepare(
     encoder = Encoder(text_tokenizer, splitter)
     corpora = find_corpora(text, reading, cleaning, sizes)  # last, since it may read all of the text
     job = Job(
-        corpora,
-        reading,
-        cleaning,
-        EncodingSettings(tokenizer_path, splitter),
-        out,
-        token_dtype(text_tokenizer.vocab_size),
-        text_tokenizer.fingerprint(),
-        shard_bytes,
+        corpora=corpora,
+        reading=reading,
+        cleaning=cleaning,
+        encoder=EncodingSettings(tokenizer_path, splitter),
+        out=out,
+        dtype=token_dtype(text_tokenizer.vocab_size),
+        fingerprint=text_tokenizer.fingerprint(),
+        shard_bytes=shard_bytes,
     )
     if complete is not None:
         _check_complete(complete, job)
@@ -242,10 +242,23 @@ def _prepare(
     with as_output_error(out):
         (out / "tokenizer").mkdir(exist_ok=True)
     tokenizer.save(out / "tokenizer")
+    write_manifest(out, records, _description(job, tokenizer, records, counts, documents_of, text_bytes))
+    return TokenStore(out)
+
+
+def _description(
+    job: Job,
+    tokenizer: Tokenizer,
+    records: list[dict[str, Any]],
+    counts: CorpusCounts,
+    documents_of: Counter[str],
+    text_bytes: int,
+) -> dict[str, Any]:
+    """What the manifest says besides the shards."""
     side_arrays = word_arrays(tokenizer.vocab_size) if tokenizer.reads_words else {}
     if any(record[f"{kind}_spans"] for record in records for kind in KINDS):
         side_arrays |= SPAN_ARRAYS
-    description = {
+    return {
         "vocab_size": tokenizer.vocab_size,
         "token_bytes": job.dtype.itemsize,
         **({"side_arrays": side_arrays} if side_arrays else {}),
@@ -259,11 +272,15 @@ def _prepare(
         "text": counts.as_dict(),
         "text_bytes": text_bytes,
     }
-    write_manifest(out, records, description)
-    return TokenStore(out)
 
 
-def _write_shard(job: Job, shard: int, chunks: Iterator[Chunk], encode: Any, advance: Any) -> dict[str, Any]:
+def _write_shard(
+    job: Job,
+    shard: int,
+    chunks: Iterator[Chunk],
+    encode: Callable[[Iterator[Chunk]], Iterator[EncodedChunk]],
+    advance: Callable[[int], None],
+) -> dict[str, Any]:
     """Writes a shard, unless it exists already; returns the record of what it holds."""
     digest = hashlib.sha256()
     record = finished_shard(job, shard, chunks, digest)
