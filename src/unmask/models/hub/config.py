@@ -1,7 +1,7 @@
 """What `config.json` says of a model: its class and family, its sizes, its labels; read and written.
 
 The classes are those of `transformers` whose directories are read and written here, and our own for what it has no
-class for: LSTMs.
+class for: LSTMs and ELMo.
 """
 
 from __future__ import annotations
@@ -91,39 +91,30 @@ def read_any_config(directory: Path) -> dict[str, Any]:
     return config if path.name == CONFIGS[0] else {**config, "architectures": ["BertForPreTraining"]}
 
 
-def class_named(
-    path: Path, config: Mapping[str, Any], weights: Callable[[], Collection[str]]
-) -> tuple[str, Family, ModelClass]:
-    """`architectures[0]`, which must be one of `Family.classes`, and of the family that `model_type` names. Where it is
-    left out, the family's class with the heads of pre-training that the weights have. Raises ModelError if it is not,
-    there is none with these heads, or the family is not known."""
-    named, model_type = config.get("architectures"), config.get("model_type")
-    family = next((each for each in ARCHITECTURES.values() if each.model_type == model_type), None)
-    if not named and family is not None:
-        found_name = _class_of_weights(path, family, weights())
-        return found_name, family, family.classes[found_name]
-    name = named[0] if isinstance(named, list) and named else None
-    found = find_class(name)
-    if not isinstance(name, str) or found is None:
-        found_key = f"architectures is {named!r}" if named else f"model_type is {model_type!r}"
-        if family is None:
-            known = ", ".join(each.model_type for each in ARCHITECTURES.values())
-            raise ModelError(
-                f"{path}: {found_key}: models of this family do not load here; expected a model_type of {known}"
-            )
-        raise ModelError(f"{path}: {found_key}; expected one of {', '.join(family.classes)}")
-    expected = found[0].model_type
-    if model_type != expected:
-        raise ModelError(f"{path}: model_type is {model_type!r}; expected {expected!r}, as {name} is")
-    return name, *found
-
-
 def read_class(
     path: Path, config: Mapping[str, Any], weights: Callable[[], Collection[str]]
 ) -> tuple[str, Family, ModelClass, Sizes]:
-    """`class_named`, and the sizes of the encoder. Raises ModelError if the model does not load for what its
-    configuration says."""
-    name, family, its = class_named(path, config, weights)
+    """`architectures[0]`, which must be one of `Family.classes`, and of the family that `model_type` names; and the
+    sizes of the encoder. Where it is left out, it is the family's class with the heads of pre-training that the weights
+    have. Raises ModelError if it is not, there is none with these heads, or the family or a size is not known."""
+    named: Any = config.get("architectures")
+    model_type = config.get("model_type")
+    known = next((each for each in ARCHITECTURES.values() if each.model_type == model_type), None)
+    if not named and known is not None:
+        named = [_class_of_weights(path, known, weights())]
+    found = class_in({"architectures": named})
+    if found is None:
+        found_key = f"architectures is {named!r}" if named else f"model_type is {model_type!r}"
+        if known is None:
+            types = ", ".join(each.model_type for each in ARCHITECTURES.values())
+            raise ModelError(
+                f"{path}: {found_key}: models of this family do not load here; expected a model_type of {types}"
+            )
+        raise ModelError(f"{path}: {found_key}; expected one of {', '.join(known.classes)}")
+    family, its = found
+    name = named[0]
+    if model_type != family.model_type:
+        raise ModelError(f"{path}: model_type is {model_type!r}; expected {family.model_type!r}, as {name} is")
     sizes = elmo_settings_of(path, config) if family.reads_words else settings_of(path, config, name, family, its)
     return name, family, its, sizes
 

@@ -211,6 +211,7 @@ def test_a_weight_that_does_not_fit_is_named(pretrained: Path, edit: Edit, messa
         ({"vocab_size": 31}, ["word_embeddings.weight", "(30, 12)", "(31, 12)"]),
         ({"architectures": ["BertLMHeadModel"]}, ["is_decoder", "None", "true"]),
         ({"architectures": ["BertForNextSentencePrediction"]}, ["BertForNextSentencePrediction", "BertForPreTraining"]),
+        ({"architectures": [3]}, ["architectures is [3]", "expected one of BertModel"]),
         ({"architectures": ["T5Model"], "model_type": "t5"}, ["T5Model", "this family", "of bert, roberta, electra"]),
         ({"architectures": None, "model_type": "t5"}, ["model_type is 't5'", "of bert, roberta, electra"]),
         ({"architectures": None, "model_type": None}, ["model_type is None", "of bert, roberta, electra"]),
