@@ -1,8 +1,9 @@
 """Scaled dot-product attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.1).
 
-Only attention needs the bounds of sequences. On a GPU, flash attention is given the bounds. Elsewhere, sequences are
-gathered into groups of similar length (`unmask.models.kernels.row_layout`), each attended in one call. A causal
-encoder's tokens attend to themselves and to those before them (Radford et al. 2018, section 3.1).
+Only attention needs the bounds of sequences. Where `choose_backend` allows it (a GPU, in fp16 or bf16), flash attention
+is given the bounds. Elsewhere, sequences are gathered into groups of similar length
+(`unmask.models.kernels.row_layout`), each attended in one call. A causal encoder's tokens attend to themselves and to
+those before them (Radford et al. 2018, section 3.1).
 """
 
 from __future__ import annotations

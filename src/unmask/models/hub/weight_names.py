@@ -2,7 +2,8 @@
 By them weights are put into modules: every one of them, and none left over.
 
 They differ in two things besides spelling: queries, keys and values are one matrix here and three there, in this order
-(one in GPT-1 too); and GPT-1's matrices are stored with the inputs first. ELMo's encoder is saved under our names.
+(one in GPT-1 and ModernBERT too); and GPT-1's matrices are stored with the inputs first. ELMo's encoder is saved under
+our names.
 """
 
 from __future__ import annotations

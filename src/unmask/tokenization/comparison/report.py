@@ -92,7 +92,7 @@ class TokenizerFigures:
 
     name: str  # the end of its path, long enough to distinguish it from the others
     path: str  # where it was opened
-    kind: str  # `wordpiece`, `bpe` or `byte_bpe`
+    kind: str  # `wordpiece`, `bpe`, `byte_bpe` or `sentencepiece`
     lowercase: bool  # True if it makes no difference between upper and lower case
     segmenter: str  # what cuts the text into morphemes beforehand, or "none"
     vocab_size: int  # how many ids it has
