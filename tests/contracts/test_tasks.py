@@ -32,7 +32,7 @@ from unmask.tasks.settings import FIELDS_OF_KINDS, KINDS, ColumnSettings, TaskSe
 from unmask.tasks.table import TASKS, open_task
 from unmask.tasks.tagging import files
 from unmask.tasks.text import data_sets as texts
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.device import Compute
@@ -145,7 +145,7 @@ class Case:
 @pytest.fixture(scope="module")
 def tokenizer() -> TextTokenizer:
     texts = [f"the {c} {t} is here and there nothing else to see at all no other what" for c in COLOURS for t in THINGS]
-    return train_tokenizer(iter(texts * 3), TokenizerSettings(vocab_size=120), seed=0)[0]
+    return learn_tokenizer(iter(texts * 3), TokenizerSettings(vocab_size=120), seed=0)[0]
 
 
 @pytest.fixture(params=[*ON_BERT, *ON_OTHERS], ids=lambda each: f"{each[0]} on {each[1]}", scope="module")

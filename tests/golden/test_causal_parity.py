@@ -28,7 +28,7 @@ from unmask.objectives.causal_lm import CausalLM, CausalLMModule
 from unmask.objectives.settings import CausalLMSettings
 from unmask.tasks.choice.task import ChoiceModule
 from unmask.tasks.sequence_module import label_loss
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -136,7 +136,7 @@ def test_l3_of_multiple_choice_is_that_of_double_heads(tmp_path: Path) -> None:
 
 def test_greedy_text_is_theirs(tmp_path: Path) -> None:
     settings = EncoderSettings(architecture="gpt1", **SIZES)
-    tokenizer, _ = train_tokenizer(iter(["a man and a dog"] * 9), TokenizerSettings(kind="bpe", vocab_size=40), seed=0)
+    tokenizer, _ = learn_tokenizer(iter(["a man and a dog"] * 9), TokenizerSettings(kind="bpe", vocab_size=40), seed=0)
     settings = settings.model_copy(update={"vocab_size": tokenizer.vocab_size})
     theirs = new_theirs("OpenAIGPTLMHeadModel", settings).eval()
     theirs.save_pretrained(tmp_path)
@@ -153,7 +153,7 @@ def test_greedy_text_is_theirs(tmp_path: Path) -> None:
 def published_gpt1(directory: Path) -> Path:
     """A directory as the hub has GPT-1: a language model, and a tokenizer without tokens around inputs."""
     texts = [line for line in ("a man and a dog", "two women play with a ball", "a child eats") for _ in range(5)]
-    trained, _ = train_tokenizer(iter(texts), TokenizerSettings(kind="bpe", vocab_size=100), seed=0)
+    trained, _ = learn_tokenizer(iter(texts), TokenizerSettings(kind="bpe", vocab_size=100), seed=0)
     directory.mkdir()
     trained.save(directory)
     definition = json.loads((directory / "tokenizer.json").read_text("utf-8"))

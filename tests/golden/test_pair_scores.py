@@ -27,7 +27,7 @@ from unmask.tasks.minimal_pairs import scorers
 from unmask.tasks.minimal_pairs.comparing import compare_pairs
 from unmask.tasks.minimal_pairs.reading import MinimalPair, Paradigm
 from unmask.tasks.minimal_pairs.scorers import score_sentences
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
@@ -40,7 +40,7 @@ SENTENCES = (
 
 
 def save_masked_lm(directory: Path, architecture: str = "bert", kind: str = "wordpiece") -> None:
-    tokenizer, _ = train_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind=kind, vocab_size=280), seed=0)
+    tokenizer, _ = learn_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind=kind, vocab_size=280), seed=0)
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     settings = EncoderSettings(
@@ -58,7 +58,7 @@ def save_masked_lm(directory: Path, architecture: str = "bert", kind: str = "wor
 
 def save_left_to_right(directory: Path) -> Any:
     """Returns its tokenizer."""
-    tokenizer, _ = train_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind="bpe", vocab_size=120), seed=0)
+    tokenizer, _ = learn_tokenizer(iter(SENTENCES * 5), TokenizerSettings(kind="bpe", vocab_size=120), seed=0)
     torch.manual_seed(0)
     settings = small(
         architecture="gpt1", vocab=tokenizer.vocab_size, width=32, layers=2, heads=2, positions=64, std=0.3

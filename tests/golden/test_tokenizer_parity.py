@@ -25,7 +25,7 @@ import zstandard
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, RobertaTokenizer
 
 from unmask.tokenization.definition import bert_normalizer
-from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
+from unmask.tokenization.learning.train import TOKENIZERS, learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
@@ -84,7 +84,7 @@ def pairs_of(lines: list[str]) -> list[tuple[str, str]]:
 
 @cache
 def trained(family: str) -> TextTokenizer:
-    return train_tokenizer(some_lines() + BUILT_IN * 3, FAMILIES[family])[0]
+    return learn_tokenizer(some_lines() + BUILT_IN * 3, FAMILIES[family])[0]
 
 
 def assert_equal(ours: list[Any], theirs: list[Any]) -> None:
@@ -207,7 +207,7 @@ def test_marks_are_kept_as_by_bert(strip_accents: bool | None) -> None:
 
 def test_a_segmented_text_encodes_the_same_in_transformers(tmp_path: Path) -> None:
     lines = BUILT_IN + some_lines()[-60:]
-    ours, _ = train_tokenizer(lines * 3, TokenizerSettings(vocab_size=4000, segmenter="kiwi"))
+    ours, _ = learn_tokenizer(lines * 3, TokenizerSettings(vocab_size=4000, segmenter="kiwi"))
     (tmp_path / "ours").mkdir()
     ours.save(tmp_path / "ours")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "ours")

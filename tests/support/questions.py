@@ -6,17 +6,17 @@ from typing import Any
 
 from unmask.tasks.qa.task import QaTask, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
 KITE = "Mina saw a red kite. Later a blue kite flew by."
 HOUSE = "정원에는 오래된 집이 있고, 그 집에는 할머니가 산다."
-TOKENIZER = train_tokenizer(iter([f"{KITE} {HOUSE} who what 누가 어디"] * 9), TokenizerSettings(vocab_size=400), 0)[0]
+TOKENIZER = learn_tokenizer(iter([f"{KITE} {HOUSE} who what 누가 어디"] * 9), TokenizerSettings(vocab_size=400), 0)[0]
 RED = (9, 19)
 
 WORDS = "zero one two three four five six seven eight nine"
 TOKENIZERS = {
-    kind: train_tokenizer(iter([f"{WORDS} 대한민국의 대한민국 각각 값을 café 漢字 who is it?"] * 9), settings, 0)[0]
+    kind: learn_tokenizer(iter([f"{WORDS} 대한민국의 대한민국 각각 값을 café 漢字 who is it?"] * 9), settings, 0)[0]
     for kind, settings in {
         "wordpiece": TokenizerSettings(vocab_size=700),
         "byte_bpe": TokenizerSettings(kind="byte_bpe", vocab_size=700),

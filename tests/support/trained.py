@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -22,4 +22,4 @@ KOREAN = [
 
 
 def trained(texts: Iterable[str], **settings: Any) -> TextTokenizer:
-    return train_tokenizer(texts, TokenizerSettings.model_validate(settings))[0]
+    return learn_tokenizer(texts, TokenizerSettings.model_validate(settings))[0]

@@ -18,7 +18,7 @@ from unmask.models.heads.heads import DiscriminatorHead, MaskedLMHead
 from unmask.models.hub.directory import load_encoder, save_model
 from unmask.tasks.settings import ColumnSettings, TaskSettings
 from unmask.tasks.table import open_task
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -28,7 +28,7 @@ def save_bert(
 ) -> Path:
     """An encoder with a tokenizer of these texts; with a pooler, or a head for masked words."""
     settings = TokenizerSettings.model_validate({"segmenter": segmenter})
-    tokenizer, _ = train_tokenizer(iter(texts), settings, seed=0)
+    tokenizer, _ = learn_tokenizer(iter(texts), settings, seed=0)
     torch.manual_seed(0)
     encoder = BertEncoder(tiny(tokenizer.vocab_size, **sizes), pooler=not masked_lm)
     save_model(directory, encoder, {"masked_lm_head": MaskedLMHead(encoder.settings)} if masked_lm else {})
@@ -40,7 +40,7 @@ def save_masked_lm(directory: Path, architecture: str, texts: Sequence[str], **s
     """A masked language model of a family that is not BERT's, with the tokenizer of its paper from these texts."""
     kind = "byte_bpe" if architecture == "roberta" else "wordpiece"
     settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300})
-    tokenizer, _ = train_tokenizer(iter(texts), settings, seed=0)
+    tokenizer, _ = learn_tokenizer(iter(texts), settings, seed=0)
     given = {"width": 16, "layers": 2, "heads": 2, "inner": 32, "positions": 40, "std": 0.1, **sizes}
     its_sizes = small(architecture=architecture, vocab=tokenizer.vocab_size, **given)
     torch.manual_seed(0)
@@ -51,7 +51,7 @@ def save_masked_lm(directory: Path, architecture: str, texts: Sequence[str], **s
 
 def save_discriminator(directory: Path, texts: Sequence[str]) -> Path:
     """ELECTRA's, of 2 layers of 16, with a tokenizer of these texts."""
-    tokenizer, _ = train_tokenizer(iter(texts), TokenizerSettings(), seed=0)
+    tokenizer, _ = learn_tokenizer(iter(texts), TokenizerSettings(), seed=0)
     sizes = small(architecture="electra", vocab=tokenizer.vocab_size, width=16, layers=2, heads=2, inner=32, std=0.1)
     torch.manual_seed(0)
     save_model(directory, new_encoder(sizes), {"discriminator_head": DiscriminatorHead(sizes)})
@@ -72,7 +72,7 @@ def save_language_model(
     """One that reads from left to right, of one layer of 16, with a tokenizer of these texts; `spare_rows` of its
     embeddings have no entry."""
     settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": vocab_size})
-    tokenizer, _ = train_tokenizer(iter(texts), settings, seed=0)
+    tokenizer, _ = learn_tokenizer(iter(texts), settings, seed=0)
     given = {"width": 16, "layers": 1, "heads": 1 if architecture == "lstm" else 2, "inner": 64, **sizes}
     given |= {"causal": True} if architecture == "bert" else {}
     its_sizes = small(architecture=architecture, vocab=tokenizer.vocab_size + spare_rows, **given)

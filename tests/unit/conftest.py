@@ -18,12 +18,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, samples_dir: Path) -> P
 
     from unmask.models.bert import BertEncoder
     from unmask.models.hub.directory import save_model
-    from unmask.tokenization.learning.train import train_tokenizer
+    from unmask.tokenization.learning.train import learn_tokenizer
     from unmask.tokenization.settings import TokenizerSettings
 
     lines = (samples_dir / "tasks" / "snli" / "train.jsonl").read_text("utf-8").splitlines()
     texts = [json.loads(line)["premise"] for line in lines]
-    tokenizer, _ = train_tokenizer(iter(texts), TokenizerSettings(vocab_size=400), seed=0)
+    tokenizer, _ = learn_tokenizer(iter(texts), TokenizerSettings(vocab_size=400), seed=0)
     directory = tmp_path_factory.mktemp("tiny") / "model"
     directory.mkdir()
     torch.manual_seed(0)

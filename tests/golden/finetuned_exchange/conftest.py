@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from support.finetuned_exchange import FAMILIES, KINDS, QUESTION, SIZES, TEXTS
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import PRESETS
 
 
@@ -31,7 +31,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directories = {}
     for family, (config, changes, preset) in FAMILIES.items():
         directory = tmp_path_factory.mktemp(family)
-        tokenizer, _ = train_tokenizer(
+        tokenizer, _ = learn_tokenizer(
             iter([*TEXTS, *[QUESTION, "It was read in many towns."] * 3]), PRESETS[preset], seed=0
         )
         tokenizer.save(directory)

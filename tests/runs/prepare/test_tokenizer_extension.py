@@ -24,7 +24,7 @@ from unmask.pretraining.start import open_start
 from unmask.recipe.loading import load_pretrain_recipe
 from unmask.store.preparation import prepare
 from unmask.tokenization.learning.extension import extend_tokenizer
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
@@ -43,7 +43,7 @@ WORDS = "Thrombocytopenia\nangioödem\n\n혈소판감소증\nnoon\nTHROMBOCYTOPE
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`old`, trained on `TEXT`; `bare`, a published `vocab.txt` of the same entries; `words.txt`."""
     folder = tmp_path_factory.mktemp("extension")
-    tokenizer, _ = train_tokenizer(TEXT, TokenizerSettings(vocab_size=200, unused_slots=0))
+    tokenizer, _ = learn_tokenizer(TEXT, TokenizerSettings(vocab_size=200, unused_slots=0))
     (folder / "old").mkdir()
     tokenizer.save(folder / "old")
     (folder / "bare").mkdir()
@@ -141,7 +141,7 @@ def test_a_tokenizer_of_words_is_refused_with_the_reason(folder: Path, tmp_path:
 def merges(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp(request.param)
     settings = TokenizerSettings.model_validate({"kind": request.param, "vocab_size": 320})
-    tokenizer, _ = train_tokenizer(TEXT, settings)
+    tokenizer, _ = learn_tokenizer(TEXT, settings)
     tokenizer.save(directory)
     (directory / "words.txt").write_text(WORDS.replace("noon\n", ""), encoding="utf-8")  # which BPE has in pieces
     return directory
@@ -188,7 +188,7 @@ def test_transformers_finds_the_same_added_tokens(merges: Path, tmp_path: Path) 
 
 def test_a_roberta_of_the_hub_keeps_its_class(folder: Path, tmp_path: Path) -> None:
     """Its files beside `tokenizer.json`, and the list of added tokens in its configuration, as version 4 wrote them."""
-    tokenizer, _ = train_tokenizer(TEXT, TokenizerSettings(kind="byte_bpe", vocab_size=320))
+    tokenizer, _ = learn_tokenizer(TEXT, TokenizerSettings(kind="byte_bpe", vocab_size=320))
     hub = tmp_path / "hub"
     hub.mkdir()
     tokenizer.save(hub)

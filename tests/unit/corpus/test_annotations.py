@@ -28,7 +28,7 @@ from unmask.packing.planning import PlannedSequence, Span
 from unmask.packing.sequences import pack_sequences
 from unmask.store.annotation_places import keep_longest
 from unmask.store.encoding import Encoder, cut_chunks
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
@@ -190,7 +190,7 @@ WORDS = ["ada", "grace", "lovelace", "hopper", "met", "at", "the", "analytical",
 def tokenizer(request: pytest.FixtureRequest) -> TextTokenizer:
     text = [" ".join(WORDS).title() + ". " + " ".join(WORDS) + ", yes-no!"] * 3
     size = {"wordpiece": 90, "byte_bpe": 300}[request.param]
-    found, _ = train_tokenizer(text, TokenizerSettings(kind=request.param, vocab_size=size, unused_slots=0))
+    found, _ = learn_tokenizer(text, TokenizerSettings(kind=request.param, vocab_size=size, unused_slots=0))
     return found
 
 
@@ -282,7 +282,7 @@ def test_of_overlapping_spans_the_longest_stays(spans: list[tuple[int, int]]) ->
 
 
 def test_korean_letters_in_pieces_belong_to_their_syllable() -> None:
-    tokenizer, _ = train_tokenizer(["한강은 서울에 있다."] * 3, TokenizerSettings(vocab_size=60, unused_slots=0))
+    tokenizer, _ = learn_tokenizer(["한강은 서울에 있다."] * 3, TokenizerSettings(vocab_size=60, unused_slots=0))
     text = "\u1112\u1161\u11ab강은 서울에 있다."  # the first syllable in three pieces
     document = Document(text, "somewhere", (Annotation(2, 4, "entity"), Annotation(6, 8, "noun_phrase")))
     [chunk] = cut_chunks([document], 1 << 20)
@@ -294,7 +294,7 @@ def test_korean_letters_in_pieces_belong_to_their_syllable() -> None:
 
 
 def test_marks_of_the_tokenizer_in_a_text_are_ordinary_characters() -> None:
-    tokenizer, _ = train_tokenizer(["[ mask ] ada [ sep ]"] * 3, TokenizerSettings(vocab_size=60, unused_slots=0))
+    tokenizer, _ = learn_tokenizer(["[ mask ] ada [ sep ]"] * 3, TokenizerSettings(vocab_size=60, unused_slots=0))
     document = Document("[MASK] ada [SEP] ada", "somewhere", (Annotation(17, 20, "entity"),))
     store = make_annotated_store([document], tokenizer)
     [(start, end)] = store.spans(0, 0, 10**6, "entity").tolist()
@@ -315,7 +315,7 @@ def test_words_of_their_own_have_no_annotations() -> None:
 
 def test_a_column_numbers_the_annotations_and_cuts_them_at_segments() -> None:
     text = "ada lovelace met grace hopper at home"
-    tokenizer, _ = train_tokenizer([text] * 3, TokenizerSettings(vocab_size=200, unused_slots=0))
+    tokenizer, _ = learn_tokenizer([text] * 3, TokenizerSettings(vocab_size=200, unused_slots=0))
     annotations = (Annotation(0, 12, "entity"), Annotation(17, 29, "entity"), Annotation(17, 37, "noun_phrase"))
     store = make_annotated_store([Document(text, "somewhere", annotations)], tokenizer)
     assert len(store.document(0).tokens) == 7, "each word is a token"

@@ -9,13 +9,13 @@ import pytest
 
 from unmask.inference.coverage import Coverage
 from unmask.tasks.base import ExampleCounts
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
 
 def test_a_vocabulary_is_warned_of_once_in_a_process(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    other, _ = train_tokenizer(["a man waits"] * 4, TokenizerSettings(vocab_size=40))
+    other, _ = learn_tokenizer(["a man waits"] * 4, TokenizerSettings(vocab_size=40))
     for tokenizer in (load_tokenizer(tiny_model), load_tokenizer(tiny_model), other, other):
         Coverage(tokenizer, "x.tsv").add(np.array([tokenizer.unk_id] * 3, dtype=np.int32))
     assert len(caplog.records) == 2, "one for each vocabulary"
@@ -36,7 +36,7 @@ def test_texts_are_warned_of_once_where_over_5_percent_are_unknown(
 
 
 def test_bytes_cover_everything(caplog: pytest.LogCaptureFixture) -> None:
-    tokenizer, _ = train_tokenizer(["a man waits"] * 4, TokenizerSettings(kind="byte_bpe", vocab_size=262))
+    tokenizer, _ = learn_tokenizer(["a man waits"] * 4, TokenizerSettings(kind="byte_bpe", vocab_size=262))
     coverage, counts = Coverage(tokenizer, "x.tsv"), ExampleCounts()
     coverage.add(np.array(tokenizer.encode_batch(["국민"])[0], dtype=np.int32))
     coverage.note(counts)

@@ -19,7 +19,7 @@ from unmask.inference.ensemble import check_tokenizers, keep_chosen, read_chosen
 from unmask.inference.evaluation import evaluate
 from unmask.inference.predictor import load_predictor, predict
 from unmask.models.hub.directory import load_encoder
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import load_tokenizer
 
@@ -161,7 +161,7 @@ def test_members_answer_together(tmp_path: Path, tiny_model: Path, name: str, sh
     texts = ("A dog runs.", "a man", "two women and a child")
     rows = [{"text": text, "context": text, "choices": ["sit", "The men run"], "label": 0} for text in texts]
     data = write_rows(tmp_path / "data.jsonl", *rows)
-    other, _ = train_tokenizer(iter(["A dog and a man run ; two women sit ."] * 3), TokenizerSettings(), seed=0)
+    other, _ = learn_tokenizer(iter(["A dog and a man run ; two women sit ."] * 3), TokenizerSettings(), seed=0)
     labels = ["0", "1"] if name == "classification" else None
     task = new_task(name, max_length=64, labels=labels)
     members = []
@@ -181,7 +181,7 @@ def test_members_answer_together(tmp_path: Path, tiny_model: Path, name: str, sh
 
 
 def test_members_of_two_tokenizers_choose_labels_by_their_mean_thresholds(tmp_path: Path, tiny_model: Path) -> None:
-    other, _ = train_tokenizer(iter(["A dog and a man run ; two women sit ."] * 3), TokenizerSettings(), seed=0)
+    other, _ = learn_tokenizer(iter(["A dog and a man run ; two women sit ."] * 3), TokenizerSettings(), seed=0)
     members = []
     for tokenizer, threshold in ((load_tokenizer(tiny_model), 0.1), (other, 0.9)):
         task = new_task(multi_label=True, max_length=64, labels=["x", "y"], thresholds={"x": threshold, "y": 0.5})

@@ -19,7 +19,7 @@ from unmask.objectives.settings import CausalLMSettings, MaskedLMSettings, Repla
 from unmask.reports.layout import render
 from unmask.reports.sample_rows import view_samples
 from unmask.reports.samples import samples_of, show_tokens
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -31,7 +31,7 @@ SIZES = sizes_of(width=16, layers=1, heads=2, inner=64, positions=40, dropout=0)
 def tokenizers() -> dict[str, TextTokenizer]:
     kinds = ("wordpiece", "bpe", "byte_bpe")
     settings = {kind: TokenizerSettings.model_validate({"kind": kind, "vocab_size": 300}) for kind in kinds}
-    return {kind: train_tokenizer(iter([TEXT] * 20), settings[kind], seed=0)[0] for kind in kinds}
+    return {kind: learn_tokenizer(iter([TEXT] * 20), settings[kind], seed=0)[0] for kind in kinds}
 
 
 def batch_of(tokenizer: TextTokenizer, *texts: str, framed: bool = True) -> Batch:

@@ -30,7 +30,7 @@ from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.settings import TaskSettings
 from unmask.tasks.table import recall_task
 from unmask.tasks.text.examples import TextExample
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 from unmask.training.stepping.eager import weigh
@@ -41,7 +41,7 @@ TEXTS = ["a man and a dog", "two women play with a ball", "a child eats in the s
 @pytest.fixture(scope="module")
 def tokenizer() -> TextTokenizer:
     """GPT-1's kind: start, text, extract; start, text, delimiter, text, extract."""
-    return train_tokenizer(iter(TEXTS * 3), TokenizerSettings(kind="bpe", vocab_size=120), seed=0)[0]
+    return learn_tokenizer(iter(TEXTS * 3), TokenizerSettings(kind="bpe", vocab_size=120), seed=0)[0]
 
 
 def sizes(architecture: str, tokenizer: TextTokenizer, **changes: Any) -> EncoderSettings:

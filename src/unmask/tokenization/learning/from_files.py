@@ -20,8 +20,7 @@ from unmask.io.input_files import STANDARD_INPUT
 from unmask.io.paths import TRAINING_REPORT
 from unmask.io.progress import Progress
 from unmask.io.writing import refuse_existing, refuse_foreign, refuse_inputs_inside, write_json, writing_directory
-from unmask.tokenization.learning.train import TrainingReport
-from unmask.tokenization.learning.train import train_tokenizer as train
+from unmask.tokenization.learning.train import TrainingReport, learn_tokenizer
 from unmask.tokenization.learning.word_training import train_word_tokenizer
 from unmask.tokenization.opening import TOKENIZER_FILES, Tokenizer
 from unmask.tokenization.settings import TokenizerSettings
@@ -83,7 +82,7 @@ def train_tokenizer(
             if settings.kind == "word":
                 tokenizer, report = train_word_tokenizer(texts(), settings, seed)
             else:
-                tokenizer, report = train(texts(), settings, seed)
+                tokenizer, report = learn_tokenizer(texts(), settings, seed)
         except TooLittleTextError as error:
             raise InputError(f"{names_of(files)}: {error}") from error
     own = ["tokenizers"] if settings.kind != "word" else []

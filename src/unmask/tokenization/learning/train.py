@@ -90,7 +90,7 @@ class TrainingReport:
         return "\n".join(lines)
 
 
-def train_tokenizer(
+def learn_tokenizer(
     texts: Iterable[str], settings: TokenizerSettings, seed: int = 0
 ) -> tuple[TextTokenizer, TrainingReport]:
     """Trains a tokenizer; the same texts, settings and seed give the same bytes.

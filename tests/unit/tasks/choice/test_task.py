@@ -21,7 +21,7 @@ from unmask.tasks.base import ExampleCounts
 from unmask.tasks.choice.layouts import ChoiceExample
 from unmask.tasks.choice.task import ChoiceModule, ChoiceScore, open_task
 from unmask.tasks.settings import ColumnSettings, TaskSettings
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer
 
@@ -56,7 +56,7 @@ def test_a_row_is_the_context_and_a_choice_with_its_question(tokenizer: TextToke
 
 def test_the_question_ends_the_context_of_gpt1(tokenizer: TextTokenizer) -> None:
     texts = ["the man went out", "who went out a man the dog"]
-    gpt1, _ = train_tokenizer(iter(texts * 9), TokenizerSettings(kind="bpe", vocab_size=60), seed=0)
+    gpt1, _ = learn_tokenizer(iter(texts * 9), TokenizerSettings(kind="bpe", vocab_size=60), seed=0)
     one = ChoiceExample("the man went out", "who went", ("the man", "a dog"), 0, None, {}, "x:1")
     coded = new_task("choice", max_length=64).encode([one], gpt1, ExampleCounts(), num_segments=1)
     rows = gpt1.encode_inputs([(f"{one.context} {one.question}", choice) for choice in one.choices])

@@ -8,7 +8,7 @@ import pytest
 
 from support.trained import trained
 from unmask.errors import ModelError, SettingsError
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
 BPE = TokenizerSettings(kind="bpe", num_merges=4)
@@ -18,7 +18,7 @@ SPECIAL = ("<unk>", "<pad>", "_start_", "_delimiter_", "_classify_")
 
 
 def test_merges_worked_by_hand() -> None:
-    tokenizer, report = train_tokenizer(WORDS, BPE.model_copy(update={"min_character_count": 1}))
+    tokenizer, report = learn_tokenizer(WORDS, BPE.model_copy(update={"min_character_count": 1}))
     letters = sorted(set("lowernst"))
     assert tokenizer.token_strings[:5] == SPECIAL
     assert tokenizer.token_strings[5 : 5 + 2 * 8] == (*letters, *(f"{letter}</w>" for letter in letters))
@@ -76,7 +76,7 @@ def test_words_are_told_by_the_entry_before() -> None:
 
 
 def test_a_word_that_no_language_has_is_not_learned_from() -> None:
-    tokenizer, report = train_tokenizer(["z" * 100_000, "ab ab ab"], TokenizerSettings(kind="bpe", vocab_size=50))
+    tokenizer, report = learn_tokenizer(["z" * 100_000, "ab ab ab"], TokenizerSettings(kind="bpe", vocab_size=50))
     assert not any(entry.startswith("zz") for entry in tokenizer.token_strings)
     assert report.unknown_word_count == 0
     assert len(tokenizer.encode_batch(["zzz"])[0]) == 3

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from unmask.errors import SettingsError
 from unmask.tokenization.kinds.byte_bpe import BYTE_BPE, BYTES
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.learning.word_counts import count_words
 from unmask.tokenization.library import word_splitter
 from unmask.tokenization.settings import TokenizerSettings
 
 TEXTS = ["Hello world, don't the dogs bark? Hello dogs.", "국민의 국민은 국민, 😀 dogs\n\n  the  end\t."] * 4
-TOKENIZER, REPORT = train_tokenizer(TEXTS, TokenizerSettings(kind="byte_bpe", vocab_size=300))
+TOKENIZER, REPORT = learn_tokenizer(TEXTS, TokenizerSettings(kind="byte_bpe", vocab_size=300))
 SPLIT = word_splitter(BYTE_BPE.normalizer(False), BYTE_BPE.pre_tokenizer)
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
 SPACED = st.text(st.sampled_from("a.1'가\u0301 \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u3000"), max_size=40)
@@ -80,12 +80,12 @@ def test_a_word_continues_where_no_space_is_before_it() -> None:
 
 def test_case_stays_unless_asked() -> None:
     assert TOKENIZER.decode(TOKENIZER.encode_batch(["Hello É 국민"])[0]) == "Hello É 국민"
-    lower, _ = train_tokenizer(TEXTS, TokenizerSettings(kind="byte_bpe", vocab_size=300, lowercase=True))
+    lower, _ = learn_tokenizer(TEXTS, TokenizerSettings(kind="byte_bpe", vocab_size=300, lowercase=True))
     assert lower.decode(lower.encode_batch(["Hello E\u0301 국민"])[0]) == "hello é 국민"
 
 
 def test_no_room_for_the_bytes_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"set vocab_size to 261 at least$"):
-        train_tokenizer(TEXTS, TokenizerSettings(kind="byte_bpe", vocab_size=260))
-    tokenizer, _ = train_tokenizer(TEXTS, TokenizerSettings(kind="byte_bpe", vocab_size=261))
+        learn_tokenizer(TEXTS, TokenizerSettings(kind="byte_bpe", vocab_size=260))
+    tokenizer, _ = learn_tokenizer(TEXTS, TokenizerSettings(kind="byte_bpe", vocab_size=261))
     assert tokenizer.vocab_size == 261

@@ -9,7 +9,7 @@ import pytest
 
 from support.trained import ENGLISH, KOREAN, trained
 from unmask.errors import InputError, SettingsError
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
 
@@ -36,7 +36,7 @@ def test_unused_slots_stand_where_google_put_them() -> None:
 
 def test_a_further_special_token_cannot_be_a_word() -> None:
     with pytest.raises(SettingsError, match=r"'ENT' is an ordinary word.*as in \[ENT\]"):
-        train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=200, extra_special_tokens=("ENT",)))
+        learn_tokenizer(ENGLISH, TokenizerSettings(vocab_size=200, extra_special_tokens=("ENT",)))
 
 
 def test_a_further_special_token_cannot_be_an_entry_already() -> None:
@@ -46,37 +46,37 @@ def test_a_further_special_token_cannot_be_an_entry_already() -> None:
 
     for token, texts in (("[MASK]", never()), ("[unused0]", never()), ("##a", ENGLISH)):
         with pytest.raises(SettingsError, match=f"^extra_special_tokens: '{re.escape(token)}' is an entry of the voc"):
-            train_tokenizer(texts, TokenizerSettings(unused_slots=2, extra_special_tokens=(token,)))
+            learn_tokenizer(texts, TokenizerSettings(unused_slots=2, extra_special_tokens=(token,)))
 
 
 def test_the_vocabulary_has_the_size_asked_for_where_the_text_suffices() -> None:
-    tokenizer, report = train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=100))
+    tokenizer, report = learn_tokenizer(ENGLISH, TokenizerSettings(vocab_size=100))
     assert tokenizer.vocab_size == report.vocab_size == report.asked_vocab_size == 100
 
 
 def test_a_vocabulary_too_small_for_the_alphabet_is_refused_naming_the_least() -> None:
     with pytest.raises(SettingsError, match=r"set vocab_size to (\d+) at least") as refused:
-        train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=20))
+        learn_tokenizer(ENGLISH, TokenizerSettings(vocab_size=20))
     least = int(str(refused.value).split("set vocab_size to ")[1].split()[0])
     assert trained(ENGLISH, vocab_size=least).vocab_size == least
     with pytest.raises(SettingsError):
-        train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=least - 1))
+        learn_tokenizer(ENGLISH, TokenizerSettings(vocab_size=least - 1))
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" \n\t", "\u200b\x00"]])
 def test_no_text_is_refused(texts: list[str]) -> None:
     with pytest.raises(InputError, match="no text to train on"):
-        train_tokenizer(texts, TokenizerSettings())
+        learn_tokenizer(texts, TokenizerSettings())
 
 
 def test_a_text_of_rare_characters_alone_is_refused() -> None:
     with pytest.raises(InputError, match="no character is seen 3 times"):
-        train_tokenizer(["abc"], TokenizerSettings())
+        learn_tokenizer(["abc"], TokenizerSettings())
 
 
 def test_rare_characters_fall_out_and_are_counted() -> None:
     texts = ["abab abab", "ab☃ab ☃ ab"]
-    tokenizer, report = train_tokenizer(texts, TokenizerSettings(vocab_size=50, min_pair_count=1))
+    tokenizer, report = learn_tokenizer(texts, TokenizerSettings(vocab_size=50, min_pair_count=1))
     assert "☃" not in tokenizer.token_strings
     assert report.alphabet_size == 2
     assert (report.num_characters_dropped, report.dropped_character_count) == (1, 2)
@@ -98,18 +98,18 @@ def test_the_alphabet_is_larger_where_hangul_is_present() -> None:
     assert len(letters) > 1100
     many_letters = " ".join(letters * 3)
     settings = TokenizerSettings(vocab_size=10_000, lowercase=False)
-    _, without = train_tokenizer([many_letters], settings)
+    _, without = learn_tokenizer([many_letters], settings)
     assert without.alphabet_size == 1000
-    _, some = train_tokenizer([many_letters + " 국" * 3], settings)
+    _, some = learn_tokenizer([many_letters + " 국" * 3], settings)
     assert some.alphabet_size == 1000  # under 1 %: a foreign word in a text of another script
-    _, present = train_tokenizer([many_letters + " 국" * 200], settings)
+    _, present = learn_tokenizer([many_letters + " 국" * 200], settings)
     assert present.alphabet_size > 1100
-    _, limited = train_tokenizer(["aaaa bbb cccccc"], TokenizerSettings(alphabet_size=2))
+    _, limited = learn_tokenizer(["aaaa bbb cccccc"], TokenizerSettings(alphabet_size=2))
     assert limited.alphabet_size == 2
 
 
 def test_words_too_long_to_encode_are_left_out() -> None:
-    tokenizer, report = train_tokenizer(["z" * 3_000_000, "ab ab ab ab"], TokenizerSettings())
+    tokenizer, report = learn_tokenizer(["z" * 3_000_000, "ab ab ab ab"], TokenizerSettings())
     assert report.unknown_word_count == 1
     assert not any(entry.startswith("zz") for entry in tokenizer.token_strings)
     assert tokenizer.encode_batch(["z" * 101]) == [[tokenizer.unk_id]]
@@ -141,6 +141,6 @@ def test_cased_keeps_case_and_accents() -> None:
 
 def test_the_report_tells_of_a_sample() -> None:
     texts = ["some words in a text"] * 1000
-    _, report = train_tokenizer(texts, TokenizerSettings(sample_bytes=5000), seed=1)
+    _, report = learn_tokenizer(texts, TokenizerSettings(sample_bytes=5000), seed=1)
     assert report.num_documents < report.num_documents_read == 1000
     assert "a sample: 19.5 KiB were read" in report.summary()

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from unmask.tokenization.learning.train import train_tokenizer
+from unmask.tokenization.learning.train import learn_tokenizer
 from unmask.tokenization.settings import TokenizerSettings
 
 
 def told(texts: list[str], caplog: pytest.LogCaptureFixture, **settings: object) -> list[str]:
     caplog.clear()
     given = {"min_character_count": 1, "vocab_size": 500, **settings}
-    train_tokenizer(texts, TokenizerSettings.model_validate(given))
+    learn_tokenizer(texts, TokenizerSettings.model_validate(given))
     return [record.getMessage() for record in caplog.records]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.corpora import contents
 from support.files import write
 from support.trained import ENGLISH, KOREAN, trained
-from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
+from unmask.tokenization.learning.train import TOKENIZERS, learn_tokenizer
 from unmask.tokenization.settings import PRESETS, TokenizerSettings
 from unmask.tokenization.tokenizer import TextTokenizer, load_tokenizer
 
@@ -51,12 +51,12 @@ TRAIN_AND_SAVE = """
 import sys
 from pathlib import Path
 from unmask.tokenization.settings import TokenizerSettings
-from unmask.tokenization.learning.train import TOKENIZERS, train_tokenizer
+from unmask.tokenization.learning.train import TOKENIZERS, learn_tokenizer
 texts = Path(sys.argv[1]).read_text(encoding="utf-8").split("\\n")
 for kind in TOKENIZERS:
     directory = Path(sys.argv[2]) / kind
     directory.mkdir()
-    tokenizer, _ = train_tokenizer(texts, TokenizerSettings(kind=kind, vocab_size=500))
+    tokenizer, _ = learn_tokenizer(texts, TokenizerSettings(kind=kind, vocab_size=500))
     tokenizer.save(directory)
 """
 
@@ -108,7 +108,7 @@ def test_further_tokens_and_slots_are_within_the_size(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_too_small_gives_fewer_entries_and_says_so(kind: str) -> None:
     settings = TokenizerSettings.model_validate({"kind": kind})
-    tokenizer, report = train_tokenizer(ENGLISH, settings)
+    tokenizer, report = learn_tokenizer(ENGLISH, settings)
     assert tokenizer.vocab_size == report.vocab_size < report.asked_vocab_size == 30522
     assert "fewer than the 30,522 entries asked for" in report.summary()
 
@@ -116,11 +116,11 @@ def test_a_text_too_small_gives_fewer_entries_and_says_so(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
 def test_merges_are_counted_where_they_are_asked_for(kind: str) -> None:
     settings = TokenizerSettings.model_validate({"kind": kind, "num_merges": 50})
-    tokenizer, report = train_tokenizer(ENGLISH, settings)
+    tokenizer, report = learn_tokenizer(ENGLISH, settings)
     model = json.loads(tokenizer._files["tokenizer.json"])["model"]
     assert len(model["merges"]) == 50
     assert report.vocab_size == report.asked_vocab_size == tokenizer.vocab_size
-    _, many = train_tokenizer(ENGLISH, settings.model_copy(update={"num_merges": 100_000}))
+    _, many = learn_tokenizer(ENGLISH, settings.model_copy(update={"num_merges": 100_000}))
     assert many.vocab_size < many.asked_vocab_size
     assert "the text gives no more" in many.summary()
 
