@@ -29,6 +29,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unmask.experiments.compare import compare as compare
     from unmask.finetuning.estimators.estimators import TextClassifier as TextClassifier
     from unmask.finetuning.estimators.estimators import TextRegressor as TextRegressor
     from unmask.finetuning.estimators.text_encoder import TextEncoder as TextEncoder
@@ -65,6 +66,7 @@ _HOMES = {
     "TokenStore": "unmask.store.store",
     "TokenizerSettings": "unmask.tokenization.settings",
     "average_models": "unmask.inference.averaging",
+    "compare": "unmask.experiments.compare",
     "describe": "unmask.info",
     "embed": "unmask.inference.features.similarity",
     "evaluate": "unmask.inference.evaluation",

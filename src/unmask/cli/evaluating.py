@@ -1,4 +1,4 @@
-"""The command that measures: a model on labelled examples, a file of predictions, or a model on minimal pairs."""
+"""The commands that measure: a model on labelled examples or on minimal pairs, predictions, or two models at once."""
 
 from __future__ import annotations
 
@@ -119,6 +119,48 @@ def evaluate_command(
             raise SettingsError("--na-probs is for --predictions: a model says itself how probable no answer is")
         result = evaluate(model, files, task, named, settings=given, device=device, precision=precision)
     _print_figures(result, as_json)
+
+
+@app.command("compare")
+def compare_command(
+    one: Annotated[str, typer.Argument(help="a fine-tuned model, its run or an ensemble")],
+    other: Annotated[str, typer.Argument(help="another of the same task")],
+    settings: TaskSettings = None,
+    data: Annotated[str, typer.Option("--data", help="labelled examples: a file, a glob or a folder of shards")] = "",
+    columns: Columns = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    header: Header = "first_row",
+    quoted: Quoted = None,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    as_json: Json = False,
+) -> None:
+    """Measure two fine-tuned models on the same labelled examples, and whether their difference is more than chance."""
+    from unmask.errors import SettingsError
+    from unmask.experiments.compare import compare
+    from unmask.inference.task_options import read_task_settings
+    from unmask.recipe.loading import read_columns
+
+    if not data:
+        raise SettingsError("give --data FILE with labelled examples: both models are measured on them")
+    named, given = read_columns(columns or []), read_task_settings(settings or [])
+    files = given_files(data, encoding, separator, header, quoted)
+    result = compare(one, other, files, named, settings=given, device=device, precision=precision)
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    print(f"{result['task']}: {result['n']:,} examples; other less one, and its interval of 95 %")
+    print(f"  {'':<24} {'one':>10} {'other':>10} {'difference':>11}")
+    for metric, values in result["metrics"].items():
+        name = f"f1 of {result['positive_label']}" if metric == "f1" and "positive_label" in result else metric
+        chance = "   within chance" if values["low"] <= 0 <= values["high"] else ""
+        between = f"({values['low']:+.4f} to {values['high']:+.4f})"
+        figures = f"{values['one']:>10.4f} {values['other']:>10.4f} {values['difference']:>+11.4f}"
+        print(f"  {name:<24} {figures}  {between}{chance}")
+    for key, (first, second) in result["settings"].items():
+        print(f"  {key}: {first} and {second}")
+    print("chance is that of the examples; a seed changes a model too: search.restarts says how much")
 
 
 def _evaluate_pairs(

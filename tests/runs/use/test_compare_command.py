@@ -1,0 +1,35 @@
+"""`unmask compare`: two runs, one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.commands import Command
+from support.files import write_rows
+from support.untrained import save_bert
+
+
+def test_two_runs_and_what_differs(tmp_path: Path, unmask: Command) -> None:
+    rows = [{"text": text, "label": label} for text, label in (("a man", "a"), ("the dog", "b"), ("an old house", "b"))]
+    data = write_rows(tmp_path / "data.jsonl", *rows)
+    words = [
+        f"init_from={save_bert(tmp_path / 'base', [row['text'] for row in rows])}",
+        f"data.train={data}",
+        f"data.dev={data}",
+        "train.epochs=1",
+        "task.max_length=32",
+    ]
+    runs = [tmp_path / name for name in ("one", "other")]
+    for seed, run in enumerate(runs):
+        unmask("finetune", "finetune/classification", *words, f"seed={seed}", "--out", run)
+    printed = unmask("compare", *runs, "--data", data).output
+    assert "classification: 3 examples; other less one, and its interval of 95 %" in printed
+    assert "  f1 of b  " in printed
+    assert "within chance" in printed
+    assert "  seed: 0 and 1\n" in printed
+    found = json.loads(unmask("compare", *runs, "--data", data, "--json").output)
+    assert set(found) == {"task", "n", "metrics", "positive_label", "settings"}
+    refused = unmask("compare", *runs)
+    assert refused.code == 2
+    assert "give --data FILE" in refused.errors
