@@ -22,7 +22,7 @@ from unmask.tasks.rows import checked_text, choose_layout, shown
 from unmask.tasks.settings import ColumnSettings
 from unmask.tasks.tagging.windows import SentenceWindow, cut_windows
 from unmask.tokenization.definition import Piece
-from unmask.tokenization.offsets import align
+from unmask.tokenization.offsets import AlignedText, align
 from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.tokenizer import truncated_lengths
 
@@ -141,10 +141,21 @@ def tokenize(inputs: Sequence[FeatureInput], tokenizer: Tokenizer) -> list[Input
             InputTokens(
                 [token for text in numbers for token in aligned[text].ids],
                 len(aligned[numbers[0]]),
-                [place for text in numbers for place in zip(aligned[text].starts, aligned[text].ends, strict=True)],
+                [place for text in numbers for place in _places(texts[text], aligned[text])],
             )
         )
     return tokens
+
+
+def _places(text: str, aligned: AlignedText) -> list[tuple[int, int]]:
+    """The place of each token; that of a token of white space, which `align` leaves empty, is what it was made of."""
+    places = []
+    before = newest = 0  # ends of tokens; those that share a character have one
+    for start, end in zip(aligned.starts, aligned.ends, strict=True):
+        if end > newest:
+            before, newest = newest, end
+        places.append((before if start == end and text[before:start].isspace() else start, end))
+    return places
 
 
 def describe_tokens(given: FeatureInput, its: InputTokens, tokenizer: Tokenizer) -> dict[str, Any]:

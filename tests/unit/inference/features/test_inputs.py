@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.trained import trained
+from support.trained import ENGLISH, trained
 from unmask.errors import InputError
 from unmask.inference.features.inputs import (
     PLACE,
@@ -93,6 +93,16 @@ def test_what_an_index_tells(tokenizer: TextTokenizer) -> None:
     pair = read(text_a="a man", text_b="a")
     assert describe_tokens(pair, *tokenize([pair], tokenizer), tokenizer)["num_tokens_a"] == 2
     assert "words" not in describe_tokens(pair, *tokenize([pair], tokenizer), tokenizer)
+
+
+@pytest.mark.parametrize("text", ["a\nb\t\tc", "\u00a0 a  b \n", "e\u0301 \n c"])
+def test_a_token_of_white_space_has_its_place(text: str) -> None:
+    tokenizer = trained(ENGLISH, kind="byte_bpe", vocab_size=300)
+    (its,) = tokenize([read(text=text)], tokenizer)
+    shown = [text[start:end] for start, end in its.offsets]
+    assert "" not in shown
+    assert "".join(shown).split() == text.split()
+    assert [piece for piece in shown if piece.isspace()]
 
 
 def test_words_and_places_of_segmented_text() -> None:
