@@ -9,7 +9,7 @@ are beside their code.
     │   │   └── TooLittleTextError texts that do not suffice
     │   ├── SettingsError      a recipe or a command line: unknown key, contradiction ...
     │   ├── OutputError        an output that exists already, cannot be written, or a full disk
-    │   │   └── AnotherProcess     a directory in which another process works
+    │   │   └── AnotherProcess     a directory or file in which another process works
     │   ├── StoreError         a token store that is incomplete, damaged or of another tokenizer
     │   ├── ModelError         a model or tokenizer directory that does not load strictly
     │   ├── CheckpointError    a run whose checkpoints cannot be used
@@ -71,7 +71,7 @@ class OutputError(UserError):
 
 
 class AnotherProcess(OutputError):  # noqa: N818  named as it is
-    """Another process works in a directory."""
+    """Another process works in a directory, or writes a file."""
 
 
 class StoreError(UserError):

@@ -46,6 +46,13 @@ def test_a_default_is_seen_by_every_type_checker(repository: Path) -> None:
     assert not [path.name for path in modules if positional.search(path.read_text("utf-8"))]
 
 
+def test_temporary_directories_are_those_that_a_killed_process_does_not_leave(repository: Path) -> None:
+    """`unmask.io.writing.temporary_directory` makes them."""
+    modules = (repository / "src" / "unmask").rglob("*.py")
+    made = re.compile(r"TemporaryDirectory|mkdtemp")
+    assert [path.name for path in modules if made.search(path.read_text("utf-8"))] == ["writing.py"]
+
+
 def test_names_say_something(repository: Path) -> None:
     files = [path for folder in ("src", "tests", "benchmarks") for path in (repository / folder).rglob("*.py")]
     named = {path: {path.stem, path.stem.removeprefix("test_"), path.parent.name} for path in files}

@@ -195,7 +195,7 @@ def _evaluate_pairs(
         _print_pairs(every, checkpoints)
     if out is not None:  # last, so that a full disk loses no figure
         if scored is not None and out.suffix == ".jsonl":
-            write_json_lines(out, scored.rows())
+            write_json_lines(out, scored.rows(), overwrite)
         else:
             write_pairs_page(out, model, str(pairs), every)
         print(f"wrote {out}", file=sys.stderr)

@@ -148,7 +148,7 @@ def score_command(
         if out is None:
             print_json_lines(lines)
         else:
-            write_json_lines(out, lines)
+            write_json_lines(out, lines, overwrite)
             print(out)
 
 

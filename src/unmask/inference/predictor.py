@@ -362,7 +362,7 @@ def write_predictions(
     total = None
     if as_files(path).can_be_read_again:
         total = _survey(predictor, _rows(predictor, path, columns, format), out.suffix)
-    with Progress("predicting", total, unit="inputs") as progress, writing(out) as file:
+    with Progress("predicting", total, unit="inputs") as progress, writing(out, overwrite) as file:
         answers = predictor(_rows(predictor, path, columns, format), progress.advance)
         for line in answer_lines(deciding(answers, predictor.task), out.suffix):
             # A lone surrogate, in a field that no model reads, is written as its JSON escape.

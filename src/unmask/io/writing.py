@@ -1,8 +1,9 @@
 """Writing without ever leaving anything half-written: files and directories appear complete or not at all.
 
 A writer works on a neighbour whose name begins with `.unfinished-`, which is renamed when it is complete and flushed
-to the disk, and removed when anything goes wrong. Temporary directories go when their process ends, and those of a
-killed process when the next one starts.
+to the disk, and removed when anything goes wrong. It holds that neighbour meanwhile (`alone_in`): another process that
+is to write at the same place is refused, and what a killed one has left there is removed. Temporary directories go when
+their process ends, and those of a killed process when the next one starts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,27 +55,37 @@ def free_space(path: Path) -> int:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[IO[bytes]]:
+def writing(path: Path, overwrite: bool = True) -> Iterator[IO[bytes]]:
     """Opens a neighbour of `path` for binary writing, which replaces `path` when the block ends without error.
 
+    Args:
+        path: the file to make.
+        overwrite: False keeps what has appeared at `path` in the meantime, and the new file under another name.
+
     Raises:
-        OutputError: the disk is full, the place cannot be written, or a device or the like is there.
+        AnotherProcess: another process writes there.
+        OutputError: the disk is full, the place cannot be written, or a device or the like is there; or `overwrite` is
+            False and something has appeared there.
     """
     path = own_place(path)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     with as_output_error(path):
         refuse_special(path)
-        try:
+        is_left = unfinished.is_file() and not unfinished.is_symlink()
+        with alone_in(unfinished) if is_left else nullcontext():
             unfinished.unlink(missing_ok=True)
-            with open(unfinished, "xb") as file:  # a link, in a directory from elsewhere, would lead anywhere
+        with open(unfinished, "xb") as file:  # a link, in a directory from elsewhere, would lead anywhere
+            _hold(file.fileno(), unfinished)
+            try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(unfinished, path)
-            _flush_entries(path.parent)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+                _refuse_appeared(path, unfinished, overwrite)
+                os.replace(unfinished, path)
+            except BaseException:
+                unfinished.unlink(missing_ok=True)
+                raise
+        _flush_entries(path.parent)
 
 
 @contextmanager
@@ -82,39 +94,59 @@ def writing_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
     Args:
         path: the directory to make; missing parents are made too.
-        overwrite: True replaces an existing directory, once the new one is complete.
+        overwrite: True replaces an existing directory, once the new one is complete. False keeps what has appeared at
+            `path` in the meantime, and the new directory under another name.
 
     Raises:
+        AnotherProcess: another process writes there.
         OutputError: `path` exists and `overwrite` is False, the disk is full, or the place cannot be written.
     """
     path = own_place(path)
-    put_back(path)
-    refuse_existing(path, overwrite)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
     with as_output_error(path):
-        if path.exists() and not path.is_dir():
-            raise OutputError(f"{path} is a file, and a directory is to be made: choose another name")
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if unfinished.is_dir():
+            with alone_in(unfinished):
+                shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        try:
-            yield unfinished
-            _flush(unfinished)
-            if path.exists():
-                replaced = path.with_name(f"{REPLACED}{path.name}")
-                shutil.rmtree(replaced, ignore_errors=True)
-                os.replace(path, replaced)
-                try:
+        with alone_in(unfinished):
+            try:
+                put_back(path)
+                refuse_existing(path, overwrite)
+                if path.exists() and not path.is_dir():
+                    raise OutputError(f"{path} is a file, and a directory is to be made: choose another name")
+                yield unfinished
+                _flush(unfinished)
+                _refuse_appeared(path, unfinished, overwrite)
+                if path.exists():
+                    replaced = path.with_name(f"{REPLACED}{path.name}")
+                    shutil.rmtree(replaced, ignore_errors=True)
+                    os.replace(path, replaced)
+                    try:
+                        os.replace(unfinished, path)
+                    except BaseException:
+                        os.replace(replaced, path)
+                        raise
+                else:
                     os.replace(unfinished, path)
-                except BaseException:
-                    os.replace(replaced, path)
-                    raise
-            else:
-                os.replace(unfinished, path)
-            _flush_entries(path.parent)
-            remove_replaced(path)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
+                _flush_entries(path.parent)
+                remove_replaced(path)
+            except BaseException:
+                shutil.rmtree(unfinished, ignore_errors=True)
+                raise
+
+
+def _refuse_appeared(path: Path, made: Path, overwrite: bool) -> None:
+    """Raises OutputError if something is at `path` that is not to be overwritten, since the work for `made` began; that
+    is kept beside it."""
+    try:
+        refuse_existing(path, overwrite)
+    except OutputError as error:
+        names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+        beside = next(name for name in names if not os.path.lexists(name))
+        os.replace(made, beside)
+        raise OutputError(
+            f"{path} has appeared while this command was at work, and is left as it is: what was made is {beside}"
+        ) from error
 
 
 def put_back(path: Path) -> None:
@@ -159,8 +191,9 @@ def _flush_entries(directory: Path) -> None:
 
 
 @contextmanager
-def alone_in(directory: Path) -> Iterator[None]:
-    """Holds a directory for this process. The system lets go of it when the process ends, however that happens.
+def alone_in(place: Path) -> Iterator[None]:
+    """Holds a directory, or a file, for this process. The system lets go of it when the process ends, however that
+    happens.
 
     Does nothing where the file system has no locks.
 
@@ -170,40 +203,51 @@ def alone_in(directory: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = os.open(place, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AnotherProcess(
-                f"{directory}: another process works there at this moment: let it end, or choose another --out"
-            ) from error
-        except OSError:
-            pass
+        _hold(descriptor, place)
         yield
     finally:
         os.close(descriptor)
 
 
+def _hold(descriptor: int, place: Path) -> None:
+    """`alone_in` what is open, until it is closed."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), os.stat(place)):
+            raise FileNotFoundError  # another one has renamed it or made it anew
+    except (BlockingIOError, FileNotFoundError) as error:
+        raise AnotherProcess(
+            f"{_as_it_will_be(place)}: another process works there at this moment: let it end, or choose another --out"
+        ) from error
+    except OSError:
+        pass
+
+
 @contextmanager
-def temporary_directory(kind: str, number: int) -> Iterator[Path]:
+def temporary_directory(kind: str, folder: Path | None = None) -> Iterator[Path]:
     """A new directory, removed again; first removes those of its kind that killed processes of this machine have left.
 
     Args:
-        kind, number: begin its name; the machine and the process follow.
+        kind: begins its name; the machine and the process follow.
+        folder: where it is made; None takes the system's for temporary files.
     """
-    _remove_abandoned(kind)
-    place = Path(tempfile.mkdtemp(prefix=f"{kind}-{number}-{platform.node()}-{os.getpid()}-"))
+    folder = folder or Path(tempfile.gettempdir())
+    _remove_abandoned(folder, kind)
+    place = Path(tempfile.mkdtemp(prefix=f"{kind}-{platform.node()}-{os.getpid()}-", dir=folder))
     try:
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _remove_abandoned(kind: str) -> None:
+def _remove_abandoned(folder: Path, kind: str) -> None:
     if os.name != "posix":  # elsewhere signal 0 would end a process
         return
-    for left in Path(tempfile.gettempdir()).glob(f"{kind}-*-{glob.escape(platform.node())}-*-*"):
+    for left in folder.glob(f"{kind}-{glob.escape(platform.node())}-*-*"):
         try:
             os.kill(int(left.name.split("-")[-2]), 0)
         except ProcessLookupError:
@@ -280,7 +324,7 @@ def as_output_error(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         has_folder = path.parent.exists()
-        path = Path(*(part.removeprefix(UNFINISHED) for part in path.parts))
+        path = _as_it_will_be(path)
         if error.errno in _DISK_IS_FULL:
             raise OutputError(f"the disk is full while writing {path}: free some space, or write elsewhere") from error
         if error.errno == errno.ENOENT and not has_folder:
@@ -288,6 +332,11 @@ def as_output_error(path: Path) -> Iterator[None]:
         if error.errno in _NOT_WRITABLE or UNFINISHED in str(error.filename):
             raise OutputError(f"cannot write {path}: {error.strerror}; choose a place that can be written") from error
         raise
+
+
+def _as_it_will_be(path: Path) -> Path:
+    """The name that what is unfinished, or set aside, will have."""
+    return Path(*(part.removeprefix(REPLACED).removeprefix(UNFINISHED) for part in path.parts))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -311,9 +360,9 @@ def json_line(value: Any) -> bytes:
     return f"{json.dumps(value, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")
 
 
-def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes JSON objects atomically, one per line; lone surrogates as in `write_json`."""
-    with writing(path) as file:
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]], overwrite: bool = True) -> None:
+    """Writes JSON objects atomically, one per line, as `writing` does; lone surrogates as in `write_json`."""
+    with writing(path, overwrite) as file:
         for row in rows:
             file.write(json_line(row))
 

@@ -288,7 +288,7 @@ class Ranks:
         if self.is_first:
             yield directory
             return
-        with temporary_directory("unmask-rank", self.rank) as own:
+        with temporary_directory("unmask-rank") as own:
             yield own
 
     @contextmanager

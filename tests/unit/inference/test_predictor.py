@@ -24,6 +24,7 @@ from support.tasks import new_task
 from support.untrained import save_task_model
 from unmask.errors import InputError, ModelError, OutputError, SettingsError
 from unmask.finetuning.run import save_finetuned
+from unmask.inference.deciding import Deciding
 from unmask.inference.evaluation import evaluate
 from unmask.inference.example_sets import STREAMED
 from unmask.inference.inputs import read_inputs
@@ -377,6 +378,20 @@ def test_answers_are_written_as_the_official_scorers_read_them(answering: Path, 
     lines = write_predictions(answering, data, tmp_path / "answers.jsonl")
     assert [json.loads(line) for line in lines.read_text("utf-8").splitlines()] == list(predict_file(answering, data))
     assert evaluate_predictions(lines, data, "qa") == measured
+
+
+def test_a_file_that_appears_while_questions_are_answered_is_kept(answering: Path, tmp_path: Path) -> None:
+    data, out = write_rows(tmp_path / "dev.jsonl", *QUESTIONS), tmp_path / "answers.jsonl"
+
+    class LastOne(Deciding):
+        def __call__(self, predictions: Iterator[Any], task: Any) -> Iterator[Any]:
+            yield from predictions
+            out.write_text("mine", "utf-8")
+
+    with pytest.raises(OutputError, match=r"answers\.jsonl has appeared .*: what was made is .*answers-2\.jsonl"):
+        write_predictions(answering, data, out, deciding=LastOne())
+    assert out.read_text("utf-8") == "mine"
+    assert len((tmp_path / "answers-2.jsonl").read_text("utf-8").splitlines()) == len(QUESTIONS)
 
 
 def test_a_file_of_predictions_is_whole_or_not_there(answering: Path, tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ def test_what_a_killed_process_has_left_is_removed(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     here, gone = platform.node(), ended.stdout.strip()
-    (tmp_path / f"a-kind-3-{here}-{gone}-x1y2" / "checkpoints").mkdir(parents=True)
-    others = [f"a-kind-1-{here}-{os.getpid()}-aa", f"a-kind-1-elsewhere-{gone}-bb", f"another-1-{here}-{gone}-cc"]
-    for name in [*others, "a-kind-1-old"]:
+    (tmp_path / f"a-kind-{here}-{gone}-x1y2" / "checkpoints").mkdir(parents=True)
+    others = [f"a-kind-{here}-{os.getpid()}-aa", f"a-kind-elsewhere-{gone}-bb", f"another-{here}-{gone}-cc"]
+    for name in [*others, "a-kind-old"]:
         (tmp_path / name).mkdir()
-    with temporary_directory("a-kind", 3) as place:
-        assert names(tmp_path) == sorted([*others, "a-kind-1-old", place.name])
+    with temporary_directory("a-kind") as place:
+        assert names(tmp_path) == sorted([*others, "a-kind-old", place.name])
         (place / "kept.txt").write_text("until it ends")
-    assert names(tmp_path) == sorted([*others, "a-kind-1-old"])
+    assert names(tmp_path) == sorted([*others, "a-kind-old"])

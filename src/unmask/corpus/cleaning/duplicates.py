@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.corpus.cleaning.draft import NOTHING_LEFT, Draft
-from unmask.io.writing import UNFINISHED, as_output_error
+from unmask.io.writing import UNFINISHED, as_output_error, temporary_directory
 
 MIN_PARAGRAPH_CHARACTERS = 40
 """Shorter paragraphs stay however often they occur: headings and lines of dialogue ("Yes, sir.") are useful each time.
@@ -45,10 +46,9 @@ def drop_duplicates(drafts: Iterable[Draft], paragraphs: bool, work_directory: P
         OutputError: the disk is full, or the folder cannot be made.
     """
     place = work_directory or Path(tempfile.gettempdir())
-    with as_output_error(place):
-        folder = tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=place)
-    with folder:
-        seen = SeenHashes(Path(folder.name))
+    with ExitStack() as stack:
+        with as_output_error(place):
+            seen = SeenHashes(stack.enter_context(temporary_directory(f"{UNFINISHED}hashes", place)))
         for batch in _batches(drafts):
             _decide_documents(batch, seen)
             if paragraphs:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from unmask.finetuning.inputs import TaskInputs, open_inputs
 from unmask.finetuning.search.search import plan_trials
 from unmask.inference.example_sets import ExampleSet
 from unmask.io.progress import human_count, human_duration
+from unmask.io.writing import temporary_directory
 from unmask.recipe.loading import merged_values
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.encoded import EncodedExamples, concatenate
@@ -60,9 +59,9 @@ def examine_finetuning(name: str, overrides: Sequence[str], *, probe_s: float) -
     if missing:
         return Diagnosis("recipe", name, tuple(findings), tables=(settings_table(settings, trials),))
     compute = choose_compute(settings.device, settings.precision)
-    with tempfile.TemporaryDirectory(prefix="unmask-doctor-") as directory, torch.random.fork_rng(devices=[]):
+    with temporary_directory("unmask-doctor") as directory, torch.random.fork_rng(devices=[]):
         try:
-            run = open_inputs(settings, Path(directory))
+            run = open_inputs(settings, directory)
         except UserError as error:
             advice = "fix it: `unmask finetune` would stop there too, before its first step"
             findings.append(Finding("inputs-unusable", "fault", str(error), advice))

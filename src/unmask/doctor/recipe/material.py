@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from unmask.doctor.recipe.synthetic_batches import expected_length, random_batch
 from unmask.doctor.samples import FirstStep, first_step
 from unmask.errors import InputError, StoreError
 from unmask.io.progress import human_bytes
+from unmask.io.writing import temporary_directory
 from unmask.models.settings import EncoderSettings
 from unmask.objectives.base import Objective, ObjectiveModule, fresh_module
 from unmask.objectives.settings import CAUSAL_SHARE
@@ -96,7 +96,7 @@ def open_text(start: Start, names_text: bool, stack: ExitStack) -> FirstStep | F
     if settings.corpus is not None and (why := _why_not_read(settings, settings.corpus)):
         advice = "make a store of it with `unmask prepare`, and give store=DIR"
         return Finding("text-not-read", "note", f"the corpus is {why}: random tokens are measured in its place", advice)
-    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unmask-doctor-")))
+    directory = stack.enter_context(temporary_directory("unmask-doctor"))
     try:
         store = open_store(start, directory, workers=1)
         return first_step(start, store, load_tokenizer(store.tokenizer_directory))

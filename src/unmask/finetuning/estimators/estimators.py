@@ -13,7 +13,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
@@ -42,7 +41,7 @@ from unmask.inference.example_sets import encode_sets
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.io.paths import model_directory
 from unmask.io.rows import Row
-from unmask.io.writing import writing_directory
+from unmask.io.writing import temporary_directory, writing_directory
 from unmask.models.hub.source import open_source
 from unmask.recipe.tree import FinetuneRecipe
 from unmask.tasks.base import ExampleCounts
@@ -209,9 +208,9 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         """Parameters, and the fine-tuned model as the files that `save` writes: no module of PyTorch is pickled."""
         state = dict(super().__getstate__())
         if state.pop("predictor_", None) is not None:
-            with TemporaryDirectory() as folder:
-                self.save(folder)
-                state["_files"] = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+            with temporary_directory("unmask-estimator") as folder:
+                self.save(folder / "model")
+                state["_files"] = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
         return state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -219,9 +218,9 @@ class FinetuningEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         files = rest.pop("_files", None)
         super().__setstate__(rest)
         if files is not None:
-            with TemporaryDirectory() as folder:
+            with temporary_directory("unmask-estimator") as folder:
                 for name, content in files.items():
-                    (Path(folder) / name).write_bytes(content)
+                    (folder / name).write_bytes(content)
                 self.predictor_ = load_predictor(folder, device=self.device)
 
     def __sklearn_tags__(self) -> Any:

@@ -166,7 +166,7 @@ def submit(
     with as_output_error(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     counts: dict[str, Counter[str]] = {}
-    with writing(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with writing(out, overwrite) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, test_file in test_files.items():
             table = TABLES[name]
             run = by_task[table.task]

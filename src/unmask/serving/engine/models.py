@@ -102,7 +102,7 @@ class ServedModel:
         found = {}
         for step in self.steps:
             try:
-                with temporary_directory("unmask-checkpoint", step) as place:
+                with temporary_directory("unmask-checkpoint") as place:
                     model = save_checkpoint_model(self.directory.parent, place / "model", step)
                     found[step] = MaskUse(model, self.precision, self.masks.filler.tokenizer)  # a run has one tokenizer
             except UserError as error:

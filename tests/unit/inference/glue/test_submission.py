@@ -258,7 +258,9 @@ def test_tables_without_a_test_file_are_left_out(
         submit(write_all_finetuned(tmp_path / "all"), tmp_path / "all.zip", data=data)
 
 
-def test_what_is_there_is_not_overwritten_unasked(tmp_path: Path, small: dict[str, int]) -> None:
+def test_what_is_there_is_not_overwritten_unasked(
+    tmp_path: Path, small: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = write_test_files(tmp_path, small)
     run, out = write_finetuned(tmp_path, "rte"), tmp_path / "glue.zip"
     out.write_bytes(b"mine")
@@ -269,6 +271,16 @@ def test_what_is_there_is_not_overwritten_unasked(tmp_path: Path, small: dict[st
     assert zipfile.is_zipfile(out)
     with pytest.raises(OutputError, match=r"test\.tsv is needed and would be overwritten"):
         submit([run], data / "RTE" / "test.tsv", data=data, allow_missing=True, overwrite=True)
+    out.unlink()
+
+    def answer_while_another_file_appears(run: Path, file: Path) -> Any:
+        out.write_bytes(b"mine")
+        return answer_in_turn(run, file)
+
+    monkeypatch.setattr(submission, "predict_file", answer_while_another_file_appears)
+    with pytest.raises(OutputError, match=r"glue\.zip has appeared .*: what was made is .*glue-2\.zip"):
+        submit([run], out, data=data, allow_missing=True)
+    assert (out.read_bytes(), zipfile.is_zipfile(tmp_path / "glue-2.zip")) == (b"mine", True)
 
 
 def test_tasks_whose_answers_are_all_the_same_are_named(
