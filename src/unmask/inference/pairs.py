@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from torch import nn
 
-from unmask.errors import InputError, ModelError, SettingsError
+from unmask.errors import CheckpointError, InputError, ModelError, SettingsError
 from unmask.inference.precision import freeze, inference_compute
 from unmask.io.input_files import DataPath
 from unmask.io.paths import CHECKPOINTS, GENERATOR, is_onnx, model_directory
 from unmask.io.progress import Progress
+from unmask.io.writing import temporary_directory
 from unmask.models.hub.config import usual_length
 from unmask.models.hub.directory import load_model
 from unmask.models.hub.uses import check_entries
@@ -84,8 +84,11 @@ def evaluate_checkpoints(
 ) -> list[dict[str, Any]]:
     """`evaluate_pairs` of the model that each checkpoint of a pre-training run holds, in their order, with its `step`.
 
+    A checkpoint that cannot be read, or that a run under way has removed meanwhile, is left out with a warning.
+
     Raises:
         InputError, ModelError: as `evaluate_pairs`, and if the run has no checkpoints.
+        CheckpointError: none can be read.
     """
     paradigms = read_paradigms(pairs)
     steps = list_steps(Path(run) / CHECKPOINTS)
@@ -95,11 +98,18 @@ def evaluate_checkpoints(
             "keeps"
         )
     results: list[dict[str, Any]] = []
-    total = len(steps) * sum(len(each.pairs) for each in paradigms)
-    with Progress("pairs", total, unit="pairs") as progress:
+    num_pairs = sum(len(each.pairs) for each in paradigms)
+    with Progress("pairs", len(steps) * num_pairs, unit="pairs") as progress:
         for step in steps:
-            with tempfile.TemporaryDirectory() as place:
-                model = save_checkpoint_model(run, Path(place) / "model", step)
+            with temporary_directory("unmask-checkpoint") as place:
+                try:
+                    model = save_checkpoint_model(run, place / "model", step)
+                except (CheckpointError, InputError) as error:
+                    if step == steps[-1] and not results:
+                        raise
+                    logger.warning("the checkpoint of step %s is left out: %s", f"{step:,}", error)
+                    progress.advance(num_pairs)
+                    continue
                 scorer = open_scorer(model, pll=pll, discriminator=discriminator, device=device, precision=precision)
                 results.append({"step": step, **compare_pairs(scorer, paradigms, progress.advance)})
             if len(results) == 1:  # all have the same vocabulary

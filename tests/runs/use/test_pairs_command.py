@@ -39,6 +39,21 @@ def test_checkpoints_end_with_the_model(whole: Path, pairs: Path, tmp_path: Path
     assert "<term>" not in shown
 
 
+def test_checkpoints_that_are_gone_are_left_out(
+    whole: Path, pairs: Path, tmp_path: Path, unmask: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a run under way removes them."""
+    run = shutil.copytree(whole, tmp_path / "run")
+    every = json.loads(unmask("evaluate", run, "--pairs", pairs, "--checkpoints", "--json").output)["checkpoints"]
+    (run / "checkpoints" / "step-00000008" / "weights.safetensors").unlink()
+    found = unmask("evaluate", run, "--pairs", pairs, "--checkpoints", "--json")
+    assert json.loads(found.output)["checkpoints"] == every[1:]
+    assert "the checkpoint of step 8 is left out: " in caplog.text
+    (run / "checkpoints" / "step-00000012" / "weights.safetensors").unlink()
+    refused = unmask("evaluate", run, "--pairs", pairs, "--checkpoints")
+    assert (refused.code, "step-00000012" in refused.errors) == (2, True)
+
+
 def test_each_pair_is_written_with_its_scores(whole: Path, pairs: Path, tmp_path: Path, unmask: Command) -> None:
     lines = tmp_path / "scores.jsonl"
     finished = unmask("evaluate", whole, "--pairs", pairs, "--json", "--out", lines)
