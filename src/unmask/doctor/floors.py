@@ -45,10 +45,8 @@ def check_floor(floor: Floor, rows: Sequence[Row], causes: Sequence[str]) -> Ite
     side = "below" if floor.is_loss else "above"
     if not (is_passed := floor.is_passed_by(value)):
         side = f"not {side}"
-    message = (
-        f"the last {floor.held_out_key if held_out else floor.figure} {shown} is {side} {form.format(floor.value)}, "
-        f"that of {floor.what}"
-    )
+    what = f"{floor.held_out_key} of step {deciding[-1][0]:,}" if held_out else f"last {floor.figure}"
+    message = f"the {what}, {shown}, is {side} {form.format(floor.value)}, that of {floor.what}"
     if is_passed:
         step = passed_step(held_out or training, floor)
         yield Finding(floor.name, "good", message if step is None else f"{message}; passed by step {step:,}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ def _check_pretraining(record: Record, recipe: PretrainRecipe) -> Iterator[Findi
         message = f"nothing is held out (held_out={recipe.held_out}): the floors are those of the whole text"
         advice = "set held_out so that some documents are kept for evaluation"
         yield Finding("nothing-held-out", "note", message, advice)
-    floors = recorded_floors(_results(record)) if evidence is None else evidence.floors
+    floors = recorded_floors(_results(record).get("floors", {})) if evidence is None else evidence.floors
     names = [cause.name for cause in causes]
     for floor in floors:
         if "other-vocabulary" in names and floor.is_needed:
@@ -110,7 +111,12 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
     if signs := signs_of_divergence(record.training, "loss/task"):
         advice = "start again with a lower optimizer.learning_rate (2e-5 to 5e-5 for BERT-Base)"
         causes.append(too_high(signs, record.training, advice))
-    causes += _constant_predictions(record.rows)
+    rows, results = record.rows, _results(record)
+    if dev := results.get("dev"):  # the figures of the model, which early stopping takes from before the last row
+        step = results.get("early_stopping", {}).get("step", max((row["step"] for row in rows), default=0))
+        before = [row for row in record.evaluations if row["step"] < step]
+        rows = [*record.training, *before, {"step": step, **{f"eval/{name}": value for name, value in dev.items()}}]
+    causes += _constant_predictions(rows)
     yield from causes
     yield from _checkpoints(record)
     yield from _progress(record, causes)
@@ -122,18 +128,18 @@ def _check_finetuning(record: Record) -> Iterator[Finding]:
         even, chance = evenly
         advice = "train longer, or with another optimizer.learning_rate or seed"
         floor = Floor("task-uniform-floor", "loss/task", "uniform", even, chance, advice=advice)
-        yield from check_floor(floor, record.rows, names)
+        yield from check_floor(floor, rows, names)
     # The dev accuracy of always giving the most frequent label of the training file, as the run has written it.
-    majority = _results(record).get("eval/accuracy", {}).get("most frequent label of train")
+    majority = results.get("floors", {}).get("eval/accuracy", {}).get("most frequent label of train")
     if "constant-predictions" not in names and majority is not None:
         what = "always saying the most frequent label"
         advice = "train longer, on more examples, or start from a model with more pre-training"
         floor = Floor("task-majority-floor", "eval/accuracy", "majority", what, majority, advice=advice)
-        yield from check_floor(floor, record.rows, names)
+        yield from check_floor(floor, rows, names)
     if not causes:
         message = "no usual cause of a failed run was found: the loss is stable, and the predictions differ"
         yield Finding("no-cause", "good", message)
-    yield from _over_fitting(record.rows, "loss/task", "eval/loss", chance)
+    yield from _over_fitting(rows, "loss/task", "eval/loss", chance)
     yield from _throughput(record.training)
 
 
@@ -180,11 +186,10 @@ def _changed_budget(run: Path) -> Iterator[Finding]:
         yield Finding("budget-changed", "note", message, f"{run / RECIPE} with another --out makes such a run")
 
 
-def _results(record: Record) -> dict[str, dict[str, float]]:
-    """The floors in a run's `results.json`; empty if it has none."""
+def _results(record: Record) -> dict[str, Any]:
+    """A run's `results.json`; empty if it has none."""
     path = record.directory / RESULTS
-    floors: dict[str, dict[str, float]] = read_object(path).get("floors", {}) if path.is_file() else {}
-    return floors
+    return read_object(path) if path.is_file() else {}
 
 
 def _check_model(record: Record) -> Iterator[Finding]:

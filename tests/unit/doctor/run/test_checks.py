@@ -126,7 +126,7 @@ def test_held_out_rows_decide_and_date() -> None:
     rows: Rows = [*losses(6.0, 5.5, 5.2, 4.9), *held_out]
     [passed] = check_floor(FLOOR, rows, [])
     assert (passed.level, passed.advice) == ("good", "")
-    assert "the last eval/mlm_loss 4.700 is below 5.000" in passed.message
+    assert "the eval/mlm_loss of step 40, 4.700, is below 5.000" in passed.message
     assert "passed by step 20" in passed.message
     [by_training] = check_floor(FLOOR, losses(6.0, 5.5, 4.9, 4.8), [])
     assert "passed by step 30" in by_training.message
@@ -381,6 +381,23 @@ def test_the_majority_comes_from_the_results(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps(results))
     found = run_of(tmp_path, FINETUNE, task_rows([0.7, 0.6, 0.5, 0.4], [0.6]))
     assert found["task-majority-floor"] == "warning"
+
+
+def test_the_model_that_early_stopping_kept_is_judged(tmp_path: Path) -> None:
+    """Its last evaluation is degenerate, worse than the majority and over-fitted; that of step 20 was none of these."""
+    rows = task_rows([0.7, 0.5, 0.2, 0.1], [0.5, 0.4, 0.9])
+    rows[-1] |= {"eval/accuracy": 0.4, "eval/matthews_correlation": 0.0}
+    floors = {"eval/accuracy": {"most frequent label of train": 0.5}}
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"floors": floors}))
+    found = run_of(tmp_path, FINETUNE, rows)
+    assert found.items() >= {"constant-predictions": "fault", "over-fitting": "warning"}.items()
+    dev = {"loss": 0.4, "accuracy": 0.8, "matthews_correlation": 0.5}
+    path.write_text(json.dumps({"dev": dev, "early_stopping": {"step": 20, "evaluations": 3}, "floors": floors}))
+    found = run_of(tmp_path, FINETUNE, rows)
+    assert found == {"unfinished-run": "warning", "task-majority-floor": "good", "no-cause": "good"}
+    told = next(each.message for each in check_run(tmp_path) if each.name == "task-majority-floor")
+    assert told.startswith("the eval/accuracy of step 20, 80.0%, is above 50.0%")
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])
