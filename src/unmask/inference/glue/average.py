@@ -25,34 +25,47 @@ class GlueAverages:
         averages: in 0..1, by the names in `AVERAGES`; only those with all their figures.
         missing: for each of the other averages, what it lacks.
         runs: of how many runs these are the best on the same dev file, by data set; higher than their mean by that.
+        early_stopped: data sets whose models are those of their best evaluations on that file, which flatters them too.
+        means: the same figures as means over the restarts of the best run's configuration, where there are several.
+        averages_of_means: the averages with `means` where there are any; empty without.
     """
 
     figures: Mapping[str, tuple[float | None, ...]]
     averages: Mapping[str, float]
     missing: Mapping[str, Sequence[str]]
     runs: Mapping[str, int]
+    early_stopped: Sequence[str]
+    means: Mapping[str, tuple[float | None, ...]]
+    averages_of_means: Mapping[str, float]
 
     def describe(self) -> str:
         """A line for each figure and each average, in 0..100 as papers print them."""
         lines = []
         for name, values in self.figures.items():
-            figures = ", ".join(
-                f"{what} {_percent(value)}" for what, value in zip(FIGURE_NAMES[name], values, strict=True)
-            )
-            best = f"   (the best of {self.runs[name]:,} runs on these examples)" if self.runs[name] > 1 else ""
-            lines.append(f"{name:<6} {figures}{best}")
+            notes = [f"the best of {self.runs[name]:,} runs on these examples"] if self.runs[name] > 1 else []
+            notes += ["at the best evaluation on these examples"] if name in self.early_stopped else []
+            notes += [f"mean over restarts: {_in_words(name, self.means[name])}"] if name in self.means else []
+            lines.append(f"{name:<6} {_in_words(name, values)}" + (f"   ({'; '.join(notes)})" if notes else ""))
         for average, rule in AVERAGE_RULES.items():
             if average in self.averages:
-                lines.append(f"{average:<12} {_percent(self.averages[average])}   {rule}")
+                mean = self.averages_of_means.get(average)
+                means = "" if mean is None else f"   (with the means over restarts: {_percent(mean)})"
+                lines.append(f"{average:<12} {_percent(self.averages[average])}   {rule}{means}")
             else:
                 lines.append(f"{average:<12} {'-':>4}   {rule}; missing: {'; '.join(self.missing[average])}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """The same for scripts."""
-        figures = {name: dict(zip(FIGURE_NAMES[name], values, strict=True)) for name, values in self.figures.items()}
-        averages, missing, runs = dict(self.averages), dict(self.missing), dict(self.runs)
-        return {"figures": figures, "averages": averages, "missing": missing, "runs": runs}
+        figures, means = (
+            {name: dict(zip(FIGURE_NAMES[name], values, strict=True)) for name, values in its.items()}
+            for its in (self.figures, self.means)
+        )
+        return {**vars(self), "figures": figures, "means": means}
+
+
+def _in_words(name: str, values: tuple[float | None, ...]) -> str:
+    return ", ".join(f"{what} {_percent(value)}" for what, value in zip(FIGURE_NAMES[name], values, strict=True))
 
 
 def _percent(value: float | None) -> str:
@@ -74,9 +87,12 @@ def average_runs(runs: Sequence[Path]) -> GlueAverages:
     by_task = runs_by_task(runs, FIGURE_NAMES)
     results = {task: _results(run) for task, run in by_task.items()}
     figures = {task: _figures(run, task, results[task]) for task, run in by_task.items()}
-    averages = glue_averages(figures)
     missing = {name: found for name in AVERAGES if (found := missing_figures(name, figures))}
-    return GlueAverages(figures, averages, missing, {task: its.get("runs", 1) for task, its in results.items()})
+    best_of = {task: its.get("runs", 1) for task, its in results.items()}
+    early_stopped = [task for task, its in results.items() if its.get("early_stopping")]
+    means = {task: _figures(by_task[task], task, its["means"]) for task, its in results.items() if its.get("means")}
+    averages_of_means = glue_averages(figures | means) if means else {}
+    return GlueAverages(figures, glue_averages(figures), missing, best_of, early_stopped, means, averages_of_means)
 
 
 def _figures(run: Path, task: str, results: Mapping[str, Any]) -> tuple[float | None, ...]:
@@ -94,11 +110,18 @@ def _figures(run: Path, task: str, results: Mapping[str, Any]) -> tuple[float | 
 
 
 def _results(run: Path) -> dict[str, Any]:
-    """The results of a run, or of the best run of a search, with how many `runs` that has."""
+    """The results of a run, or of the best run of a search, with how many `runs` that has, and the `means` over the
+    restarts of its configuration, where there are several."""
     try:
         if (run / SUMMARY).is_file():
             summary = read_object(run / SUMMARY)
-            found = {**summary["best_on_dev"], "runs": summary["num_finished"]}
+            best, restarts = summary["best_on_dev"], summary["best_on_dev"]["all_runs_of_it"]
+            found = {**best, "runs": summary["num_finished"], "early_stopping": "step" in summary["chosen_on_dev"]}
+            if restarts["n"] > 1:
+                found["means"] = {
+                    split: {name: spread["mean"] for name, spread in restarts[split].items()}
+                    for split in ("dev", "test")
+                }
         else:
             found = read_object(run / RESULTS)
     except (InputError, KeyError, TypeError) as error:

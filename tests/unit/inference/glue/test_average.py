@@ -59,14 +59,40 @@ def test_every_average_is_named_by_its_rule(tmp_path: Path) -> None:
 def test_a_search_counts_with_its_best_run(tmp_path: Path) -> None:
     runs = write_runs(tmp_path)
     (runs[0] / "results.json").unlink()
-    best = {"trial": "lr3e-05", "dev": {"matthews_correlation": 0.6}, "test": {}}
-    (runs[0] / "summary.json").write_text(json.dumps({"best_on_dev": best, "num_finished": 5}), "utf-8")
+    best = {"trial": "lr3e-05", "dev": {"matthews_correlation": 0.6}, "test": {}, "all_runs_of_it": all_runs(1, 0.6)}
+    summary = {"best_on_dev": best, "num_finished": 5, "chosen_on_dev": []}
+    (runs[0] / "summary.json").write_text(json.dumps(summary), "utf-8")
     averages = average_runs(runs)
     assert averages.figures["cola"] == (0.6,)
     assert (averages.runs["cola"], averages.runs["sst2"]) == (5, 1)
     cola, sst2, *_ = averages.describe().splitlines()
     assert cola == "cola   matthews_correlation 60.0   (the best of 5 runs on these examples)"
     assert sst2 == "sst2   accuracy 93.5"
+    assert (averages.means, averages.averages_of_means) == ({}, {})
+
+
+def all_runs(number: int, mean: float) -> dict[str, Any]:
+    return {"n": number, "dev": {"matthews_correlation": {"mean": mean, "sd": None}}, "test": {}}
+
+
+def test_beside_the_best_run_of_a_search_is_the_mean_over_restarts(tmp_path: Path) -> None:
+    runs = write_runs(tmp_path)
+    best = {"trial": "lr3e-05", "dev": {"matthews_correlation": 0.6}, "test": {}, "all_runs_of_it": all_runs(3, 0.515)}
+    summary = {"best_on_dev": best, "num_finished": 6, "chosen_on_dev": ["step"]}
+    (runs[0] / "summary.json").write_text(json.dumps(summary), "utf-8")
+    early = {"dev": FIGURES["sst2"], "early_stopping": {"step": 4, "evaluations": 3}}
+    (runs[1] / "results.json").write_text(json.dumps(early), "utf-8")
+    averages = average_runs(runs)
+    as_dict = averages.as_dict()
+    assert as_dict["means"] == {"cola": {"matthews_correlation": 0.515}}
+    assert as_dict["averages_of_means"]["gpt1"] == pytest.approx(averages.averages["gpt1"] - 0.085 / 8)
+    cola, sst2, *_ = lines = averages.describe().splitlines()
+    notes = "the best of 6 runs on these examples; at the best evaluation on these examples; mean over restarts"
+    assert cola == f"cola   matthews_correlation 60.0   ({notes}: matthews_correlation 51.5)"
+    assert sst2 == "sst2   accuracy 93.5   (at the best evaluation on these examples)"
+    (bert,) = (line for line in lines if line.startswith("bert "))
+    assert bert.startswith("bert         80.5   ")
+    assert bert.endswith("   (with the means over restarts: 79.5)")
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
