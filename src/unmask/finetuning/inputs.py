@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,7 @@ class TaskInputs:
         start: the position among them at which the run starts or continues.
         checkpoint: what the run continues from; None at its beginning.
         dev, test: what the run is measured on; None where the recipe names no such file.
+        counts: of the examples of these files, by split.
         trained_length: the longest sequence that the model had seen before; None: as long as it has positions.
     """
 
@@ -106,6 +107,7 @@ class TaskInputs:
     checkpoint: Checkpoint | None
     dev: list[ExampleSet] | None
     test: list[ExampleSet] | None
+    counts: Mapping[str, ExampleCounts]
     trained_length: int | None
 
 
@@ -148,7 +150,7 @@ def open_inputs(
     del read, sets  # the examples are not needed any more
     task.check(training, train)
     fit_loss(settings, task, module, training)
-    measured = _read_measured(settings, task, tokenizer, module, known_texts)
+    measured, counts = _read_measured(settings, task, tokenizer, module, known_texts)
     batch_size = settings.train.batch_size
     loader = ExampleLoader(training, settings.seed, batch_size, settings.train.micro_batch_of(batch_size), share)
     start = loader.start()
@@ -156,32 +158,32 @@ def open_inputs(
         start = _continued(checkpoint, start, settings, directory)
     trained = settings.task.max_length if settings.from_scratch else source.trained_length
     warn_of_untrained_positions(int(training.row_lengths.max()), trained, source.directory, "task.max_length")
-    return TaskInputs(
-        task, tokenizer, module, loader, start, checkpoint, measured.get("dev"), measured.get("test"), trained
-    )
+    dev, test = measured.get("dev"), measured.get("test")
+    return TaskInputs(task, tokenizer, module, loader, start, checkpoint, dev, test, counts, trained)
 
 
 def _read_measured(
     settings: FinetuneRecipe, task: Task[Any], tokenizer: Tokenizer, module: TaskModule, known_texts: frozenset[int]
-) -> dict[str, list[ExampleSet]]:
-    """The examples of dev and test, encoded; warns of those that are in another file too.
+) -> tuple[dict[str, list[ExampleSet]], dict[str, ExampleCounts]]:
+    """The examples of dev and test, encoded, and what was repaired or skipped; warns of those that are in another file too.
 
     Args:
         known_texts: hashes of those of the training file.
     """
     known = {"data.train": known_texts}
     measured: dict[str, list[ExampleSet]] = {}
+    counts: dict[str, ExampleCounts] = {}
     for split, file, columns in settings.data.measured():
         with naming_columns(f"data.{split}_columns."):
             its_task = adjusted_task(task, columns, {}, module.encoder.settings.num_positions)
-            measured[split] = read_examples(its_task, split, file).encode(its_task, tokenizer, module)
+            read = read_examples(its_task, split, file)
+            measured[split], counts[split] = read.encode(its_task, tokenizer, module), read.counts
         if isinstance(task, MultiLabelClassification):
-            counts = np.sum([label_counts(part.encoded) for part in measured[split]], axis=0)
-            warn_of_unmeasured(counts, file)
+            warn_of_unmeasured(np.sum([label_counts(part.encoded) for part in measured[split]], axis=0), file)
         examples = [example for part in measured[split] for example in part.examples]
         warn_of_known(split, file, examples, known)
         known[f"data.{split}"] = text_hashes(examples)
-    return measured
+    return measured, counts
 
 
 def _continued(checkpoint: Checkpoint, start: UnitPosition, settings: FinetuneRecipe, directory: Path) -> UnitPosition:
@@ -295,7 +297,7 @@ class ReadExamples:
         with Progress(f"encoding {self.name}", total=len(self.examples), unit="examples") as progress:
             examples = progress.counting(self.examples)
             sets = list(encode_sets(task, examples, tokenizer, self.counts, num_segments, str(self.file)))
-        logger.info("%s: %s (%s)", self.name, self.counts.summary(), self.file)
+        self.counts.log(f"{self.name} ({self.file})")
         return sets
 
 
