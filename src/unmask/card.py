@@ -30,7 +30,7 @@ from unmask.models.hub.config import HEAD_KIND, MADE_BY, TRAINED_LENGTH, family_
 from unmask.models.hub.uses import FINE_TUNED, pipeline_of, use_of
 from unmask.recipe.loading import read_recipe
 from unmask.recipe.tree import FinetuneRecipe, PretrainRecipe
-from unmask.reports.run_page import flatten, last_evaluation
+from unmask.reports.run_page import examples_in_words, flatten, last_evaluation
 from unmask.store.manifest import read_manifest
 from unmask.tasks.kinds import FACTS
 from unmask.tasks.rows import named
@@ -177,7 +177,7 @@ def card_of(directory: Path, stated: Stated = Stated(), export: Exported | None 
             labels=description.get("labels") if task and kind_of(task) in FIELDS_OF_KINDS["labels"] else None,
             init_from=_origin(recipe),
             from_scratch=getattr(recipe, "from_scratch", False),
-            data=list(_data(recipe)),
+            data=list(_data(recipe, content)),
             results=results,
             best=best,
             commands=_commands(sessions),
@@ -265,14 +265,15 @@ def _end_of(path: str) -> str:
     return "/".join(parts[-2:] if parts[-1] == MODEL and len(parts) > 2 else parts[-1:])
 
 
-def _data(recipe: PretrainRecipe | FinetuneRecipe | None) -> Iterator[tuple[str, str]]:
+def _data(recipe: PretrainRecipe | FinetuneRecipe | None, content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Rows of what the model has read: what it was for, and what it was."""
     if isinstance(recipe, FinetuneRecipe):
         for split in ("train", "dev", "test"):
             given = getattr(recipe.data, split)
             if given is not None:
                 files = [given] if isinstance(given, str) else given
-                yield split, ", ".join(_shown(files))
+                its = content.get(f"{split}_examples")
+                yield split, ", ".join(_shown(files)) + (f": {examples_in_words(its)}" if its else "")
         return
     if recipe is None:
         return

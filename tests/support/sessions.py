@@ -17,6 +17,7 @@ from unmask.packing.loader import Position
 from unmask.training.device import Compute
 from unmask.training.memory import StepSource
 from unmask.training.optimizers.optimizer import Schedule
+from unmask.training.run.best import Ending
 from unmask.training.run.checkpoint import find_checkpoint
 from unmask.training.run.log import RunLog
 from unmask.training.session import RunContext, run_session
@@ -112,7 +113,7 @@ def sit(
     counts: Callable[[Batch], dict[str, int]] = lambda batch: {"task": batch.num_tokens},
     optimizer: OptimizerSettings,
     schedule: ScheduleSettings,
-) -> dict[str, float]:
+) -> Ending:
     """`run_session` in a directory; a signal arrives where `stops` says so of a batch that is prepared."""
     directory.mkdir(exist_ok=True)
     interruption, compute = Interruption(), Compute(torch.device("cpu"), torch.float32, "a test")

@@ -75,6 +75,8 @@ def run(tmp_path: Path, tiny_model: Path) -> Path:
         tiny_model,
         dev={"loss": 0.5, "accuracy": 0.87654321, "f1": 0.9},
         positive_label="a | b",
+        dev_examples={"n": 1872, "truncated": 3, "unlabelled": 2, "accuracy_interval": {"low": 0.86, "high": 0.89}},
+        early_stopping={"step": 30, "evaluations": 5},
         floors={"dev.accuracy": {"most frequent label of train": 0.51}},
         degenerate=None,
         calibration={"expected_calibration_error": 0.031, "bins": []},
@@ -102,6 +104,8 @@ def test_it_says_what_the_run_knows(run: Path) -> None:
         "`bert`, fine-tuned",
         r"labels bad, a \| b",
         "| train | a.csv, b.csv |",
+        "| dev | dev.csv: 1,872 examples, 3 of them truncated; 2 unlabelled |",
+        "\n\nThe model is that of step 30, the best of 5 evaluations\non dev: its figures there are flattered by that;",
         "30 steps, 12,345 tokens",
         "| dev | accuracy | 0.8765 | most frequent label of train 0.51 |",
         r"| dev | f1 of a \| b | 0.9 | |",
@@ -274,6 +278,7 @@ def test_a_search_gives_the_spread(tmp_path: Path, tiny_model: Path) -> None:
     (run / "trials" / "lr1_seed2").mkdir(parents=True)
     (run / "trials" / "lr1_seed2" / "results.json").write_text(json.dumps(results))
     text = write_card(run).read_text("utf-8")
+    assert "| on | figure | mean ± sd over seeds | to compare with |" in text
     assert "| dev | accuracy | 0.8 ± 0.012 (3 runs) | most frequent label of train 0.51 |" in text
     assert "every label is bad: **it gives every example the same answer**" in text
     assert "error on dev 0.031" in text

@@ -165,7 +165,7 @@ def open_inputs(
 def _read_measured(
     settings: FinetuneRecipe, task: Task[Any], tokenizer: Tokenizer, module: TaskModule, known_texts: frozenset[int]
 ) -> tuple[dict[str, list[ExampleSet]], dict[str, ExampleCounts]]:
-    """The examples of dev and test, encoded, and what was repaired or skipped; warns of those that are in another file too.
+    """The examples of dev and test, encoded, and their counts; warns of those that are in another file too.
 
     Args:
         known_texts: hashes of those of the training file.

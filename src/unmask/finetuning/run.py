@@ -22,6 +22,7 @@ from unmask.finetuning.fitting import epochs_advice, fit_to_models
 from unmask.finetuning.inputs import ExampleSteps, TaskInputs, add_features, open_inputs
 from unmask.finetuning.measuring import Measurement
 from unmask.finetuning.search.search import bases_of, run_trials
+from unmask.inference.evaluation import accuracy_interval
 from unmask.inference.example_sets import ExampleSet, measure, predict_set
 from unmask.io.paths import RESULTS, SAMPLES
 from unmask.io.progress import figures_in_a_line, human_count
@@ -44,7 +45,7 @@ from unmask.tokenization.opening import Tokenizer
 from unmask.tokenization.saved_config import fit_to_model
 from unmask.training.device import Compute, choose_compute, log_compute
 from unmask.training.distributed import ALONE, Ranks
-from unmask.training.run.best import choose_metric
+from unmask.training.run.best import Ending, choose_metric
 from unmask.training.run.checkpoint import load_weights, refusing_another_model
 from unmask.training.run.directory import beginning_run
 from unmask.training.run.log import RunLog
@@ -217,7 +218,7 @@ def _train(
     dev = None if run.dev is None else Measurement("dev", task, run.module, run.dev, plain, log)
     in_steps = ranks.during_steps(settings.train.rank_timeout_s)
     with Interruption() as interruption:
-        last_evaluation = run_session(
+        ending = run_session(
             Learner(module, run.module.counts),
             ExampleSteps(run.loader, run.start),
             settings,
@@ -236,16 +237,11 @@ def _train(
         )
         with ranks.agreeing(), writing_what_is_missing():  # the others wait: what fails here fails everywhere
             if ranks.is_first:
-                _write_results(run, dev, last_evaluation, directory, plain, log)
+                _write_results(run, dev, ending, directory, plain, log)
 
 
 def _write_results(
-    run: TaskInputs,
-    dev: Measurement | None,
-    last_evaluation: dict[str, float],
-    directory: Path,
-    compute: Compute,
-    log: RunLog,
+    run: TaskInputs, dev: Measurement | None, ending: Ending, directory: Path, compute: Compute, log: RunLog
 ) -> None:
     """Chooses what is chosen on dev, measures test, and writes the model with its figures."""
     task, module = run.task, run.module
@@ -255,9 +251,10 @@ def _write_results(
     results: dict[str, Any] = {"num_parameters": module.num_parameters, "floors": {}}
     results |= {} if (positive := positive_label(task)) is None else {"positive_label": positive}
     if dev is not None and run.dev is not None:
-        task = dev.tune(last_evaluation)
+        task = dev.tune(ending.figures)
         assert dev.score is not None
-        results |= {"dev": dev.figures, "degenerate": dev.score.degenerate()}
+        results |= {"dev": dev.figures, "dev_examples": _examples(dev, run), "degenerate": dev.score.degenerate()}
+        results |= {"early_stopping": ending.early_stopping} if ending.early_stopping else {}
         results |= {} if task == run.task else {"thresholds_chosen_on": "dev"}
         if isinstance(dev.score, LabelScore | LabelSetScore):
             results["calibration"] = {**dev.calibration, **dev.score.reliability.figures()}
@@ -265,7 +262,7 @@ def _write_results(
         write_json(directory / SAMPLES, _samples(task, run, compute))
     if run.test is not None:
         test = Measurement("test", task, run.module, run.test, compute, log)
-        results["test"] = chosen_last(test())
+        results |= {"test": chosen_last(test()), "test_examples": _examples(test, run)}
         logger.info("test: %s", figures_in_a_line(results["test"]))
         if isinstance(test.score, LabelScore | LabelSetScore):
             results["test"]["expected_calibration_error"] = test.score.reliability.error
@@ -275,6 +272,14 @@ def _write_results(
     write_json(directory / RESULTS, results)
     if (directory / "features").exists():
         rmtree(directory / "features", ignore_errors=True)  # a network file system keeps what is still open
+
+
+def _examples(measured: Measurement, run: TaskInputs) -> dict[str, Any]:
+    """How many examples figures are of, how many were cut or left out, and how sure an accuracy is."""
+    assert measured.score is not None
+    number, counts = measured.score.num_examples, run.counts[measured.name]
+    its = {"n": number, "truncated": counts.truncated, "unlabelled": counts.unlabelled}
+    return its | accuracy_interval(measured.task, measured.figures, number)
 
 
 def _floors(

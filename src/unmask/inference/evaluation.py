@@ -87,13 +87,19 @@ def warn_if_degenerate(score: Score[Any], name: str) -> None:
         logger.warning("%s: %s: the model gives every example the same answer", name, fault)
 
 
+def accuracy_interval(task: Task[Any], metrics: Mapping[str, float], number: int) -> dict[str, dict[str, float]]:
+    """`accuracy_interval`, where the task has an accuracy over `number` examples."""
+    if not number or task.per_token or "accuracy" not in metrics:
+        return {}
+    _, low, high = share_with_interval(round(number * metrics["accuracy"]), number).tolist()
+    return {"accuracy_interval": {"low": low, "high": high}}
+
+
 def named_figures(task: Task[Any], score: Score[Any]) -> dict[str, Any]:
     """What `evaluate` returns."""
     metrics, number = chosen_last(score.metrics()), score.num_examples
     figures: dict[str, Any] = {"task": task.settings.name, "n": number, "metrics": metrics}
-    if number and not task.per_token and "accuracy" in metrics:
-        _, low, high = share_with_interval(round(number * metrics["accuracy"]), number).tolist()
-        figures["accuracy_interval"] = {"low": low, "high": high}
+    figures |= accuracy_interval(task, metrics, number)
     if isinstance(score, LabelScore | LabelSetScore) and score.reliability.num_decisions:
         figures["expected_calibration_error"] = score.reliability.error
     positive = positive_label(task)

@@ -177,7 +177,7 @@ def _train(
         change_stage=stage_changer(module, settings.train),
         compiles=True,
         in_parts=bool(settings.phases) or len(settings.objective.stages) > 1,
-    )
+    ).figures
 
 
 def _write_results(

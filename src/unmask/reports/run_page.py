@@ -10,7 +10,10 @@ The files that are read, if they exist; all but the first two are written for th
                     figure `f1` of two labels is) and `floors`, what a figure is to
                     be compared with, by the names of metrics.jsonl: `{"loss/mlm": {"no context": 6.6, "unigram
                     entropy": 7.1}}`; `degenerate`, what is wrong with a model that gives every example the same answer;
-                    `thresholds_chosen_on`, which examples' figures that choice flatters; and
+                    `thresholds_chosen_on`, which examples' figures that choice flatters;
+                    `early_stopping`, the `step` of the weights and of how many `evaluations` on dev they are the best;
+                    `dev_examples` and `test_examples`, what figures are of (see `examples_in_words`), with the
+                    `accuracy_interval` of `unmask.inference.evaluation.evaluate`; and
                     `calibration`, as `unmask.tasks.text.calibration.Reliability.figures` gives it
     samples.json    decoded examples of what the model predicts; see `unmask.reports.sample_rows`
 
@@ -71,6 +74,8 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
     positive_label = results.pop("positive_label", None)
     calibration = results.pop("calibration", None)
     chosen_on = results.pop("thresholds_chosen_on", None)
+    early_stopping = results.pop("early_stopping", None)
+    examples = [(split, results.pop(f"{split}_examples", None)) for split in ("dev", "test")]
     results.pop("num_pairs", None)  # how many `pairs_accuracy` is of
     final = flatten(results)
     # what is final of dev was measured with the weights kept, and after what was chosen there
@@ -100,6 +105,9 @@ def write_report(run_directory: Path, *, has_ended: bool = True) -> Path:
         results=[(titles[key], human_number(value), _compared(floors.get(key, {}))) for key, value in figures.items()],
         degenerate=degenerate,
         chosen_on=chosen_on,
+        early_stopping=early_stopping,
+        examples=[(split, examples_in_words(its), its.get("accuracy_interval")) for split, its in examples if its],
+        number=human_number,
         reliability=calibration and _reliability(calibration),
         **view_samples(samples),
         settings=_settings(recipe),
@@ -131,6 +139,13 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = value
     return flat
+
+
+def examples_in_words(its: Mapping[str, Any]) -> str:
+    """How many examples figures are of: `its` has `n`, of which some are `truncated` to task.max_length, and how many
+    `unlabelled` ones, without an agreed label, were left out."""
+    truncated = f", {its['truncated']:,} of them truncated" if its["truncated"] else ""
+    return f"{its['n']:,} examples{truncated}" + (f"; {its['unlabelled']:,} unlabelled" if its["unlabelled"] else "")
 
 
 # Curves

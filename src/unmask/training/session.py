@@ -29,6 +29,7 @@ from unmask.training.loop import Hooks, raise_out_of_memory, train
 from unmask.training.memory import MicroBatches, StepSource
 from unmask.training.optimizers.optimizer import Schedule, ScheduledOptimizer, build_optimizer
 from unmask.training.recompute import recompute_blocks
+from unmask.training.run.best import Ending
 from unmask.training.run.checkpoint import (
     Checkpoint,
     find_shared_checkpoint,
@@ -100,7 +101,7 @@ def run_session(
     change_stage: Callable[[TrainState, Schedule], bool] | None = None,
     compiles: bool = False,
     in_parts: bool = False,
-) -> dict[str, float]:
+) -> Ending:
     """Trains a module to the end of its budget, from a checkpoint where there is one.
 
     Every row of `metrics.jsonl` covers the steps since the row before; the last one of a run, and of a session that is
@@ -120,9 +121,6 @@ def run_session(
             steps before it get a row of their own.
         compiles: whether captured steps are compiled where the recipe leaves it open.
         in_parts: the run has phases or stages, whose places depend on the budget, so that it cannot get a larger one.
-
-    Returns:
-        The held-out figures of the weights that the module ends with, by name.
 
     Raises:
         Interrupted: a signal has arrived; a checkpoint has been saved.

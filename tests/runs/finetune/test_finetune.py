@@ -170,6 +170,8 @@ def test_transformers_opens_the_model_and_agrees(
     assert results["floors"]["dev.accuracy"] == {"most frequent label of train": 0.5}
     measured = evaluate(run, data / "dev.jsonl")
     assert measured["metrics"] == {name: value for name, value in results["dev"].items() if name != "loss"}
+    its = {"n": 12, "truncated": 0, "unlabelled": 0, "accuracy_interval": measured["accuracy_interval"]}
+    assert results["dev_examples"] == results["test_examples"] == its
     samples = json.loads((run / "samples.json").read_text())
     assert samples[0]["input"] == {"review": rows(60)[48]["review"]}
     assert "review" in (run / "report.html").read_text()

@@ -264,6 +264,8 @@ def test_early_stopping_leaves_the_best_model(tmp_path: Path, recipe: str, words
     measured = {row["step"]: row for row in rows_of(tmp_path / "out") if "eval/accuracy" in row}
     best = max(measured, key=lambda step: measured[step]["eval/accuracy"])  # the first of equal ones
     assert max(measured) == best + 16 < 100
-    found = read_json(tmp_path / "out" / "results.json")["dev"]
+    results = read_json(tmp_path / "out" / "results.json")
+    assert results["early_stopping"] == {"step": best, "evaluations": len(measured)}
+    found = results["dev"]
     assert {f"eval/{name}": value for name, value in found.items()} | {"step": best} == measured[best]
     assert evaluate(model, tmp_path / "dev.jsonl")["metrics"] == {k: v for k, v in found.items() if k != "loss"}

@@ -74,6 +74,15 @@ def test_a_budget_that_was_changed_is_marked(tmp_path: Path) -> None:
     assert '<span class="key part">budget train.steps=300 from step 201</span>' in page_of(run)
 
 
+def test_what_figures_are_of_and_that_they_were_chosen_by_is_told(tmp_path: Path) -> None:
+    its = {"n": 1872, "truncated": 3, "unlabelled": 0, "accuracy_interval": {"low": 0.861, "high": 0.892}}
+    results = {"dev": {"accuracy": 0.88}, "dev_examples": its, "early_stopping": {"step": 1200, "evaluations": 5}}
+    text = page_of(run_directory(tmp_path / "run", [training_row(1)], results=results))
+    assert '<p class="note">Dev: 1,872 examples, 3 of them truncated; accuracy 0.861 to 0.892 (95 %).</p>' in text
+    assert "The model is that of step 1,200, the best of 5 evaluations on dev: its figures there are flattered" in text
+    assert "arly stopping" not in text  # among the figures
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_the_probabilities_of_several_labels_are_of_labels(tmp_path: Path, several: bool) -> None:
     bins = [{"from": 0.4, "to": 0.6, "count": 3, "certainty": 0.5, "accuracy": 0.3}]

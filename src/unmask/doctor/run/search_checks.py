@@ -35,7 +35,7 @@ def examine_search(path: Path) -> Diagnosis:
         headline = (
             ("Runs", f"{summary['num_finished']} of {summary['num_trials']}"),
             ("Best on dev", f"{metric} {human_number(best['dev'][metric])}"),
-            ("Its configuration", spread_in_words(best["all_runs_of_it"]["dev"].get(metric))),
+            ("Its configuration, mean ± sd", spread_in_words(best["all_runs_of_it"]["dev"].get(metric))),
         )
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise unreadable_summary(path, error) from error

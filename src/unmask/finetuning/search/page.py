@@ -71,11 +71,11 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
     over_all = best["all_runs_of_it"]
     tiles = [
         ("Runs", f"{summary['num_finished']} of {summary['num_trials']}"),
-        (f"Mean {metric} of its configuration on dev", spread_in_words(over_all["dev"].get(metric))),
+        (f"Mean {metric} ± sd of its configuration on dev", spread_in_words(over_all["dev"].get(metric))),
         (f"Best run's {metric} on dev", human_number(best["dev"][metric])),
     ]
     if (its := on_test(metric)) in over_all["test"]:
-        tiles.append((f"Mean {its} of its configuration on test", spread_in_words(over_all["test"][its])))
+        tiles.append((f"Mean {its} ± sd of its configuration on test", spread_in_words(over_all["test"][its])))
     if ensemble := summary.get("ensemble"):
         values = [
             f"{split} {human_number(ensemble[split].get(name))}"

@@ -319,6 +319,7 @@ def _outcome(trial: Trial, directory: Path, failure: str | None) -> TrialOutcome
     test, degenerate, floors = (results.get(name) for name in ("test", "degenerate", "floors"))
     chosen = ["thresholds"] if results.get("thresholds_chosen_on") == "dev" else []
     chosen += ["temperature"] if "temperature" in results.get("calibration", {}) else []
+    chosen += ["step"] if "early_stopping" in results else []
     return replace(
         outcome, dev=results["dev"], test=test or {}, degenerate=degenerate, floors=floors, chosen_on_dev=tuple(chosen)
     )

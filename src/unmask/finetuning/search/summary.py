@@ -32,7 +32,7 @@ class TrialOutcome:
         degenerate: what is wrong if it gives every example the same answer; None if it does not.
         error: why it failed; None if it did not.
         floors: what its figures are to be compared with, as in results.json.
-        chosen_on_dev: what was chosen there after training, `thresholds` or `temperature`.
+        chosen_on_dev: what was chosen there, `thresholds`, `temperature` or, by early stopping, the `step`.
     """
 
     name: str
@@ -160,10 +160,12 @@ def describe(summary: Mapping[str, Any]) -> Iterable[str]:
     """A line for each configuration, one for the best run, and one if that run has learned nothing."""
     metric = summary["metric"]
     for row in summary["combinations"]:
-        parts = [f"{metric} {spread_in_words(row['dev'].get(metric))} on dev, {row['n']} run(s)"] if row["n"] else []
+        parts = [f"{metric} {spread_in_words(row['dev'].get(metric))} on dev"] if row["n"] else []
         if (its := on_test(metric)) in row["test"]:
             name = "" if its == metric else f"{its} "
             parts.append(f"{name}{spread_in_words(row['test'][its])} on test")
+        if row["n"]:
+            parts[-1] += f" (mean ± sd of {row['n']} runs)" if row["n"] > 1 else " (1 run)"
         if row["degenerate"]:
             without = row["without_degenerate"]
             rest = spread_in_words(without["dev"].get(metric)) if without["n"] else "none left"

@@ -36,12 +36,27 @@ class Best:
         weights: the module's parameters and buffers at the time, by name, on the CPU; one tensor under several names
             where parts of the module share it.
         evaluations_since: evaluations since then, none of them better.
+        evaluations: all of the run so far.
     """
 
     step: int
     evaluation: Mapping[str, float]
     weights: Mapping[str, Tensor]
     evaluations_since: int = 0
+    evaluations: int = 1
+
+
+class Ending(NamedTuple):
+    """What a run ends with.
+
+    Attributes:
+        figures: the held-out figures of the weights that it ends with, by name.
+        early_stopping: the `step` of these weights, and how many `evaluations` they are the best of; empty where
+            nothing was chosen.
+    """
+
+    figures: dict[str, float]
+    early_stopping: dict[str, int]
 
 
 def copy_weights(module: nn.Module) -> dict[str, Tensor]:
@@ -72,15 +87,17 @@ def choose_metric(evaluation: Mapping[str, float], name: str | None, lower_is_be
 def newest_best(
     best: Best | None, step: int, evaluation: Mapping[str, float], metric: Metric, module: nn.Module
 ) -> Best:
-    """The new evaluation with the module's weights if it is better; else `best`, with `evaluations_since` raised by
-    one."""
-    if best is None or metric.is_better(evaluation[metric.name], best.evaluation[metric.name]):
+    """The new evaluation with the module's weights if it is better; else `best`, with one evaluation more."""
+    if best is None:
         return Best(step, evaluation, copy_weights(module))
-    return replace(best, evaluations_since=best.evaluations_since + 1)
+    if metric.is_better(evaluation[metric.name], best.evaluation[metric.name]):
+        return Best(step, evaluation, copy_weights(module), evaluations=best.evaluations + 1)
+    return replace(best, evaluations_since=best.evaluations_since + 1, evaluations=best.evaluations + 1)
 
 
-def restore_best(module: nn.Module, best: Best) -> dict[str, float]:
-    """Gives the module the weights of the best evaluation, and returns its figures."""
+def restore_best(module: nn.Module, best: Best) -> Ending:
+    """Gives the module the weights of the best evaluation."""
     module.load_state_dict(best.weights)
     logger.info("the model is that of step %s, the best evaluation", f"{best.step:,}")
-    return dict(best.evaluation)
+    chosen = {"step": best.step, "evaluations": best.evaluations}
+    return Ending(dict(best.evaluation), chosen if best.evaluations > 1 else {})

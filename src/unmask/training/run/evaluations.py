@@ -14,7 +14,7 @@ from unmask.io.progress import figures_in_a_line
 from unmask.models.trained import TrainedModule
 from unmask.training.averaging import WeightAverage
 from unmask.training.distributed import Ranks
-from unmask.training.run.best import choose_metric, newest_best, restore_best
+from unmask.training.run.best import Ending, choose_metric, newest_best, restore_best
 from unmask.training.run.log import RunLog
 from unmask.training.settings import TrainSettings
 from unmask.training.state import TrainState
@@ -84,11 +84,11 @@ class Evaluations:
             since = f"for {state.best.evaluations_since} evaluations"
             logger.info("%s has not been better than %s, %s: the run ends here", metric.name, best, since)
 
-    def give_final_weights(self, state: TrainState) -> dict[str, float]:
+    def give_final_weights(self, state: TrainState) -> Ending:
         """Gives the module the weights that the run ends with: those of the best evaluation under `train.patience`,
-        else the average where there is one. Returns their figures."""
+        else the average where there is one."""
         if state.best is not None:
             return restore_best(self.module, state.best)
         if self.average is not None:
             self.average.use()
-        return state.evaluation
+        return Ending(state.evaluation, {})

@@ -59,10 +59,10 @@ def test_of_test_the_figure_with_the_models_own_threshold_is_shown(tmp_path: Pat
     figures = {"loss": 1.0, "best_f1": 61.0, "f1": 60.0}
     run = Pretended(lambda _: {"dev": figures, "test": {"loss": 1.0, "f1": 52.0, "best_f1": 55.0}})
     summary = run_search(tmp_path / "out", new_recipe({"restarts": 2}, task={"name": "squad2"}), run)
-    assert next(iter(describe(summary))).endswith("best_f1 61 ± 0 on dev, 2 run(s); f1 52 ± 0 on test")
+    assert next(iter(describe(summary))).endswith("best_f1 61 ± 0 on dev; f1 52 ± 0 on test (mean ± sd of 2 runs)")
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "Mean f1 of its configuration on test" in page
-    assert "<th>mean f1 on test</th>" in page
+    assert "Mean f1 ± sd of its configuration on test" in page
+    assert "<th>mean f1 ± sd on test</th>" in page
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,13 @@ def test_of_test_the_figure_with_the_models_own_threshold_is_shown(tmp_path: Pat
         ({"calibration": {"expected_calibration_error": 0.1}}, []),
         ({"thresholds_chosen_on": "dev"}, ["Thresholds were chosen on dev"]),
         ({"calibration": {"temperature": 1.4}}, ["A temperature was chosen on dev"]),
+        ({"early_stopping": {"step": 4, "evaluations": 3}}, ["Models are those of their best evaluations on dev"]),
     ],
 )
 def test_what_was_chosen_on_dev_is_told(tmp_path: Path, results: dict[str, Any], told: list[str]) -> None:
     run_search(tmp_path / "out", new_recipe({"restarts": 2}), Pretended(lambda _: of_accuracy(0.8, **results)))
     page = (tmp_path / "out" / "report.html").read_text()
-    assert re.findall(r"(?:Thresholds were|A temperature was) chosen on dev", page) == told
+    assert re.findall(r"(?:Thresholds were|A temperature was) chosen on dev|Models are .* on dev", page) == told
 
 
 def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_degenerate_runs_are_named_and_both_means_told(tmp_path: Path) -> None:
     assert row["without_degenerate"]["dev"]["accuracy"]["mean"] == pytest.approx(0.85)
     assert "all 400 predictions are &#39;yes&#39;" in (tmp_path / "out" / "report.html").read_text()
     line = next(iter(describe(summary)))
-    assert "accuracy 0.675 ± 0.21 on dev, 4 run(s); degenerate: lr5e-05_batch16_epochs3_seed1, " in line
+    assert "accuracy 0.675 ± 0.21 on dev (mean ± sd of 4 runs); degenerate: lr5e-05_batch16_epochs3_seed1, " in line
     assert line.endswith("(without: 0.85 ± 0.071)")
 
 

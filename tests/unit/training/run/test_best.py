@@ -12,7 +12,7 @@ import torch
 from support.sessions import NUMBERED, Noting, Toy, sit
 from support.tensors import assert_equal
 from unmask.errors import Interrupted, SettingsError
-from unmask.training.run.best import Metric, choose_metric
+from unmask.training.run.best import Ending, Metric, choose_metric
 from unmask.training.run.checkpoint import BEST, WEIGHTS, find_checkpoint
 from unmask.training.run.log import read_metrics
 from unmask.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
@@ -27,7 +27,7 @@ def run(
     has_dev: bool = True,
     stop_after: int | None = None,
     **settings: Any,
-) -> tuple[Toy, dict[str, float]]:
+) -> tuple[Toy, Ending]:
     """A run, resumed where it has been begun; `figures` are those of the evaluations after steps 2, 4, 6 ..."""
     trained = Toy() if module is None else module
 
@@ -55,7 +55,7 @@ FIGURES = [0.5, 0.6, 0.4, 0.7, 0.7, 0.6, 0.65, 0.9, 0.1, 0.2]
 
 def test_it_stops_at_the_right_evaluation_and_keeps_the_best(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES, patience=3)
-    assert last == {"loss": 1.0, "accuracy": 0.7}
+    assert last == ({"loss": 1.0, "accuracy": 0.7}, {"step": 8, "evaluations": 7})
     assert int(module.seen) == 8
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows if "eval/accuracy" in row] == [2, 4, 6, 8, 10, 12, 14]
@@ -72,12 +72,16 @@ def test_the_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
 
 def test_a_budget_that_is_spent_first_gives_the_best_too(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES, patience=9)
-    assert (int(module.seen), last["accuracy"]) == (16, 0.9)
+    assert (int(module.seen), last.figures["accuracy"]) == (16, 0.9)
+
+
+def test_of_a_single_evaluation_nothing_is_chosen(tmp_path: Path) -> None:
+    assert run(tmp_path, FIGURES, patience=3, steps=2)[1].early_stopping == {}
 
 
 def test_without_patience_the_last_weights_stay(tmp_path: Path) -> None:
     module, last = run(tmp_path, FIGURES)
-    assert (int(module.seen), last["accuracy"]) == (20, 0.2)
+    assert (int(module.seen), last) == (20, ({"loss": 1.0, "accuracy": 0.2}, {}))
     checkpoint = find_checkpoint(tmp_path / "checkpoints")
     assert "best" not in checkpoint.state
     assert not (checkpoint.directory / BEST).exists()
@@ -86,7 +90,7 @@ def test_without_patience_the_last_weights_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["loss", "mse"])
 def test_lower_is_better_for_losses(tmp_path: Path, name: str) -> None:
     module, last = run(tmp_path, FIGURES, name=name, patience=3, metric=name)
-    assert (int(module.seen), last[name]) == (6, 0.4)
+    assert (int(module.seen), last.figures[name]) == (6, 0.4)
 
 
 @pytest.mark.parametrize("stop_after", range(1, 15))
@@ -107,7 +111,7 @@ def test_interrupted_is_uninterrupted_bit_for_bit(tmp_path: Path, stop_after: in
 def test_a_run_that_has_ended_early_stays_ended(tmp_path: Path) -> None:
     run(tmp_path, FIGURES, patience=3)
     again, last = run(tmp_path, FIGURES, patience=3)
-    assert (int(again.seen), last["accuracy"]) == (8, 0.7)
+    assert (int(again.seen), last.figures["accuracy"]) == (8, 0.7)
 
 
 def test_a_damaged_best_file_damages_its_checkpoint(tmp_path: Path) -> None:
@@ -118,7 +122,7 @@ def test_a_damaged_best_file_damages_its_checkpoint(tmp_path: Path) -> None:
     older = find_checkpoint(tmp_path / "checkpoints")
     assert (older.step, older.state["best"]["step"]) == (10, 8)
     module, last = run(tmp_path, FIGURES, patience=3, save_every=5)
-    assert (int(module.seen), last["accuracy"]) == (8, 0.7)
+    assert (int(module.seen), last.figures["accuracy"]) == (8, 0.7)
 
 
 # What is compared
