@@ -150,8 +150,9 @@ def compare_command(
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return
-    print(f"{result['task']}: {result['n']:,} examples; other less one, and its interval of 95 %")
-    print(f"  {'':<24} {'one':>10} {'other':>10} {'difference':>11}")
+    differently = result["answered_differently"]
+    print(f"{result['task']}: {result['n']:,} examples, {differently:,} answered differently")
+    print(f"  {'':<24} {'one':>10} {'other':>10} {'difference':>11}  (95 %)")
     for metric, values in result["metrics"].items():
         name = f"f1 of {result['positive_label']}" if metric == "f1" and "positive_label" in result else metric
         chance = "   within chance" if values["low"] <= 0 <= values["high"] else ""
@@ -160,7 +161,9 @@ def compare_command(
         print(f"  {name:<24} {figures}  {between}{chance}")
     for key, (first, second) in result["settings"].items():
         print(f"  {key}: {first} and {second}")
-    print("chance is that of the examples; a seed changes a model too: search.restarts says how much")
+    print("difference: other less one. Chance is that of the examples; a seed changes a model too (search.restarts)")
+    if differently < 10:
+        print("the models answer too few examples differently for an interval: it is too narrow")
 
 
 def _evaluate_pairs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,22 +11,26 @@ from typing import Any
 import numpy as np
 
 from unmask.config import changed_keys
-from unmask.errors import InputError
+from unmask.errors import InputError, UserError
 from unmask.inference.evaluation import warn_of_figures
 from unmask.inference.example_sets import counted_in
 from unmask.inference.predictor import Predictor, load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
-from unmask.io.input_files import DataPath, as_files
+from unmask.io.input_files import STANDARD_INPUT, DataPath, as_files
 from unmask.io.paths import RECIPE
 from unmask.io.progress import Progress
 from unmask.recipe.loading import read_recipe
-from unmask.tasks.base import Example, ExampleCounts, Prediction, Score, Task, chosen_last, positive_label
+from unmask.tasks.base import Example, ExampleCounts, Prediction, Task, chosen_last, positive_label
 from unmask.tasks.rows import listed
+
+logger = logging.getLogger("unmask")
 
 RESAMPLES = 200
 """Enough for a standard error (Efron and Tibshirani 1993, section 6.4)."""
 _DEVIATIONS = 1.96
 """Standard errors on either side of an interval of 95 %."""
+_NOT_COMPARED = ("_thresh", "total")
+"""Ends of the names of figures that are no measure of quality: thresholds, and numbers of questions."""
 
 
 @naming_columns()
@@ -43,63 +48,82 @@ def compare(
 
     The interval of a difference is that of other examples of the same source: the standard error of the paired
     bootstrap, in which 200 times as many examples are drawn with replacement and both models are measured on them
-    (Efron and Tibshirani 1993; Koehn 2004). It says nothing of another seed, which changes a model too.
+    (Efron and Tibshirani 1993; Koehn 2004). It says nothing of another seed, which changes a model too, and is too
+    narrow where the models answer fewer than some ten examples differently.
 
     Args:
         one, other: as `model` of `unmask.inference.evaluation.evaluate`; of the same kind of task and the same labels.
         data, columns, settings, device, precision: see there; they are for both.
 
     Returns:
-        `{"task": name, "n": examples, "metrics": {name: values}}`, where the values are `one`, `other`, `difference`
-        (other less one), and the `low` and the `high` end of its interval of 95 %; `positive_label` as in `evaluate`;
-        and `settings`, the keys in which the recipes of two runs differ, each with both values.
+        `{"task": name, "n": examples, "answered_differently": number, "metrics": {name: values}}`, where the values are
+        `one`, `other`, `difference` (other less one), and the `low` and the `high` end of its interval of 95 %;
+        `positive_label` as in `evaluate`; and `settings`, the keys in which the recipes of two runs differ, each
+        with both values.
 
     Raises:
         UserError: as `evaluate`, or the models are not for the same.
     """
     data = as_files(data)
-    if not data.can_be_read_again:
+    if any(path == STANDARD_INPUT or path.is_fifo() for path in data.paths):
         raise InputError(f"{data}: two models read it one after the other: expected a file, not standard input")
     models = [
         load_predictor(model, device=device, precision=precision).with_options(columns, settings, "evaluate")
         for model in (one, other)
     ]
     _check_alike(*models)
-    answers = [_answer(model, data) for model in models]
+    differing = _different_settings(one, other)
     task = models[0].task
+    answers = [_answer(model, data, which) for model, which in zip(models, ("one", "other"), strict=True)]
+    if list(map(_truth, answers[0].examples)) != list(map(_truth, answers[1].examples)):
+        raise InputError(
+            f"{data}: the models do not read the same examples and labels: expected two of the same data set, with "
+            "the same columns and units (--column label=NAME is for both)"
+        )
     found: dict[str, Any] = {"task": task.settings.name, "n": len(answers[0].examples)}
-    found["metrics"] = compare_answers(*answers)
+    # Both by the first one's task: its labels may have another order, of which `f1` takes the second.
+    examples, predictions = answers[0].examples, [each.predictions for each in answers]
+    found["answered_differently"] = sum(
+        _decision(first) != _decision(second) for first, second in zip(*predictions, strict=True)
+    )
+    found["metrics"] = compare_answers(task, examples, *predictions)
     positive = positive_label(task)
     if positive is not None:
         found["positive_label"] = positive
-    return {**found, "settings": _different_settings(one, other)}
+    return {**found, "settings": differing}
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a model answers to all examples of its task."""
+class _Answers:
+    """What a model answers to all examples."""
 
-    task: Task[Any]
     examples: Sequence[Example]
     predictions: Sequence[Prediction]
 
-    def score(self, numbers: Sequence[int] | None = None) -> Score[Any]:
-        """Of all examples, or of those with these numbers, each as often as it is there."""
-        score = self.task.score()
-        drawn = range(len(self.examples)) if numbers is None else numbers
-        score.add([self.examples[number] for number in drawn], [self.predictions[number] for number in drawn])
-        return score
 
+def compare_answers(
+    task: Task[Any], examples: Sequence[Example], one: Sequence[Prediction], other: Sequence[Prediction]
+) -> dict[str, dict[str, float]]:
+    """By metric what both reach, the difference, and the ends of its interval; see `compare`.
 
-def compare_answers(one: Answers, other: Answers) -> dict[str, dict[str, float]]:
-    """By metric what both reach, the difference, and the ends of its interval; see `compare`."""
-    rng, num_examples = np.random.default_rng(0), len(one.examples)
-    first, second = (_metrics(each.score()) for each in (one, other))
+    Args:
+        examples: the labelled ones.
+        one, other: what each model answers to them.
+    """
+    rng, num_examples = np.random.default_rng(0), len(examples)
+
+    def measure(predictions: Sequence[Prediction], numbers: Sequence[int]) -> dict[str, float]:
+        score = task.score()
+        score.add([examples[number] for number in numbers], [predictions[number] for number in numbers])
+        metrics = chosen_last(score.metrics())
+        return {name: value for name, value in metrics.items() if not name.endswith(_NOT_COMPARED)}
+
+    first, second = (measure(each, range(num_examples)) for each in (one, other))
     resampled: dict[str, list[float]] = {name: [] for name in first if name in second}
     with Progress("resampling", RESAMPLES, unit="resamples") as progress:
         for _ in progress.counting(range(RESAMPLES)):
             numbers = rng.integers(num_examples, size=num_examples).tolist()
-            drawn, other_drawn = (_metrics(each.score(numbers)) for each in (one, other))
+            drawn, other_drawn = (measure(each, numbers) for each in (one, other))
             for name, differences in resampled.items():
                 if name in drawn and name in other_drawn:  # a rare type of entity may not be among them
                     differences.append(other_drawn[name] - drawn[name])
@@ -111,22 +135,33 @@ def compare_answers(one: Answers, other: Answers) -> dict[str, dict[str, float]]
     return found
 
 
-def _metrics(score: Score[Any]) -> dict[str, float]:
-    return {name: value for name, value in chosen_last(score.metrics()).items() if not name.endswith("_thresh")}
-
-
-def _answer(model: Predictor, data: DataPath) -> Answers:
-    counts = ExampleCounts()
+def _answer(model: Predictor, data: DataPath, which: str) -> _Answers:
+    counts, score = ExampleCounts(), model.task.score()
     examples: list[Example] = []
     predictions: list[Prediction] = []
-    with Progress("predicting", unit="examples") as progress:
+    with Progress(f"predicting ({which})", unit="examples") as progress:
         for part in model.sets(model.task.load(data, counts), counts, str(data)):
+            found = model.decode(part, counted_in(len(part.examples), progress.advance))
+            score.add(part.examples, found)
             examples += part.examples
-            predictions += model.decode(part, counted_in(len(part.examples), progress.advance))
-    counts.log(data)
-    found = Answers(model.task, examples, predictions)
-    warn_of_figures(found.score(), data)
-    return found
+            predictions += found
+    counts.log(f"{which}: {data}")
+    warn_of_figures(score, f"{which}: {data}")
+    return _Answers(examples, predictions)
+
+
+def _truth(example: Example) -> tuple[str, Any]:
+    """Where an example is from, and what is right."""
+    return example.source, next(
+        vars(example)[name] for name in ("label", "gold_texts", "tags") if name in vars(example)
+    )
+
+
+def _decision(prediction: Prediction) -> Any:
+    """What a prediction says, without how probable it is."""
+    return next(
+        prediction[key] for key in ("label", "labels", "value", "answer", "choice", "tags") if key in prediction
+    )
 
 
 def _check_alike(one: Predictor, other: Predictor) -> None:
@@ -143,7 +178,11 @@ def _check_alike(one: Predictor, other: Predictor) -> None:
 def _different_settings(one: str | Path | Predictor, other: str | Path | Predictor) -> dict[str, list[Any]]:
     """Of two runs by their directories; nothing is known of other models."""
     runs = [Path(model) for model in (one, other) if not isinstance(model, Predictor)]
-    recipes = [read_recipe(run / RECIPE) for run in runs if (run / RECIPE).is_file()]
+    try:
+        recipes = [read_recipe(run / RECIPE) for run in runs if (run / RECIPE).is_file()]
+    except UserError as error:
+        logger.warning("how the recipes differ is not known: %s", error)
+        return {}
     if len(recipes) < 2:
         return {}
     return {key: list(values) for key, values in changed_keys(*recipes).items()}

@@ -73,7 +73,7 @@ def evaluate(
     return named_figures(its_task, score)
 
 
-def warn_of_figures(score: Score[Any], data: DataPath) -> None:
+def warn_of_figures(score: Score[Any], data: object) -> None:
     """Warns of what makes figures misleading: the same answer to every example, or labels that no example has."""
     warn_if_degenerate(score, str(data))
     if isinstance(score, LabelSetScore):

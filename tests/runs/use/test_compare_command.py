@@ -24,12 +24,13 @@ def test_two_runs_and_what_differs(tmp_path: Path, unmask: Command) -> None:
     for seed, run in enumerate(runs):
         unmask("finetune", "finetune/classification", *words, f"seed={seed}", "--out", run)
     printed = unmask("compare", *runs, "--data", data).output
-    assert "classification: 3 examples; other less one, and its interval of 95 %" in printed
+    assert "classification: 3 examples, 0 answered differently" in printed
+    assert "too few examples differently for an interval" in printed
     assert "  f1 of b  " in printed
     assert "within chance" in printed
     assert "  seed: 0 and 1\n" in printed
     found = json.loads(unmask("compare", *runs, "--data", data, "--json").output)
-    assert set(found) == {"task", "n", "metrics", "positive_label", "settings"}
+    assert set(found) == {"task", "n", "answered_differently", "metrics", "positive_label", "settings"}
     refused = unmask("compare", *runs)
     assert refused.code == 2
     assert "give --data FILE" in refused.errors

@@ -25,7 +25,7 @@ class GlueAverages:
         averages: in 0..1, by the names in `AVERAGES`; only those with all their figures.
         missing: for each of the other averages, what it lacks.
         runs: of how many runs these are the best on the same dev file, by data set; higher than their mean by that.
-        early_stopped: data sets whose models are those of their best evaluations on that file, which flatters them too.
+        early_stopped: data sets whose runs are measured at their best evaluation there, which flatters them too.
         means: the same figures as means over the restarts of the best run's configuration, where there are several.
         averages_of_means: the averages with `means` where there are any; empty without.
     """

@@ -16,6 +16,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -67,7 +68,8 @@ _RULES: dict[Normalisation, _Rules] = {
 }
 
 
-def compare(answer: str, golds: Sequence[str], normalisation: Normalisation = "squad") -> tuple[float, float]:
+@lru_cache(maxsize=1 << 16)  # `unmask compare` scores the same answers many times
+def compare(answer: str, golds: tuple[str, ...], normalisation: Normalisation = "squad") -> tuple[float, float]:
     """The best exact match and the best F1 of an answer over the right ones, each in 0..1.
 
     Args:

@@ -180,7 +180,7 @@ class QaTask:
         """See `Task`; the label is the right answer that was given, else the first, and the passage what stands
         around it."""
         golds, given, normalisation = example.gold_texts, prediction["answer"], self.data_set.normalisation
-        found = [gold for gold in golds or () if compare(given, [gold], normalisation)[0]]
+        found = [gold for gold in golds or () if compare(given, (gold,), normalisation)[0]]
         label = "(no answer)" if golds is None else next(iter((*found, *golds)), "(no answer)")
         passage = _around(example.context, given if golds is None else label)
         best = prediction["n_best"][0]["probability"] if prediction["n_best"] else None

@@ -307,7 +307,7 @@ def warn_of_absent(labels: Sequence[str], counts: NDArray[np.int64], path: DataP
         logger.warning("%s: no example with the label %s", path, listed(absent))
 
 
-def warn_of_unmeasured(counts: NDArray[np.int64], path: DataPath) -> None:
+def warn_of_unmeasured(counts: NDArray[np.int64], path: object) -> None:
     """Warns of labels that no measured example has: their F1 is 0 whatever is predicted.
 
     Args:

@@ -28,6 +28,7 @@ class _Best(_Strict):
     step: Count
     evaluation: dict[str, float]
     evaluations_since: Count
+    evaluations: Count
 
 
 class _State(_Strict):
