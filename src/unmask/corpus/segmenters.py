@@ -13,13 +13,13 @@ The library's model decides where to cut: another version may differ, so a token
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 from unmask.errors import SettingsError
+from unmask.io.encodings import normalized
 
 _HANGUL = re.compile("[ㄱ-ㆎ가-힣]")
 _LONGEST_PIECE = 5_000
@@ -64,7 +64,7 @@ def _load_kiwi_segmenter() -> Callable[[str], str]:
         return " ".join(piece[start:end] for start, end in pairwise([0, *cuts, len(piece)]))
 
     def segment(text: str) -> str:
-        lines = unicodedata.normalize("NFC", text).splitlines(keepends=True)  # Kiwi knows no decomposed Hangul
+        lines = normalized("NFC", text).splitlines(keepends=True)  # Kiwi knows no decomposed Hangul
         return "".join(segment_piece(piece) for line in lines for piece in _PIECE.findall(line))
 
     return segment

@@ -12,7 +12,7 @@ from unmask.config import nearest
 from unmask.errors import InputError, SettingsError
 from unmask.io.encodings import NumberedLines
 from unmask.io.input_files import STANDARD_INPUT, DataPath, InputFiles, files_of
-from unmask.io.rows import Row, similar_columns, stop
+from unmask.io.rows import Row, cut_short, similar_columns, stop
 from unmask.io.tables import FORMATS, LINE_FORMATS, read_jsonl, read_line_format, read_rows
 from unmask.tasks.base import Task
 from unmask.tasks.kinds import FACTS
@@ -43,7 +43,7 @@ def having_field(rows: Iterable[Row], name: str) -> Iterator[Row]:
     for row in rows:
         if name not in row:
             raise InputError(
-                f"{row.source}: no column {name!r}: there is {', '.join(row.fields)}."
+                f"{row.source}: no column {name!r}: there is {', '.join(cut_short(row.fields))}."
                 f"{similar_columns([name], row.fields)} Name it with --column id=..."
             )
         yield row

@@ -1,4 +1,5 @@
-"""Bytes to lines of text: UTF-8, or another encoding by name; what does not decode is reported with its place."""
+"""Bytes to lines of text: UTF-8, or another encoding by name; what does not decode is reported with its place. And text
+to Unicode's normal forms."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Literal
 
 from unmask.errors import InputError
 
@@ -55,6 +56,12 @@ _PACKED = {
     b"PK\x03\x04": "zip (.zip, .xlsx)",
 }
 """How files begin that hold no text as they are, and what they are."""
+
+_LONGEST_RUN = 64
+"""Of combining marks that are left to `unicodedata`, whose time grows with the square of their number."""
+
+_MARKS_IN_ONE = {sign: unicodedata.normalize("NFD", sign) for sign in "\u0f73\u0f75\u0f81"}
+"""Tibetan vowels that are two marks in every normal form, though of class 0, as letters are."""
 
 _MARKED = re.compile("\udcff([\u0100-\u01ff])")
 """What `as_utf8` makes of a byte that does not decode: 0xff, and the character of that number after U+0100."""
@@ -248,3 +255,30 @@ def fitting_encoding(sample: bytes) -> str | None:
 def _is_letter(char: str) -> bool:
     """Whether it is a letter, or of the private use that a wrong encoding makes of letters."""
     return char.isalpha() or unicodedata.category(char) == "Co"
+
+
+def normalized(form: Literal["NFC", "NFD"], text: str) -> str:
+    """`unicodedata.normalize`, in time that grows with the length of the text, whatever marks it has.
+
+    It moves each mark past those before it that are of a higher class, one by one. Here the marks of a long run are in
+    the order of their classes before.
+    """
+    class_of = unicodedata.combining
+    some = set(text[::_LONGEST_RUN]) if len(text) > _LONGEST_RUN else set()  # a longer run has a mark among these
+    if not any(map(class_of, some)) and some.isdisjoint(_MARKS_IN_ONE):
+        return unicodedata.normalize(form, text)
+    for sign, marks in _MARKS_IN_ONE.items():
+        text = text.replace(sign, marks)
+    pieces, end = [], 0
+    for place in compress(range(0, len(text), _LONGEST_RUN), map(class_of, text[::_LONGEST_RUN])):
+        if place < end:
+            continue
+        start, stop = place, place + 1
+        while start > end and class_of(text[start - 1]):
+            start -= 1
+        while stop < len(text) and class_of(text[stop]):
+            stop += 1
+        if stop - start > _LONGEST_RUN:
+            pieces += [text[end:start], *sorted(text[start:stop], key=class_of)]
+            end = stop
+    return unicodedata.normalize(form, "".join([*pieces, text[end:]]) if pieces else text)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from unmask.errors import InputError
-from unmask.io.encodings import fitting_encoding
+from unmask.io.encodings import fitting_encoding, normalized
 
 if TYPE_CHECKING:
     from pyarrow import DataType
@@ -26,6 +27,7 @@ raises, or takes note."""
 
 _MOST_REPORTED = 5
 _LONGEST_SHOWN = 100
+_MOST_COMPARED = 1000  # names of columns: a request may have a million
 _ABSENT = object()
 
 
@@ -137,12 +139,12 @@ def as_seen(name: str) -> str:
     """A name as people see it: letters composed, without control and format characters, no blanks around it, and one
     blank between its words."""
     marks = (char for char in name if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf"))
-    return " ".join(unicodedata.normalize("NFC", "".join(marks)).split())
+    return " ".join(normalized("NFC", "".join(marks)).split())
 
 
 def similar_columns(wanted: Iterable[str], there: Iterable[str]) -> str:
     """Sentences, for the end of a message, on columns that look like those that are wanted, or nothing."""
-    fields = [*there]
+    fields = [field for field in islice(there, _MOST_COMPARED) if len(field) <= _LONGEST_SHOWN]
     return "".join(
         f" It is written {field!a}, where {name!a} is meant: write both one way."
         for name in wanted

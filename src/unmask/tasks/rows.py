@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from unmask.errors import ColumnError, InputError, SettingsError
-from unmask.io.rows import Row, as_seen, similar_columns
+from unmask.io.rows import Row, as_seen, cut_short, similar_columns
 from unmask.tasks.settings import ColumnSettings
 
 LayoutT = TypeVar("LayoutT")
@@ -118,7 +118,7 @@ def choose_layout(
     expected = "" if list(wanted) == missing else f"expected {alternatives}; "
     raise ColumnError(
         f"{row.source}: no column {' and no column '.join(map(repr, missing))}: {expected}there is "
-        f"{', '.join(row.fields) or 'nothing'}.{similar_columns(wanted, row.fields)}",
+        f"{', '.join(cut_short(row.fields)) or 'nothing'}.{similar_columns(wanted, row.fields)}",
         f"Name yours with {advice}",
     )
 
@@ -133,7 +133,7 @@ def missing_column(row: Row, names: Sequence[str], content: str, setting: str) -
     """
     of_texts = ", or of texts alone for `unmask score --method acceptability`" if content == "label" else ""
     return ColumnError(
-        f"{row.source}: no column {names[0]!r} for the {content}: there is {', '.join(row.fields)}."
+        f"{row.source}: no column {names[0]!r} for the {content}: there is {', '.join(cut_short(row.fields))}."
         f"{similar_columns(names, row.fields)}",
         f"Name it with data.columns.{setting}=...; a file without {content}"
         f"{'' if content.endswith('s') else 's'} is for `unmask predict`{of_texts}",

@@ -7,13 +7,13 @@ the `e` is covered, of three Hangul jamo only the first. Here a token's place ex
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import tokenizers
 
 from unmask.corpus.cleaning.scripts import is_mark as is_mark
+from unmask.io.encodings import normalized
 from unmask.tokenization.opening import Tokenizer
 
 
@@ -65,7 +65,7 @@ def _bounds_of_composed(text: str) -> Iterator[tuple[int, int]]:
     for end in range(1, len(text) + 1):
         if end < len(text) and is_mark(text[end]) and not text[end - 1].isspace():
             continue
-        composed = unicodedata.normalize("NFC", text[start:end])
+        composed = normalized("NFC", text[start:end])
         if composed != text[start:end]:
             yield from [(start, end)] * len(composed)
         elif not composed.isspace():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -14,7 +15,7 @@ from unmask.errors import ColumnError, InputError
 from unmask.info import format_description
 from unmask.io.rows import Row
 from unmask.tasks.base import ExampleCounts, Task
-from unmask.tasks.rows import choose_layout, listed, named
+from unmask.tasks.rows import choose_layout, listed, missing_column, named
 from unmask.tasks.settings import ColumnSettings
 
 CHOICE = new_task("choice", ColumnSettings(context="문맥", choices="보기", label="정답"))
@@ -51,6 +52,19 @@ def test_the_column_that_looks_like_the_missing_one_is_named(
 def test_the_column_is_missing_that_is_not_there_beside_another(fields: dict[str, str], missing: str) -> None:
     with pytest.raises(ColumnError, match=rf"^a:1: no column {missing}: expected one and two, or text_a and text_b;"):
         choose_layout([("one", "two"), ("text_a", "text_b")], Row(fields, "a:1"), lambda names: names, "--column")
+
+
+def test_a_name_without_end_is_cut_and_compared_with_nothing() -> None:
+    name = "a" + "\u0301\u0316" * 20_000
+    for refused in (
+        lambda row: choose_layout([("text",)], row, lambda names: names, "--column"),
+        lambda row: missing_column(row, ("label",), "label", "label"),
+    ):
+        begin = time.process_time()
+        with pytest.raises(ColumnError) as error:
+            raise refused(Row({name: "x"}, "a:1"))
+        assert len(str(error.value)) < 500
+        assert time.process_time() - begin < 1
 
 
 def test_labels_with_commas_can_be_told_apart_in_a_line() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Set
 
 from unmask.corpus.annotations import Edit
@@ -19,6 +18,7 @@ from unmask.corpus.cleaning.draft import NOTHING_LEFT, Draft
 from unmask.corpus.cleaning.scripts import is_mark, letters_by_script, script_names
 from unmask.corpus.settings import CleaningSettings
 from unmask.errors import SettingsError
+from unmask.io.encodings import normalized
 
 # Characters that no character step affects: none is removed, and none composes with a neighbour or is changed by NFC.
 # Nearly all text consists of them alone, which one fast scan detects. They cover the scripts that write words without
@@ -110,7 +110,7 @@ def unusual_characters(text: str) -> set[str]:
 
 def compose(draft: Draft) -> None:
     """Puts the text into Unicode's composed normal form (NFC)."""
-    composed = unicodedata.normalize("NFC", draft.text)
+    composed = normalized("NFC", draft.text)
     if composed != draft.text:
         is_first = all(what != COMPOSED for what, _, _ in draft.removed)
         draft.change(composed, COMPOSED, int(is_first), _composing(draft.text))
@@ -122,7 +122,7 @@ def _composing(text: str) -> Iterator[Edit]:
     for end in range(1, len(text) + 1):
         if end == len(text) or not is_mark(text[end]):
             cluster = text[start:end]
-            composed = unicodedata.normalize("NFC", cluster)
+            composed = normalized("NFC", cluster)
             if composed != cluster:
                 yield Edit(start, end, len(composed))
             start = end

@@ -7,7 +7,6 @@ before it is forgotten. Every step reads the window anew; nothing is kept betwee
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -18,10 +17,11 @@ from torch import Tensor
 
 from unmask.errors import InputError, ModelError, SettingsError
 from unmask.inference.left_to_right.language_model import LanguageModel, load_language_model
-from unmask.io.encodings import is_text
+from unmask.io.encodings import is_text, normalized
 from unmask.models.hub.uses import NOT_FINITE
 
 _REPLACEMENT = "\ufffd"
+_FIRST_CONSONANTS = "".join(map(chr, range(0x1100, 0x1160)))
 """What bytes that do not form a character are decoded to."""
 
 
@@ -154,7 +154,5 @@ def continue_prompt(
 def readable(text: str) -> str:
     """A decoded text, composed (NFC), without an incomplete character at its end: bytes of UTF-8 that lack others, or
     the first consonant of a Korean syllable if the tokenizer takes syllables apart."""
-    text = text.rstrip(_REPLACEMENT)
-    while text and "\u1100" <= text[-1] <= "\u115f":
-        text = text[:-1]
-    return unicodedata.normalize("NFC", text)
+    text = text.rstrip(_REPLACEMENT).rstrip(_FIRST_CONSONANTS)
+    return normalized("NFC", text)

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from unmask.errors import ColumnError, InputError
-from unmask.io.rows import Row, similar_columns
+from unmask.io.rows import Row, cut_short, similar_columns
 from unmask.tasks.rows import checked_text, list_in_cell, missing_column, same_column, shown
 from unmask.tasks.tagging.conll import SentenceRow
 from unmask.tasks.tagging.schemes import OUTSIDE, Scheme, split_tag, to_bio
@@ -122,7 +122,8 @@ def read_example(
     else:
         raise ColumnError(
             f"{row.source}: no column {columns.tokens[0]!r} (a list of words) and none {columns.text[0]!r}: there is "
-            f"{', '.join(row.fields) or 'nothing'}.{similar_columns((*columns.tokens, *columns.text), row.fields)}",
+            f"{', '.join(cut_short(row.fields)) or 'nothing'}."
+            f"{similar_columns((*columns.tokens, *columns.text), row.fields)}",
             "Name it with data.columns.text=... or, for lists of words, data.columns.tokens=...",
         )
     tags_name = _first(row, columns.tags)

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unmask.errors import ModelError
+from unmask.io.encodings import normalized
 from unmask.io.writing import write_json, write_text
 from unmask.tokenization.definition import Piece, TextTemplate
 from unmask.tokenization.tokenizer import EncodedInput, assemble
@@ -191,7 +192,7 @@ class WordTokenizer:
         return [self._known_as(word) for word in found] if self.lowercase or not text.isascii() else found
 
     def _known_as(self, word: str) -> str:
-        return unicodedata.normalize("NFC", word.lower() if self.lowercase else word)
+        return normalized("NFC", word.lower() if self.lowercase else word)
 
     def vocabulary_ids(self, words: Iterable[str]) -> list[int]:
         """The ids of words in the output vocabulary; that of `<UNK>` for words not in it."""

@@ -11,6 +11,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
+from unmask.io.encodings import normalized
+
 logger = logging.getLogger("unmask")
 
 _WARNED_SHARE = 0.01
@@ -31,7 +33,7 @@ class LostMarks:
         """A piece of text, the words that the normaliser makes of it, and how often the piece occurs."""
         if text.isascii() or "".join(words).lower() == text.lower():
             return
-        for letter in _MARKED_LETTER.findall(unicodedata.normalize("NFD", text)):
+        for letter in _MARKED_LETTER.findall(normalized("NFD", text)):
             self._letters[letter] += count
 
     def warn(self, num_letters: int, or_else: str) -> None:

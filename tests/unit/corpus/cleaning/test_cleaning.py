@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 import unicodedata
 from collections import Counter
 
@@ -79,6 +80,13 @@ def test_bytes_are_kept_account_of_by_every_step(text: str, nfc: bool, control: 
     draft = cleaned(text, settings)
     assert draft.utf8_bytes == len(draft.text.encode("utf-8"))
     assert draft.utf8_bytes == draft.bytes_read - sum(num_bytes for _, _, num_bytes in draft.removed)
+
+
+def test_marks_without_end_take_no_time() -> None:
+    begin = time.process_time()
+    below, above = "\u0316", "\u0301"
+    assert cleaned("e" + (below + above) * 20_000).text == "é" + below * 20_000 + above * 19_999
+    assert time.process_time() - begin < 1
 
 
 def test_steps_can_be_switched_off() -> None:
