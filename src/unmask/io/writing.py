@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -249,6 +250,9 @@ def _remove_abandoned(folder: Path, kind: str) -> None:
         return
     for left in folder.glob(f"{kind}-{glob.escape(platform.node())}-*-*"):
         try:
+            found = left.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():  # anybody can put anything there
+                continue
             os.kill(int(left.name.split("-")[-2]), 0)
         except ProcessLookupError:
             with suppress(OSError, AnotherProcess), alone_in(left):  # one of another container may work there

@@ -15,10 +15,14 @@ from support.corpora import names
 from unmask.io.writing import temporary_directory
 
 
+def ended_process() -> str:
+    command = [sys.executable, "-c", "import os; print(os.getpid())"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
 def test_what_a_killed_process_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    here, gone = platform.node(), ended.stdout.strip()
+    here, gone = platform.node(), ended_process()
     (tmp_path / f"a-kind-{here}-{gone}-x1y2" / "checkpoints").mkdir(parents=True)
     others = [f"a-kind-{here}-{os.getpid()}-aa", f"a-kind-elsewhere-{gone}-bb", f"another-{here}-{gone}-cc"]
     for name in [*others, "a-kind-old"]:
@@ -27,3 +31,17 @@ def test_what_a_killed_process_has_left_is_removed(tmp_path: Path, monkeypatch: 
         assert names(tmp_path) == sorted([*others, "a-kind-old", place.name])
         (place / "kept.txt").write_text("until it ends")
     assert names(tmp_path) == sorted([*others, "a-kind-old"])
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link", "another's"])
+def test_what_others_have_put_there_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    path = tmp_path / f"a-kind-{platform.node()}-{ended_process()}-x1y2"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a link":
+        path.symlink_to(tmp_path, target_is_directory=True)
+    else:
+        path.mkdir()
+        monkeypatch.setattr(os, "getuid", lambda: -1)
+    with temporary_directory("a-kind", tmp_path):
+        assert path in tmp_path.iterdir()
