@@ -22,7 +22,7 @@ from unmask.inference.features.sentence_transformers import find_sentence_model
 from unmask.inference.predictor import load_predictor
 from unmask.inference.task_options import NOTHING_SAID, Columns, naming_columns
 from unmask.io.input_files import DataPath, as_files
-from unmask.io.paths import CERTIFICATE, CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory
+from unmask.io.paths import CERTIFICATE, CONFIGS, ENSEMBLE, ONNX, is_onnx, model_directory, refuse_link_out_of
 from unmask.io.progress import human_bytes
 from unmask.io.signals import Interruption
 from unmask.io.writing import refuse_existing, refuse_foreign, write_json, write_text, writing_directory
@@ -92,6 +92,8 @@ def export(
     copied = _copied_files(directory)
     saved = find_sentence_model(directory)
     pooling = None if saved is None else saved.pooling
+    for path in copied if pooling is None else [*copied, pooling]:
+        refuse_link_out_of(directory, path)
     folders = [] if pooling is None else [pooling.parent.name]
     own = (ONNX, CERTIFICATE, CARD, CONFIG, *KEPT_FILES, *(path.name for path in copied), *folders)
     refuse_foreign(out, own, "an exported model", CERTIFICATE)

@@ -46,6 +46,21 @@ def is_onnx(directory: Path) -> bool:
     return (directory / ONNX).is_file() and not any(directory.glob("*.safetensors"))
 
 
+def refuse_link_out_of(directory: Path, path: Path) -> None:
+    """Raises ModelError for a file of a model's directory that is to be copied as it is, and that a link has from
+    elsewhere: whoever made the directory would choose which file of this machine is published.
+
+    In a cache of the Hugging Face Hub, files are links to the `blobs` beside the `snapshots`.
+    """
+    folder = directory.resolve()
+    places = [folder, *(above.parent / "blobs" for above in folder.parents if above.name == "snapshots")]
+    if not any(map(path.resolve().is_relative_to, places)):
+        raise ModelError(
+            f"{path}: its link leads out of the directory, to {path.resolve()}: if that file is of the model, put a "
+            "copy in place of the link"
+        )
+
+
 def model_in(path: Path) -> Path:
     """The `model/` in the directory of a run that has made one; any other path itself."""
     return path / MODEL if (path / RECIPE).is_file() and (path / MODEL).is_dir() else path

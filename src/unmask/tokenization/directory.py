@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import ModelError
-from unmask.io.json_text import read_object
+from unmask.io.json_text import check_size, read_object
+from unmask.io.paths import refuse_link_out_of
 from unmask.tokenization.definition import Definition, Facts, bert_normalizer, in_order, json_bytes, read_facts
 from unmask.tokenization.kinds import bpe, byte_bpe, wordpiece
 
@@ -123,10 +124,17 @@ def _read_tokenizer_json(directory: Path, config: dict[str, Any]) -> OpenedDirec
     entries = {entry: index for index, entry in enumerate(facts.entries)}
     usual = wordpiece.SPECIAL_TOKENS if facts.kind == "wordpiece" else _usual_roles(facts)
     special_tokens = _special_tokens(path, entries, config, usual)
-    files = {name: (directory / name).read_bytes() for name in KEPT_FILES if (directory / name).is_file()}
+    files = {name: _read_kept(directory, name) for name in KEPT_FILES if (directory / name).is_file()}
     if definition != json.loads(files["tokenizer.json"]):
         files["tokenizer.json"] = json_bytes(definition)
     return OpenedDirectory(files, special_tokens, config.get(SEGMENTER_KEY, "none"))
+
+
+def _read_kept(directory: Path, name: str) -> bytes:
+    path = directory / name
+    refuse_link_out_of(directory, path)
+    check_size(path, ModelError)
+    return path.read_bytes()
 
 
 _NORMALIZER_KEYS = {

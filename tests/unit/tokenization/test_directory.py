@@ -109,6 +109,34 @@ def test_one_file_of_a_directory_is_refused(tmp_path: Path) -> None:
         read_directory(path)
 
 
+@pytest.mark.parametrize(
+    ("place", "target", "is_kept"),
+    [
+        ("model", "../secret", False),
+        ("model", "template", True),
+        ("cache/snapshots/1f", "../../blobs/template", True),
+        ("cache/snapshots/1f/sub", "../../../blobs/template", True),
+        ("cache/snapshots/1f", "../../../secret", False),
+    ],
+)
+def test_a_link_takes_no_file_from_elsewhere(tmp_path: Path, place: str, target: str, is_kept: bool) -> None:
+    definition = byte_bpe.define({character: index for index, character in enumerate(BYTES)}, [], {}, (), None)
+    model = tmp_path / place
+    model.mkdir(parents=True)
+    (model / "tokenizer.json").write_text(json.dumps(definition), encoding="utf-8")
+    link = model / "chat_template.jinja"
+    link.symlink_to(target)
+    (model / target).resolve().parent.mkdir(exist_ok=True)
+    link.write_text("content")
+    if is_kept:
+        assert read_directory(model).files[link.name] == b"content"
+    else:
+        with pytest.raises(
+            ModelError, match=f"^{link}: its link leads out of the directory, to {tmp_path / 'secret'}:"
+        ):
+            read_directory(model)
+
+
 def test_an_unknown_segmenter_is_refused(tmp_path: Path) -> None:
     definition = byte_bpe.define({character: index for index, character in enumerate(BYTES)}, [], {}, (), None)
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition), encoding="utf-8")
